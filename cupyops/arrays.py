@@ -233,7 +233,7 @@ class _Libraries(dict[type, ArrayLibrary]):
     def __missing__(self, kind: type) -> ArrayLibrary:
         for base in kind.__mro__[1:]:
             if base in self:
-                return self[base]  # not stored: a graph that torch.compile has traced would be compiled again
+                return self[base]  # not stored: torch.compile would compile its graphs again
         cupy = sys.modules.get("cupy")
         if cupy is not None and issubclass(kind, getattr(cupy, "ndarray", ())):
             self[kind] = CupyLibrary()

@@ -2,7 +2,7 @@
 // arrays' alignment for accesses of VECTOR_WIDTH elements.
 //
 // Macro          values   meaning                                                 set by
-// WEIGHTED       0, 1     0: neither weight nor bias is there; the same bits,     LayerNormConfig.weighted (layer_norm_config.backward_rows)
+// WEIGHTED       0, 1     0: neither weight nor bias is there; the same bits,     LayerNormConfig.weighted
 //                         less to do
 // PIECES_APART   0, 1     1: shared memory has the first 16 bytes of all          LayerNormConfig.pieces_apart
 //                         accesses to weight or bias, then the next 16 bytes

@@ -329,7 +329,7 @@ class _Reader:
         pieces.append(_CASTS.get(word, _WORDS.get(word, python_name(word))) if not after_dot else word)
 
     def _angles(self) -> str:
-        """Returns what angle brackets hold, and goes behind them."""
+        """Returns the text in angle brackets, and moves the position behind the closing bracket."""
         depth, start = 0, self._at + 1
         while self._at < len(self._tokens):
             token = self._peek()

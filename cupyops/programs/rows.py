@@ -152,7 +152,7 @@ class Step:
     of: str = ""
 
 
-# Names with which `_t` makes a type of C, of POSIX or of a kernel: `size`, `key`, `acc`.
+# Names that become a type of C, of POSIX or of a kernel with `_t` behind them: `size`, `key`, `acc`.
 _TYPE = re.compile(
     r"u?int(ptr|max|(_fast|_least)?\d+)|u_int\d+|ptrdiff|s?size|max_align|nullptr|wchar|wint|wctype|wctrans|char\d+|float|double|fpos"
     r"|l?l?div|key|time|timer|clock|clockid|locale|off|loff|quad|mode|dev|uid|gid|pid|id|idtype|ino|nlink|register|sigset"

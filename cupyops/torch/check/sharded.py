@@ -244,7 +244,7 @@ def sharding(subject: Subject) -> str:
             few = len(meshes) == 1 or shape != MESHES[0]
             for args, (wanted, seeds) in zip(samples[:1] if few else samples, right, strict=False):
                 splits = [tuple(tensors) for _, tensors in rule(*args)]
-                splits = splits[:: max(len(splits) - 1, 1)] if few else splits  # on many ranks, the first and the last
+                splits = splits[:: max(len(splits) - 1, 1)] if few else splits  # the first and the last
                 given = {} if by_reference and few else seeds
                 for places in _combined(splits, len(shape)):
                     if _fits(places, args, shape):
@@ -269,7 +269,8 @@ def sharding(subject: Subject) -> str:
 
 
 def _combined(splits: Sequence[Any], dims: int) -> list[tuple[Any, ...]]:
-    """Returns tuples of splits, one split for each of at most two dimensions of the mesh: each split, and the next."""
+    """Returns the tuples of splits to try, with one split for each dimension of the mesh. For two dimensions, each
+    split is paired with the next one in the list."""
     if dims == 1 or len(splits) == 1:
         return [(split,) * dims for split in splits]
     return list(itertools.pairwise([*splits, *splits[:1]]))
