@@ -178,7 +178,8 @@ HEADERS = (
     ),
     SystemHeader(("cuda/functional",), _CCCL, "cuda/functional.h", has="`maximum`, `minimum`"),
     SystemHeader(("cuda/*",), _CCCL, None, _NO_TWIN),
-    # The whole of cub is for the host as well. Its place take the headers of what the text uses: whole_cub.
+    # <cub/cub.cuh> also includes code for the host. whole_cub() replaces it by the headers of the functions that the
+    # text uses.
     SystemHeader(("cub/cub.cuh",), _CCCL, PARTS),
     SystemHeader(("cub/block/block_reduce.cuh",), _CCCL, "cub/block/block_reduce.cuh", has="`BlockReduce`"),
     SystemHeader(

@@ -113,10 +113,10 @@ def _bars(kernel: KernelReport) -> str:
 
 
 def _roofline(kernel: KernelReport) -> str:
-    """Draws operations for each second over operations for each byte, with the peaks of the GPU and this kernel."""
+    """Draws operations per second over operations per byte, with the peaks of the GPU and this kernel."""
     gpu, flops = kernel.gpu, kernel.flops
     width, height, left, bottom = 620, 280, 60, 40
-    low, high = -4, 10  # powers of two of the operations for each byte
+    low, high = -4, 10  # binary logarithms of the operations per byte
     top = math.log10(gpu.flops) + 0.3
     least = math.log10(gpu.bandwidth * 1e9 * 2.0**low)
     if flops:

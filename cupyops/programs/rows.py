@@ -122,7 +122,8 @@ class RowProgram:
     def kept(self) -> frozenset[str]:
         """The element values that are kept in registers: those that call a function and that several passes read.
 
-        A kept value takes a register. Computing the value again takes many instructions. To round a value takes few.
+        A kept value takes a register. Computing the value again takes many instructions. Rounding a value takes few
+        instructions.
         """
         elements = self.element_steps
         last = [s for s in self.steps if s.name in self.results and s.kind in ("element", "column")]

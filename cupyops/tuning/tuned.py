@@ -26,7 +26,7 @@ from . import records as tuning
 __all__ = ["Tuned"]
 
 _TUNING = threading.RLock()  # two tunings at once would disturb each other's times
-_WORTH = 0.98  # a later choice wins if its time is less than this part of the best earlier time
+_WORTH = 0.98  # a later choice wins if its time is less than this fraction of the best earlier time
 
 
 class Tuned:

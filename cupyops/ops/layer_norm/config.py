@@ -159,10 +159,11 @@ def _ahead_forward(
 
 def _narrow_forward(n: int, vector_width: int, vectors: int, capability: int) -> LayerNormConfig:
     """Returns the config of a forward of 16-bit rows with float32 weights whose accesses have half the width of
-    ``vector_width``, and whose blocks have two rows. ``vectors`` are a thread's accesses of the whole width.
+    ``vector_width``, and whose blocks have two rows. ``vectors`` is the number of a thread's accesses if they have the
+    whole width.
 
-    The registers do not hold 8 elements of float32 weights beside the row. Accesses of half the width have half of the weights
-    at once, and serve two rows.
+    The registers do not hold 8 elements of float32 weights beside the row. Accesses of half the width hold half of the
+    weights at once, and use each weight for two rows.
     """
     config = LayerNormConfig.of(n, vector_width // 2, 2 * vectors, rows_each=2, aligned_apart=True)
     return replace(config, min_blocks=fitting(resident(64, config.block), config.block, capability))

@@ -152,7 +152,7 @@ def _plain(subject: Subject, args: Arguments, only: int | None = None) -> tuple[
     """Returns outputs and gradients of a call on plain tensors, by the names of :meth:`_Sharded.results`, and the
     incoming gradients by the numbers of the outputs: of all outputs, or of one.
 
-    LocalTensorMode draws random numbers for each rank, so that the incoming gradients have to be drawn before.
+    The incoming gradients are drawn outside LocalTensorMode, in which each rank would draw its own.
     """
     wanted = [] if subject.refusal or subject.mutated else subject.wanted(args)
     leaves = [x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) else x for i, x in enumerate(fresh(args))]
