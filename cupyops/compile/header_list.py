@@ -26,8 +26,8 @@ class SystemHeader:
             ``cupyops/simulator/include``, or None.
         reason: why there is no twin; or why kernels cannot have the header at all.
         host: the header is of host code.
-        its_names: the names of a header, as a regular expression. Where a header cannot be had, because it is of host code or
-            has no twin, its directive is left out of a text that uses none of these names.
+        its_names: the names of a header, as a regular expression. If kernels cannot have the header, because it is of
+            host code or has no twin, a text that uses none of these names is compiled without the directive.
         has: what the twin has of the header, if it has a part.
         reads_cuda: the twin includes headers of CUDA, too.
         shared: the header of ``kernels_cu`` that takes its place in a text that uses the names of that header.
