@@ -62,10 +62,9 @@ L2_ROWS = 24 * 2**20  # bytes of rows that a later pass finds in the L2 cache
 MULTIPROCESSORS = 132  # of a GPU with clusters
 EVEN = 0.97  # of the accesses; if fewer hold elements, accesses of half the width are tried
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
-FEW_REGISTERS = 48  # registers of a thread for its part of a row and of the arrays (N), with few rows
-# Few rows, whose accesses are spread over more threads: the most threads for a row of one warp, the most threads for a
-# row of several warps, the fewest bytes of such a row in a thread, and the most bytes of shared memory in which threads
-# join their values.
+FEW_REGISTERS = 48  # of a thread for its part of a row and of the arrays (N), if few rows hold them
+# Few rows: the most threads of a row of one warp and of a row of several warps, the fewest bytes of a row of several warps
+# that a thread has, and the most bytes of shared memory by which threads join their values.
 SPREAD_WARP, SPREAD_BLOCK, SPREAD_BYTES, SPREAD_MEMORY = 128, 512, 32, 32 * 1024
 REGISTERS = 65536  # registers of a multiprocessor
 

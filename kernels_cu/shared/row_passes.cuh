@@ -233,8 +233,7 @@ __device__ __forceinline__ void join(acc_t (&v)[sizeof...(FOLDS)], const acc_t (
     for (int i = 1; i < COUNT; ++i)
         if (folds[i] == Fold::Exps) {
             const acc_t origin = origin_of(v[i - 1]);
-            // The fused operation is written out: where a row is spread, the compiler could fuse the other product, which
-            // changes the bits.
+            // Contracted by hand: the compiler could contract another of the two products where a row is spread.
             v[i] = fma(next[i], exponential(next[i - 1] - origin), v[i] * exponential(own[i - 1] - origin));
         }
 }
