@@ -368,11 +368,10 @@ def host_cases() -> Iterator[Case]:
     rows = Rows(*HOST_SHAPE, torch.float32)
     x, vector = rows.x, rows.vector
     operands = {"x": x, "weight": vector, "bias": vector}
-    yield _case(rows, AFFINE, "forward", operands, (x,), _forward(rows.n, True), reference)
+    yield _case(AFFINE, "forward", operands, (x,), _forward(rows.n, True), reference)
     makers = _differentiable(rows.n)
-    yield _case(rows, AFFINE, "forward, recording", operands, (x,), makers, reference, bind=recording)
+    yield _case(AFFINE, "forward, recording", operands, (x,), makers, reference, bind=recording)
     yield _case(
-        rows,
         AFFINE,
         "forward and backward",
         {**operands, "grad_y": x},
@@ -389,7 +388,6 @@ def _both(rows: Rows, variant: str) -> Iterator[Case]:
     affine = variant != PLAIN
     vectors = {"weight": vector, "bias": vector} if affine else {}
     yield _case(
-        rows,
         variant,
         "forward",
         {"x": x, **({"residual": x} if added else {}), **vectors},
@@ -401,11 +399,10 @@ def _both(rows: Rows, variant: str) -> Iterator[Case]:
         moved = {"tangent_x": x, "x": x, "stats": rows.stats, "weight": vector}
         moved |= {"tangent_weight": vector, "tangent_bias": vector}
         reads = [operand for role, operand in moved.items() if role != "stats"]
-        yield _case(rows, variant, "tangent", moved, (x,), _tangent(rows.n), tangent_reference, reads=tuple(reads))
+        yield _case(variant, "tangent", moved, (x,), _tangent(rows.n), tangent_reference, reads=tuple(reads))
     weight = {"weight": vector} if affine else {}
     read = {"grad_y": x, **({"grad_s": x} if added else {}), "x": x}
     yield _case(
-        rows,
         variant,
         "backward",
         {**read, "stats": rows.stats, **weight},
@@ -418,7 +415,6 @@ def _both(rows: Rows, variant: str) -> Iterator[Case]:
 
 
 def _case(
-    rows: Rows,
     variant: str,
     direction: str,
     operands: Mapping[str, Operand],

@@ -5,7 +5,8 @@
     python -m benchmarks.row_picture     # writes docs/plots/row_cut.svg; needs no GPU
 """
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cupyops.programs.row_config import ProgramConfig, config_of, work_of
@@ -89,8 +90,9 @@ def _rect(kind: str, x: float, width: float, y: int) -> str:
     return f'<rect class="{kind}" x="{MARGIN + x:.1f}" y="{y}" width="{width:.1f}" height="{STRIP}"/>'
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Write the picture."""
+    argparse.ArgumentParser("python -m benchmarks.row_picture", description="Write the picture.").parse_args(argv)
     PATH.write_text(draw(), encoding="utf-8")
     print(PATH)
 

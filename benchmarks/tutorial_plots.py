@@ -5,6 +5,7 @@
     python -m benchmarks.tutorial_plots     # writes docs/plots/tutorials/*.svg; needs no GPU
 """
 
+import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -214,8 +215,11 @@ def draw(folder: Path = FOLDER, names: Sequence[str] = tuple(PLOTS)) -> list[Pat
     return written
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Draw all plots, and print their paths."""
+    argparse.ArgumentParser(
+        "python -m benchmarks.tutorial_plots", description="Draw all plots, and print their paths."
+    ).parse_args(argv)
     for path in draw():
         print(path.relative_to(ROOT))
 

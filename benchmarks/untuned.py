@@ -5,6 +5,7 @@
     python -m benchmarks.untuned     # writes it into docs/tutorials/4_row_programs.md; needs no GPU
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,11 @@ def text(path: Path = RESULTS) -> str:
     return f"{about}\n\n{found}\n" if found else "Not measured yet.\n"
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Write the table into the page."""
+    argparse.ArgumentParser("python -m benchmarks.untuned", description="Write the table into the page.").parse_args(
+        argv
+    )
     PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), text()), encoding="utf-8")
     print(PAGE.relative_to(ROOT))
 

@@ -92,5 +92,12 @@ def _library_of_tensors(kind: type) -> arrays.ArrayLibrary | None:
     return next(known, None)
 
 
+def _tensors_in_use() -> arrays.ArrayLibrary | None:
+    """Returns the array library of PyTorch's tensors if PyTorch has used a GPU in this process, else None."""
+    torch = sys.modules.get("torch")
+    return arrays.LIBRARIES[torch.Tensor] if torch is not None and torch.cuda.is_initialized() else None
+
+
 arrays.register_finder(_library_of_tensors)
+arrays.register_in_use(_tensors_in_use)
 sys.meta_path.append(deprecated.MovedModules())

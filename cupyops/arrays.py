@@ -30,6 +30,7 @@ __all__ = [
     "device_of",
     "first_part",
     "host",
+    "in_use",
     "is_contiguous",
     "is_dense",
     "library_of",
@@ -37,6 +38,7 @@ __all__ = [
     "register",
     "register_finder",
     "register_host",
+    "register_in_use",
 ]
 
 Array = Any
@@ -233,7 +235,7 @@ class _Libraries(dict[type, ArrayLibrary]):
     def __missing__(self, kind: type) -> ArrayLibrary:
         for base in kind.__mro__[1:]:
             if base in self:
-                return self[base]  # not stored: a graph that torch.compile has traced would be compiled again
+                return self[base]  # not stored: torch.compile would compile its graphs again
         cupy = sys.modules.get("cupy")
         if cupy is not None and issubclass(kind, getattr(cupy, "ndarray", ())):
             self[kind] = CupyLibrary()
@@ -246,6 +248,7 @@ class _Libraries(dict[type, ArrayLibrary]):
 
 LIBRARIES = _Libraries()
 _FINDERS: list[Callable[[type], ArrayLibrary | None]] = []
+_IN_USE: list[Callable[[], ArrayLibrary | None]] = []
 _HOSTS: list["Host"] = []
 
 
@@ -257,6 +260,16 @@ def register(kind: type, library: ArrayLibrary) -> None:
 def register_finder(find: Callable[[type], ArrayLibrary | None]) -> None:
     """Registers a function that returns the library of an array type, or None. Lookups of other types call it."""
     _FINDERS.append(find)
+
+
+def register_in_use(find: Callable[[], ArrayLibrary | None]) -> None:
+    """Registers a function that returns a library if the library has used a GPU in this process, else None."""
+    _IN_USE.append(find)
+
+
+def in_use() -> ArrayLibrary:
+    """Returns the first registered library that has used a GPU in this process, else CuPy's."""
+    return next((library for find in _IN_USE if (library := find()) is not None), CupyLibrary())
 
 
 class Host(ABC):

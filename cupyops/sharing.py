@@ -232,8 +232,8 @@ def own_folder(prefix: str) -> Path:
     with suppress(ImportError, OSError):
         import fcntl
 
-        # The process holds the lock until it ends. The file gets its name when it is locked: a file with this name that
-        # can be locked is of a process that has ended.
+        # The process holds the lock until it ends. The file gets its name only after it is locked. If another process
+        # can lock a file of this name, the process that made the file has ended.
         handle = os.open(f"{folder}/.held", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
         os.replace(f"{folder}/.held", f"{folder}/.lock")

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["Folder", "Refused", "mode", "open_folder", "problem", "shared", "shown", "tell"]
+__all__ = ["Folder", "Refused", "mode", "open_folder", "problem", "shared", "shown", "warn_refused"]
 
 # Systems without these descriptors protect the user's folders by access lists: there, nothing is compared.
 _COMPARED = hasattr(os, "O_PATH") and os.open in os.supports_dir_fd
@@ -25,7 +25,7 @@ _PASS = getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O
 # O_NONBLOCK: a pipe in the place of a file must not block the reader.
 _READ = os.O_RDONLY | sum(getattr(os, f"O_{word}", 0) for word in ("NOFOLLOW", "NONBLOCK", "CLOEXEC", "BINARY"))
 _LINKS = 40  # Linux follows as many
-# Temporary folders that this process has made for itself: what lies above them is the system's to protect.
+# Temporary folders that this process has made for itself. The system protects the folders above them.
 own: set[Path] = set()
 
 
@@ -209,7 +209,7 @@ def shown(value: object) -> str:
 _told: set[str] = set()
 
 
-def tell(what: str, refused: Refused) -> None:
+def warn_refused(what: str, refused: Refused) -> None:
     """Warns once that a folder or an entry is not used."""
     message = (
         f"{what} is not used: {refused}. Correct its owner or mode, choose another CUPYOPS_CACHE_DIR, or trust all its "

@@ -2,8 +2,8 @@
 // arrays' alignment for accesses of VECTOR_WIDTH elements.
 //
 // Macro          values   meaning                                                 set by
-// WEIGHTED       0, 1     0: neither weight nor bias is there; the same bits,     LayerNormConfig.weighted (layer_norm_config.backward_rows)
-//                         less to do
+// WEIGHTED       0, 1     0: there is no weight and no bias, and no arithmetic    LayerNormConfig.weighted
+//                         for them; the bits are the same
 // PIECES_APART   0, 1     1: shared memory has the first 16 bytes of all          LayerNormConfig.pieces_apart
 //                         accesses to weight or bias, then the next 16 bytes
 #pragma once

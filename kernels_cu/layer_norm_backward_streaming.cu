@@ -9,8 +9,8 @@
 // layer_norm_backward.cu and layer_norm_backward_apart.cu compute dL/dγ and dL/dβ of such rows.
 //
 // Macro       values   meaning                                                   set by
-// GRAD_SUM    0, 1     1: dL/ds has a further term; see layer_norm_backward.cuh  body.py of layer_norm
-// WEIGHTED    0, 1     1: there is a weight; see layer_norm.cuh                  body.py of layer_norm
+// GRAD_SUM    0, 1     1: dL/ds has a further term; see layer_norm_backward.cuh  LayerNormConfig.grad_sum
+// WEIGHTED    0, 1     1: there is a weight; see layer_norm.cuh                  LayerNormConfig.weighted
 // The others: see rows.cuh.
 #include "scalar.cuh"
 #include "layer_norm_backward.cuh"

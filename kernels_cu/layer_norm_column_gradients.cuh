@@ -6,8 +6,8 @@
 // Macro              values         meaning                                                 set by
 // WEIGHT_SHARED      0, 1           1: shared memory keeps γ, and registers are free for    LayerNormConfig.weight_shared
 //                                   more resident blocks; 0: registers keep γ
-// WEIGHT_REGISTERS   0 to VECTORS   with WEIGHT_SHARED, the first accesses of a thread to   LayerNormConfig.weight_registers
-//                                   γ that registers keep all the same
+// WEIGHT_REGISTERS   0 to VECTORS   how many of a thread's first accesses to γ registers    LayerNormConfig.weight_registers
+//                                   keep, even with WEIGHT_SHARED
 #pragma once
 
 #include "layer_norm_backward.cuh"

@@ -10,7 +10,7 @@
 // prefetched) and layer_norm_forward_streaming.cu (rows read twice).
 //
 // Macro         values        meaning                                              set by
-// ROWS_EACH     1 or more     rows of a group at once; 1 in a cluster              layer_norm_config.forward_config
+// ROWS_EACH     1 or more     rows of a group at once; 1 in a cluster              forward_config (cupyops/ops/layer_norm/config.py)
 // AFFINE_HELD   0, 1          1: weight and bias are loaded along with the row,    LayerNormConfig.few_rows_forward
 //                             for few rows; loading them later would add a
 //                             second, exposed memory latency

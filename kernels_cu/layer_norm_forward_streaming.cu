@@ -8,8 +8,8 @@
 // A block has a row and goes over the row slice by slice: once for the moments, once for y.
 //
 // Macro       values   meaning                                                   set by
-// RESIDUAL    0, 1     1: s is x + residual; see layer_norm_forward.cuh          body.py of layer_norm
-// WEIGHTED    0, 1     1: there is a weight; see layer_norm.cuh                  body.py of layer_norm
+// RESIDUAL    0, 1     1: s is x + residual; see layer_norm_forward.cuh          LayerNormConfig.residual
+// WEIGHTED    0, 1     1: there is a weight; see layer_norm.cuh                  LayerNormConfig.weighted
 // The others: see rows.cuh.
 #include "scalar.cuh"
 #include "layer_norm_forward.cuh"

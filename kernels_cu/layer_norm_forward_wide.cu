@@ -10,7 +10,7 @@
 // the warps exchange a row's moments and while the row is written.
 //
 // Macro              values      meaning                                        set by
-// STAGES             1 or more   rows in flight in shared memory, stages.cuh    layer_norm_config.forward_config
+// STAGES             1 or more   rows in flight in shared memory, stages.cuh    forward_config (cupyops/ops/layer_norm/config.py)
 // AFFINE_REGISTERS   0, 1, 2     2: registers keep weight and bias; 1: weight   LayerNormConfig.affine_registers
 //                                alone; shared memory keeps the rest
 // SUM_AHEAD          0, 1        1: the next row is summed before this row is   LayerNormConfig.sum_ahead

@@ -11,7 +11,7 @@
 //
 // Macro      values      meaning                                            set by
 // NAIVE      undefined   defined: the kernel of one thread a row            the tests
-// WEIGHTED   0, 1        0: γ, γ̇ and β̇ are absent; see layer_norm.cuh       tangent.config_of
+// WEIGHTED   0, 1        0: γ, γ̇ and β̇ are absent; see layer_norm.cuh       LayerNormConfig.weighted
 // The others: see rows.cuh.
 #include "scalar.cuh"
 

@@ -8,7 +8,7 @@
 // A block has a row and goes over the row slice by slice: once for the sums, once for ẏ.
 //
 // Macro      values   meaning                                           set by
-// WEIGHTED   0, 1     0: γ, γ̇ and β̇ are absent; see layer_norm.cuh      tangent.config_of
+// WEIGHTED   0, 1     0: γ, γ̇ and β̇ are absent; see layer_norm.cuh      LayerNormConfig.weighted
 // The others: see rows.cuh.
 #include "scalar.cuh"
 #include "layer_norm_tangent.cuh"

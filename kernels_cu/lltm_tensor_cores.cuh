@@ -61,8 +61,7 @@ template <int BANDS, int LENGTH> struct TeamProduct {
     // The first of the lane's eight elements of the warp's i-th slice.
     __device__ __forceinline__ int element(int i) const { return (i * WARPS + warp) * SLICE + part * 8; }
 
-    // Loads the lane's elements of its row of a product. Without `there`, the row does not exist, and the elements are
-    // 0.
+    // Loads the lane's elements of its row of a product. If `there` is false, the row does not exist, and the elements are 0.
     __device__ __forceinline__ void fetch(Eight (&held)[SLICES], const scalar_t* row, bool there, bool vectors) const {
 #pragma unroll
         for (int i = 0; i < SLICES; ++i)

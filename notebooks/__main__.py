@@ -3,6 +3,8 @@
 Operators run on a GPU if there is one, else in the simulator. The packages are those of the extra ``notebooks``.
 """
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,11 @@ def executed(path: Path) -> Any:
     return notebook
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run each notebook, and write it."""
+    argparse.ArgumentParser("python -m notebooks", description="Run each notebook, and keep its outputs.").parse_args(
+        argv
+    )
     import nbformat
 
     for path in sorted(FOLDER.glob("*.ipynb")):

@@ -16,10 +16,10 @@ __device__ Pack<Acc, N> read_pack(const T* from, int64_t left, bool aligned) {
   if (aligned) {
     const Pack<T, N> raw = *reinterpret_cast<const Pack<T, N>*>(from);
 #pragma unroll
-    for (int k = 0; k < N; ++k) values.lane[k] = static_cast<Acc>(raw.lane[k]);
+    for (int k = 0; k < N; ++k) values.element[k] = static_cast<Acc>(raw.element[k]);
   } else {
 #pragma unroll
-    for (int k = 0; k < N; ++k) values.lane[k] = k < left ? static_cast<Acc>(from[k]) : Acc(0);
+    for (int k = 0; k < N; ++k) values.element[k] = k < left ? static_cast<Acc>(from[k]) : Acc(0);
   }
   return values;
 }
@@ -29,12 +29,12 @@ __device__ void write_pack(T* to, const Pack<Acc, N>& values, int64_t left, bool
   if (aligned) {
     Pack<T, N> raw;
 #pragma unroll
-    for (int k = 0; k < N; ++k) raw.lane[k] = static_cast<T>(values.lane[k]);
+    for (int k = 0; k < N; ++k) raw.element[k] = static_cast<T>(values.element[k]);
     *reinterpret_cast<Pack<T, N>*>(to) = raw;
   } else {
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      if (k < left) to[k] = static_cast<T>(values.lane[k]);
+      if (k < left) to[k] = static_cast<T>(values.element[k]);
     }
   }
 }
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(1024)
     if (residual) {
       const Pack<Acc, P> r = read_pack<Acc, P>(residual + begin + i, width - i, aligned);
 #pragma unroll
-      for (int k = 0; k < P; ++k) v.lane[k] += r.lane[k];
+      for (int k = 0; k < P; ++k) v.element[k] += r.element[k];
     }
     return v;
   };
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(1024)
     if (staged) *reinterpret_cast<Pack<Acc, P>*>(row + i) = v;
     if (s) write_pack<P>(s + begin + i, v, width - i, aligned);
 #pragma unroll
-    for (int k = 0; k < P; ++k) sum += v.lane[k];
+    for (int k = 0; k < P; ++k) sum += v.element[k];
   }
   const Acc mean = block_sum(sum, shared) / static_cast<Acc>(width);
 
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(1024)
     const Pack<Acc, P> v = again(i);
 #pragma unroll
     for (int k = 0; k < P; ++k) {
-      if (i + k < width) squares += (v.lane[k] - mean) * (v.lane[k] - mean);
+      if (i + k < width) squares += (v.element[k] - mean) * (v.element[k] - mean);
     }
   }
   const Acc rstd = ::rsqrt(block_sum(squares, shared) / static_cast<Acc>(width) + eps);
@@ -102,12 +102,12 @@ __global__ void __launch_bounds__(1024)
   for (int64_t i = threadIdx.x * P; i < width; i += step) {
     Pack<Acc, P> v = again(i);
 #pragma unroll
-    for (int k = 0; k < P; ++k) v.lane[k] = (v.lane[k] - mean) * rstd;
+    for (int k = 0; k < P; ++k) v.element[k] = (v.element[k] - mean) * rstd;
     if (weight) {
       const Pack<Acc, P> w = read_pack<Acc, P>(weight + i, width - i, aligned);
       const Pack<Acc, P> b = read_pack<Acc, P>(bias + i, width - i, aligned);
 #pragma unroll
-      for (int k = 0; k < P; ++k) v.lane[k] = v.lane[k] * w.lane[k] + b.lane[k];
+      for (int k = 0; k < P; ++k) v.element[k] = v.element[k] * w.element[k] + b.element[k];
     }
     write_pack<P>(y + begin + i, v, width - i, aligned);
   }
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(1024)
     if (weight) {
       const Pack<Acc, P> w = read_pack<Acc, P>(weight + i, width - i, aligned);
 #pragma unroll
-      for (int k = 0; k < P; ++k) g.lane[k] *= w.lane[k];
+      for (int k = 0; k < P; ++k) g.element[k] *= w.element[k];
     }
     return g;
   };
@@ -141,8 +141,8 @@ __global__ void __launch_bounds__(1024)
     const Pack<Acc, P> v = read_pack<Acc, P>(x + begin + i, width - i, aligned);
 #pragma unroll
     for (int k = 0; k < P; ++k) {
-      along_one += g.lane[k];
-      along_x += g.lane[k] * (v.lane[k] - mean) * rstd;
+      along_one += g.element[k];
+      along_x += g.element[k] * (v.element[k] - mean) * rstd;
     }
   }
   const Acc one = block_sum(along_one, shared) / static_cast<Acc>(width);
@@ -153,11 +153,11 @@ __global__ void __launch_bounds__(1024)
     Pack<Acc, P> g = gradient(i);
     const Pack<Acc, P> v = read_pack<Acc, P>(x + begin + i, width - i, aligned);
 #pragma unroll
-    for (int k = 0; k < P; ++k) g.lane[k] = rstd * (g.lane[k] - one - (v.lane[k] - mean) * rstd * other);
+    for (int k = 0; k < P; ++k) g.element[k] = rstd * (g.element[k] - one - (v.element[k] - mean) * rstd * other);
     if (grad_s) {
       const Pack<Acc, P> r = read_pack<Acc, P>(grad_s + begin + i, width - i, aligned);
 #pragma unroll
-      for (int k = 0; k < P; ++k) g.lane[k] += r.lane[k];
+      for (int k = 0; k < P; ++k) g.element[k] += r.element[k];
     }
     write_pack<P>(grad_x + begin + i, g, width - i, aligned);
   }
@@ -180,16 +180,16 @@ __global__ void layer_norm_column_sums_kernel(int64_t rows, int64_t width, bool 
       const Pack<Acc, P> v = read_pack<Acc, P>(x + m * width + column, width - column, aligned);
 #pragma unroll
       for (int k = 0; k < P; ++k) {
-        products.lane[k] += g.lane[k] * (v.lane[k] - mean) * rstd;
-        grads.lane[k] += g.lane[k];
+        products.element[k] += g.element[k] * (v.element[k] - mean) * rstd;
+        grads.element[k] += g.element[k];
       }
     }
   }
   const int at = (threadIdx.y * blockDim.x + threadIdx.x) * P;
 #pragma unroll
   for (int k = 0; k < P; ++k) {
-    partial[0][at + k] = products.lane[k];
-    partial[1][at + k] = grads.lane[k];
+    partial[0][at + k] = products.element[k];
+    partial[1][at + k] = grads.element[k];
   }
   __syncthreads();
   const int columns = blockDim.x * P;
@@ -282,17 +282,17 @@ std::vector<at::Tensor> layer_norm_backward(at::Tensor grad_y, at::Tensor x, at:
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     if (!weight) return;
     const int64_t packs = (width + kPack - 1) / kPack;
-    unsigned lanes = 32;
-    while (lanes > 1 && lanes / 2 >= packs) lanes /= 2;
-    const unsigned slices = kSumThreads / lanes;
-    const int64_t columns = (packs + lanes - 1) / lanes;
+    unsigned across = 32;
+    while (across > 1 && across / 2 >= packs) across /= 2;
+    const unsigned slices = kSumThreads / across;
+    const int64_t columns = (packs + across - 1) / across;
     // Blocks enough to fill the GPU, and rows enough for each block.
     int multiprocessors = 0;
     C10_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, x.get_device()));
     const int64_t enough = std::max<int64_t>(1, 16LL * multiprocessors / columns);
     const int64_t parts = std::min<int64_t>((rows + 4 * slices - 1) / (4 * slices), enough);
     sums = new_stats(x, {2, parts, width});
-    const dim3 grid(columns, parts), block(lanes, slices);
+    const dim3 grid(columns, parts), block(across, slices);
     layer_norm_column_sums_kernel<scalar_t, kPack><<<grid, block, 0, stream>>>(
         rows, width, aligned, grad_y.const_data_ptr<scalar_t>(), x.const_data_ptr<scalar_t>(),
         stats.const_data_ptr<acc_t>(), sums.mutable_data_ptr<acc_t>());

@@ -13,14 +13,14 @@ constexpr int kThreads = 256;
 
 template <typename T, int N>
 struct alignas(N * sizeof(T)) Pack {
-  T lane[N];
+  T element[N];
 };
 
 template <int N, typename T, typename Op, typename... In>
 __device__ void store_pack(int64_t pack, Op op, T* out, Pack<In, N>... in) {
   Pack<T, N> result;
 #pragma unroll
-  for (int k = 0; k < N; ++k) result.lane[k] = op(in.lane[k]...);
+  for (int k = 0; k < N; ++k) result.element[k] = op(in.element[k]...);
   reinterpret_cast<Pack<T, N>*>(out)[pack] = result;
 }
 

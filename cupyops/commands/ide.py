@@ -335,7 +335,7 @@ def guessed(text: str, headers: Mapping[str, str]) -> dict[str, str]:
     near = {name: t for name, t in included(text, headers).items() if name in headers}
     everything = [text, *included(text, headers).values()]
     code = "\n".join(map(code_only, everything))
-    # Macros that a directive asks for may be left undefined.
+    # A macro that an `#if` or `#ifdef` tests may be left undefined.
     own = {m for t in everything for m in (*_DEFINED.findall(t), *_ASKED.findall(t))}
     own |= {n for m in _ENUM.findall(code) for n in _MACRO.findall(m)}
     own |= {name for found in (_DECLARED, _TYPE_OWN) for m in found.findall(code) for name in m if name}

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from cupyops.sharing import alone, once
-from cupyops.trust import Refused, mode, open_folder, tell
+from cupyops.trust import Refused, mode, open_folder, warn_refused
 
 from . import upkeep
 
@@ -107,7 +107,7 @@ class DiskCache:
             upkeep.use(self.folder / f"{key}.json")
             return found
         except Refused as refused:
-            tell("the compile cache", refused)
+            warn_refused("the compile cache", refused)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             pass
         return None
@@ -152,7 +152,7 @@ class DiskCache:
             with open_folder(self.folder, make=True):
                 return True
         except Refused as refused:
-            tell("the compile cache", refused)
+            warn_refused("the compile cache", refused)
         except OSError:
             pass
         return False

@@ -18,7 +18,8 @@ _QUALIFIERS = re.compile(
 _DECLARATOR = re.compile(r"(?P<type>[\w\s:<>]*?)(?P<stars>(?:\*\s*)*)\b(?P<name>\w+)\s*(?P<sizes>(?:\[[^\[\]]*\]\s*)*)")
 _MARK = re.compile(r"[()\[\]{},;=<>]")
 _FUNCTION = re.compile(r"\b__(?:global|device)__\b")
-# What may lie between `__device__` and the parenthesis of a function. The count bounds the time.
+# What may lie between `__device__` and the parenthesis of a function. The number of repetitions bounds the time of a
+# match.
 _HEAD = re.compile(r"(?:[\w\s*&:]|<[\w\s,*&:]{0,99}>|\boperator\[\]){1,400}\(")
 _HAS_ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__builtin_align__|__attribute__)\b")
 
@@ -75,7 +76,8 @@ def _variables(code: Code) -> Iterator[DeviceVariable]:
             continue
         start = max(bare.rfind(c, 0, match.start()) for c in ";{}") + 1
         pieces, end = _pieces(bare, start)
-        # Nearly all are functions. To find the scopes takes as long as the scan, and a function does not need its scope.
+        # Nearly all are functions. Finding the scopes takes as long as the scan, and a function does not need its
+        # scope.
         if (not pieces and end < len(bare)) or (scope := code.scope(match.start())) is None:
             continue
         seen = end

@@ -26,8 +26,8 @@ class SystemHeader:
             ``cupyops/simulator/include``, or None.
         reason: why there is no twin; or why kernels cannot have the header at all.
         host: the header is of host code.
-        its_names: the names of a header, as a regular expression. Where a header cannot be had, because it is of host code or
-            has no twin, its directive is left out of a text that uses none of these names.
+        its_names: the names of a header, as a regular expression. If kernels cannot have the header, because it is of
+            host code or has no twin, a text that uses none of these names is compiled without the directive.
         has: what the twin has of the header, if it has a part.
         reads_cuda: the twin includes headers of CUDA, too.
         shared: the header of ``kernels_cu`` that takes its place in a text that uses the names of that header.
@@ -178,7 +178,8 @@ HEADERS = (
     ),
     SystemHeader(("cuda/functional",), _CCCL, "cuda/functional.h", has="`maximum`, `minimum`"),
     SystemHeader(("cuda/*",), _CCCL, None, _NO_TWIN),
-    # The whole of cub is for the host as well. Its place take the headers of what the text uses: whole_cub.
+    # <cub/cub.cuh> also includes code for the host. whole_cub() replaces it by the headers of the functions that the
+    # text uses.
     SystemHeader(("cub/cub.cuh",), _CCCL, PARTS),
     SystemHeader(("cub/block/block_reduce.cuh",), _CCCL, "cub/block/block_reduce.cuh", has="`BlockReduce`"),
     SystemHeader(

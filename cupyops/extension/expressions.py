@@ -183,7 +183,7 @@ class _Reader:
                 return f"({yes} if {_joined(pieces)} else {no})"
             if token == ":":
                 break
-            self._one(pieces, end)
+            self._one(pieces)
         return _joined(pieces)
 
     def _until_colon(self, end: int) -> str:
@@ -197,7 +197,7 @@ class _Reader:
         at = self._at + ahead
         return self._tokens[at] if at < len(self._tokens) else ""
 
-    def _one(self, pieces: list[str], end: int) -> None:
+    def _one(self, pieces: list[str]) -> None:
         """Translates one token, a group in brackets, or a cast."""
         token = self._peek()
         if token[0].isdigit() or (token[0] == "." and len(token) > 1):
@@ -230,9 +230,9 @@ class _Reader:
             if self._peek() == "-":
                 operand.append("-")
                 self._at += 1
-            self._one(operand, len(self._tokens))
+            self._one(operand)
             while self._peek() in (".", "->", "(", "["):
-                self._one(operand, len(self._tokens))
+                self._one(operand)
                 if operand[-1] == ".":
                     self._word(operand)
             pieces.append(f"{cast}({_joined(operand)})")
@@ -329,7 +329,7 @@ class _Reader:
         pieces.append(_CASTS.get(word, _WORDS.get(word, python_name(word))) if not after_dot else word)
 
     def _angles(self) -> str:
-        """Returns what angle brackets hold, and goes behind them."""
+        """Returns the text in angle brackets, and moves the position behind the closing bracket."""
         depth, start = 0, self._at + 1
         while self._at < len(self._tokens):
             token = self._peek()

@@ -183,10 +183,10 @@ class Piece:
 
 def pieces_of(text: str) -> list[Piece]:
     """Returns the parts of a text at file scope, in order."""
-    return list(_pieces(text, scan(text)))
+    return list(_pieces(scan(text)))
 
 
-def _pieces(text: str, code: Code) -> Iterator[Piece]:
+def _pieces(code: Code) -> Iterator[Piece]:
     bare, pairs = code.bare, pairs_of(code.bare)
     starts = [d.start for d in code.directives]
     at = 0

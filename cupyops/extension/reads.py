@@ -1,8 +1,8 @@
 """Declares the parameters that a kernel only reads as ``const``, which makes them inputs of a launch.
 
 Kernels of extensions often take their inputs without ``const``. A launch would take such a parameter for an output: it would
-count a write to the array, and refuse an array that requires a gradient. If this module is wrong, the text does not compile,
-since the compiler holds ``const``.
+count a write to the array, and refuse an array that requires a gradient. If this module marks a parameter wrongly, the
+text does not compile: the compiler rejects a write through a ``const`` pointer.
 """
 
 import re

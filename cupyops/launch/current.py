@@ -1,12 +1,11 @@
 """The device and the stream of a call that has no arrays to decide them, and the question whether a graph is captured."""
 
-import sys
 from collections.abc import Iterable
 
-from cupyops.arrays import LIBRARIES, ArrayLibrary, CupyLibrary, Info, host
+from cupyops.arrays import LIBRARIES, ArrayLibrary, Info, host, in_use
 from cupyops.compile import toolchain
 
-__all__ = ["capturing", "current_gpu", "library", "place"]
+__all__ = ["capturing", "current_gpu", "place"]
 
 
 def place(kernel: str) -> tuple[ArrayLibrary, Info]:
@@ -21,7 +20,7 @@ def place(kernel: str) -> tuple[ArrayLibrary, Info]:
         import numpy
 
         return LIBRARIES[numpy.ndarray], Info("uint8", (), (), 0, "cpu", None, 0)
-    return library(), Info("uint8", (), (), 0, "cuda", current_gpu(kernel), 0)
+    return in_use(), Info("uint8", (), (), 0, "cuda", current_gpu(kernel), 0)
 
 
 def current_gpu(kernel: str) -> int:
@@ -37,14 +36,6 @@ def current_gpu(kernel: str) -> int:
             f"{kernel}: no array of the call says where it runs, and there is no current GPU ({error}); "
             f"cupyops.simulate() runs kernels on the CPU"
         ) from None
-
-
-def library() -> ArrayLibrary:
-    """Returns PyTorch's array library if PyTorch has used a GPU in this process, else CuPy's."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return LIBRARIES[torch.Tensor]
-    return CupyLibrary()
 
 
 def capturing(devices: Iterable[int], *more: ArrayLibrary) -> bool:

@@ -23,7 +23,6 @@ def check_declaration(
     signature: Signature,
     text: str,
     sizes: Sequence[str],
-    dtypes: Sequence[str],
     constants: Mapping[str, int],
     headers: Mapping[str, str] | None = None,
 ) -> None:
@@ -33,7 +32,6 @@ def check_declaration(
         signature: the kernel's signature.
         text: the text of the signature.
         sizes: the size parameters of the geometry.
-        dtypes: the dtypes allowed for undeclared types.
         constants: macro name to integer.
         headers: the texts of the included headers, by name.
 

@@ -199,7 +199,7 @@ class Kernel:
         headers = self.source.included()
         with self.source.naming_absent_headers():
             signature = Signature.parse(self.text, self.name, headers, self.source.defines, self.source.structs)
-            check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, headers)
+            check_declaration(signature, self.text, self.geometry.sizes, self.constants, headers)
         return signature
 
     @computed_once

@@ -74,7 +74,7 @@ class KernelSource:
         own_texts = self._of_device({**self.headers, "": text}, self.text, roots)
         text = own_texts.pop("")
         headers = {**(twins or {}), **own_texts}
-        lane: Any = {"simulated": twins is not None, "options": self.options}
+        common: Any = {"simulated": twins is not None, "options": self.options}
         entries = [entry_in(self.text, name) for name in self.kernels()]
         named: dict[str, Any] = {}
         if any(entries):
@@ -86,7 +86,7 @@ class KernelSource:
                 for name, entry in zip(self.kernels(), entries, strict=True)
             ]
             named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
-        own = assemble(text, self.filename, types, self.constants, headers, **named, **lane)
+        own = assemble(text, self.filename, types, self.constants, headers, **named, **common)
         own += elements.assertions(self.structs, self.hidden)
         others = (
             assemble(
@@ -95,14 +95,15 @@ class KernelSource:
                 types,
                 self.constants,
                 {**headers, **self._of_device(t.headers, t.text)},
-                **lane,
+                **common,
             )
             for t in self.linked
         )
         return joined([own, *others]) if self.linked else own
 
     def _of_device(self, texts: Mapping[str, str], others: str, roots: Sequence[str] = ()) -> dict[str, str]:
-        """Returns texts without their host code. With NVRTC's option for it, functions without a mark are of the GPU.
+        """Returns texts without their host code. With NVRTC's option ``-default-device``, functions without
+        ``__device__`` are device functions, and nothing is left out.
 
         Args:
             texts: CUDA C++ by name.

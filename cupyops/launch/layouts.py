@@ -1,9 +1,10 @@
-"""Derives the layouts of structs, unions and classes from a text: of numbers, vectors, pointers, arrays and other such
-structs, also as instances of templates, and with bases. A name of an array, ``typedef float vec3[3]``, is a vector.
+"""Derives the layouts of structs, unions and classes from a text. The members may be numbers, vectors, pointers, arrays
+and other structs with derived layouts. A struct may be an instance of a template, and may have bases. A typedef of an
+array, ``typedef float vec3[3]``, is a vector type.
 
-The compiler compares a derived layout, like a layout of ``structs=``, with its own (:func:`.elements.assertions`); of private
-data, the size of the class alone. A struct with virtual functions or bases, private bases, bit fields, references or members of
-unknown types has no derived layout.
+The compiler compares a derived layout with its own (:func:`.elements.assertions`), as it does a layout of ``structs=``.
+For a class with private data, it compares only the size of the class. A struct with virtual functions or bases, private
+bases, bit fields, references or members of unknown types has no derived layout.
 """
 
 import math
@@ -110,8 +111,8 @@ def _ids(listed: str, name: str) -> Iterator[str]:
 
 
 class _Layout(NamedTuple):
-    """The layout of a type: its NumPy dtype, its alignment, the bytes that a derived struct leaves to it, and the empty classes
-    at its first byte."""
+    """The layout of a type: its NumPy dtype, its alignment, its size without the padding at its end that a derived
+    struct may use, and the empty classes at its first byte."""
 
     dtype: Any
     alignment: int

@@ -281,11 +281,11 @@ def save_repro(
 ) -> Path:
     """Writes a Python file that repeats a failure, and returns its path. ``python repro.py`` ends with the same error.
 
-    A failed launch gives the kernel's text, its options and the arrays. The file simulates the launch on a CPU. A failed
-    check of :func:`cupyops.torch.check_op` gives the same if a launch failed. Otherwise it gives the samples, and a line
-    that imports the operator. Arrays of up to 16 KiB are in the file itself, and others in a file ``.npz`` beside it. The
-    arrays have the values of the time of this call. ``CUPYOPS_REPRO=FOLDER`` in the environment writes a file for every
-    failed launch and check, with the values from before the launch.
+    For a failed launch, the file has the kernel's text, its options and the arrays. The file simulates the launch on a
+    CPU. For a failed check of :func:`cupyops.torch.check_op`, the file has the same if a launch failed; otherwise it
+    has the samples, and a line that imports the operator. Arrays of up to 16 KiB are in the file itself, and others in
+    a file ``.npz`` beside it. The arrays have the values of the time of this call. ``CUPYOPS_REPRO=FOLDER`` in the
+    environment writes a file for every failed launch and check, with the values from before the launch.
 
     Args:
         failure: a :class:`LaunchError`, another exception that a launch raised, a ``CheckFailed``, or the report of

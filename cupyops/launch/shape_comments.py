@@ -132,7 +132,7 @@ def shape_of(kernel: str, name: str, comment: str) -> tuple[tuple[str, ...] | No
 def foreign_names(
     kernel: str, name: str, shape: Sequence[str], integers: Iterable[str], known: Collection[str]
 ) -> bool:
-    """Returns whether a shape has names that no call decides, and warns of them.
+    """Returns whether a shape has names to which no call gives a value, and warns of them.
 
     A name that resembles an integer parameter's is a misspelling, which the check of the declaration refuses.
 

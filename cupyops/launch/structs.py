@@ -17,7 +17,7 @@ _ATTRIBUTE = r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|__declspec\s*\([^()
 _ALIGNMENTS = (
     rf"((?:\s*(?:{_ALIGNED}{_INSIDE}\)|{_ATTRIBUTE}|\b[A-Z][A-Z0-9_]+\b(?=\s+[A-Za-z_]\w*\s*(?:final\s*)?[:{{])))*)"
 )
-# The counts bound the time.
+# The numbers of repetitions bound the time of a match.
 _STRUCT = re.compile(
     rf"\b(?P<kind>struct|union|class)\b(?P<align>{_ALIGNMENTS})"
     r"(?:\s+(?P<tag>[A-Za-z_]\w*)(?P<special>\s*<[^{};()]{0,400}>)?)?\s*(?:final\s*)?(?P<bases>:[^{};()]{0,400})?(?P<open>\{)",
@@ -73,8 +73,8 @@ def structs_in(text: str, bare: str) -> dict[str, Struct]:
 
 
 def template_parameters(before: str) -> tuple[str, ...] | None:
-    """Returns the parameters of the template whose head, ``template <...>``, ends the code before a declaration: none for no
-    template and for a specialization, None for another head."""
+    """Returns the parameters of the template whose head, ``template <...>``, stands directly before a declaration. The
+    tuple is empty without a head, and for a specialization. Returns None if the head cannot be read."""
     found = _TEMPLATE.search(before) if before.endswith(">") else None
     if found is None:
         return None if before.endswith(">") else ()

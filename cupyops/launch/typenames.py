@@ -1,8 +1,8 @@
 """Resolves the macros and the type names in a kernel's declaration.
 
 ``typedef float real;``, ``#define RESTRICT __restrict__`` and ``#define POINTER(T) T* __restrict__`` are followed, and an
-enumeration stands for its integer type. Templates of names are followed, too, ``template <bool B> using Out =
-std::conditional_t<B, float, int>``, and the names that a struct declares, ``Vector<float>::Type``. A name that a branch of an
+enumeration stands for its integer type. Alias templates, ``template <bool B> using Out = std::conditional_t<B, float,
+int>``, and the member types of a struct, ``Vector<float>::Type``, are followed, too. A name that a branch of an
 undecided ``#if`` defines is left as it is, since only a compiler decides which definition counts.
 """
 
@@ -64,7 +64,7 @@ _ENUMERATION = re.compile(
     r"\s*\{[^{}]*\}(?:\s*(?P<name>\w+))?\s*;"
 )
 _INSTANCE = re.compile(r"(?:[\w\s]*::)*\s*(\w+)\s*<(.*)>", re.DOTALL)
-_MEMBER = re.compile(r"(.+?)\s*::\s*(\w+)", re.DOTALL)  # a name that a struct declares
+_MEMBER = re.compile(r"(.+?)\s*::\s*(\w+)", re.DOTALL)  # a member type of a struct
 _SAME = re.compile(r"(?:std\s*::\s*)?is_same(?:_v\s*<([^<>,]*),([^<>,]*)>|\s*<([^<>,]*),([^<>,]*)>\s*::\s*value)")
 _FUNCTION = re.compile(r"\(\s*\*\s*(\w+)\s*\)\s*\(")  # the name of a pointer to a function
 _ARGUMENTS = re.compile(r"<[^<>]*(?:<[^<>]*>[^<>]*)*>")  # of a template
@@ -92,7 +92,7 @@ class TypeNames:
         given: the types and numbers that the kernel's name gives for the parameters of its template.
         hidden: the parameters of the kernel's template.
         functions: the parameters and the text of each macro with parameters.
-        templates: the scopes, the parameters and the targets of each template of a name.
+        templates: the scopes, the parameters and the targets of each alias template.
         structs: returns the structs of the text and of its headers, by name.
     """
 
@@ -159,7 +159,7 @@ class TypeNames:
         return base
 
     def _instantiated(self, base: str) -> str | None:
-        """Returns the target of an instance of a template of a name, or of a name that a struct declares, or None."""
+        """Returns the target of an instance of an alias template, or of a member type of a struct, or None."""
         if "<" not in base and "::" not in base:
             return None
         if (found := _INSTANCE.fullmatch(base)) is not None:
@@ -277,8 +277,8 @@ def defined_types(text: str) -> tuple[frozenset[str], Mapping[str, Sequence[Scop
 
 @lru_cache(64)
 def _aliases(text: str) -> list[tuple[int, Scope, str, str | None, tuple[str, ...] | None]]:
-    """Returns offset, scope, name and target of the type names that a text declares outside functions and classes, and the
-    parameters of a template of a name."""
+    """Returns offset, scope, name and target of the type names that a text declares outside functions and classes, and
+    the parameters of an alias template."""
     code = scan(text)
     found: list[tuple[int, Scope, str, str | None, tuple[str, ...] | None]] = []
     for match in _ENUMERATION.finditer(code.bare):

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from cupyops.arrays import host, numpy_dtype
+from cupyops.arrays import host, in_use, numpy_dtype
 from cupyops.compile import toolchain
 from cupyops.compile.cache import Binary
 from cupyops.compile.file_scope import DeviceVariable, variables
@@ -23,7 +23,7 @@ from cupyops.errors import LaunchError, expected, nearest
 from cupyops.sharing import once
 
 from . import driver
-from .current import capturing, current_gpu, library
+from .current import capturing, current_gpu
 from .elements import vector_of
 from .typenames import c_dtype
 
@@ -301,7 +301,7 @@ class Variables(Mapping[str, Any]):
                 f"conditionals{nearest(name, declared)}; it has {', '.join(declared) or 'none'}"
             )
         devices = {c.device for c in self._kernel.storage.everywhere() if isinstance(c, GpuCode)}
-        if devices and capturing(devices, library()):
+        if devices and capturing(devices, in_use()):
             raise RuntimeError(
                 f"{self._kernel.name}: `{name}` cannot be read or set while a CUDA graph is captured, since the copy would "
                 f"wait for the GPU. Set it before the capture or between replays: a replay reads the variable"

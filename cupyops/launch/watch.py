@@ -215,7 +215,7 @@ def _check(kernel: Any, source: KernelSource) -> None:
     check_text(source.text, kernel.name)
     headers = source.included()
     signature = Signature.parse(source.text, kernel.name, headers, source.defines, source.structs)
-    check_declaration(signature, source.text, kernel.geometry.sizes, kernel.dtypes, kernel.constants, headers)
+    check_declaration(signature, source.text, kernel.geometry.sizes, kernel.constants, headers)
     if signature != kernel.signature:
         pairs = zip_longest(kernel.signature.parameters, signature.parameters)
         changed = ", ".join(f"`{(old or new).name}`" for old, new in pairs if old != new)

@@ -130,7 +130,7 @@ def drawn_inputs(op: Operator, kernel: Derived) -> tuple[Any, ...]:
 
 
 def report_on(op: Operator, options: argparse.Namespace, evaluate: Callable[[str], Any]) -> None:
-    """Prints what ``--explain`` and ``--check`` ask for.
+    """Prints the reports that ``--explain`` and ``--check`` request.
 
     Args:
         evaluate: returns the value of an expression in the notebook, for ``--inputs``.

@@ -69,7 +69,7 @@ def _section(kernel: KernelReport, n: int) -> str:
     cards = "".join(
         f'<div class="card"><b>{escape(name)}</b>{escape(value)}</div>' for name, value in facts(kernel, False)
     )
-    advice = "".join(f"<li>{_link(kernel, n, a.line)}{escape(a.words)}</li>" for a in kernel.advice)
+    advice = "".join(f"<li>{_link(n, a.line)}{escape(a.words)}</li>" for a in kernel.advice)
     change = f"<ol>{advice}</ol>" if advice else "<p>Nothing to change was found in these counts.</p>"
     return (
         f'<section id="k{n}"><h2>{escape(kernel.name)}</h2>\n<div class="cards">{cards}</div>\n'
@@ -85,7 +85,7 @@ def _anchor(n: int, file: str, line: int) -> str:
     return f"k{n}-{escape(file, quote=True)}-{line}"
 
 
-def _link(kernel: KernelReport, n: int, place: str) -> str:
+def _link(n: int, place: str) -> str:
     file, _, line = place.rpartition(":")
     return f'<a class="place" href="#{_anchor(n, file, int(line))}">{escape(place)}</a> ' if file else ""
 
@@ -113,10 +113,10 @@ def _bars(kernel: KernelReport) -> str:
 
 
 def _roofline(kernel: KernelReport) -> str:
-    """Draws operations for each second over operations for each byte, with the peaks of the GPU and this kernel."""
+    """Draws operations per second over operations per byte, with the peaks of the GPU and this kernel."""
     gpu, flops = kernel.gpu, kernel.flops
     width, height, left, bottom = 620, 280, 60, 40
-    low, high = -4, 10  # powers of two of the operations for each byte
+    low, high = -4, 10  # binary logarithms of the operations per byte
     top = math.log10(gpu.flops) + 0.3
     least = math.log10(gpu.bandwidth * 1e9 * 2.0**low)
     if flops:

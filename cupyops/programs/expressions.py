@@ -294,7 +294,8 @@ def _whole_quotient(expression: str) -> str:
 
 
 def _function_before(expression: str, end: int) -> str:
-    """Returns the function whose call ends at ``end``; for plain parentheses the first name in them, or ""."""
+    """Returns the name of the function whose call closes at ``end``. For parentheses that are no call, returns the
+    first name in them, or ""."""
     depth, at = 0, end
     while at >= 0:
         depth += {")": 1, "(": -1}.get(expression[at], 0)

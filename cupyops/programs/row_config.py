@@ -29,18 +29,20 @@ from .rows import EXPS, REDUCED, RowProgram
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
 
 ROW_REGISTERS = 32  # registers of a thread for its part of a row
-AHEAD_REGISTERS = 64  # the same with the next row
-PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the sums over the rows
+AHEAD_REGISTERS = 64  # registers of a thread for its parts of a row and of the next row
+PERSISTENT_REGISTERS = 84  # the same, and for its part of the arrays (N) and of the sums over the rows
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
-LIGHT_REGISTERS = 22  # the same of a program that only reduces one array, in one pass of up to two reductions
-# The compiler packs single elements of float16 late. A program with several passes needs HALF_SINGLES further registers for
-# each access of 8 elements, and HALF_LESS fewer of the other ones. A program with one pass needs HALF_REGISTERS further ones.
+LIGHT_REGISTERS = 22  # for a program that only reduces one array, in one pass of up to two reductions
+# The compiler packs single elements of float16 late. A program with several passes needs HALF_SINGLES more registers
+# for each access of 8 elements, and HALF_LESS fewer for addresses and arithmetic. A program with one pass needs
+# HALF_REGISTERS more for addresses and arithmetic.
 HALF_SINGLES, HALF_LESS, HALF_REGISTERS = 9, 16, 20
-DOUBLE_EXPONENTIALS = 24  # further ones for sums of exponentials in float64
-# Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
-# than threads that load their next row meanwhile. float16 takes more registers, so that fewer threads are resident.
+DOUBLE_EXPONENTIALS = 24  # more registers for sums of exponentials in float64
+# Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more bytes
+# than threads that load their next row while they compute. float16 takes more registers, so that fewer threads are
+# resident.
 IN_FLIGHT, HALF_IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 56 * 1024, 24 * 1024
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 EXPS_BLOCKS = 4  # resident blocks, so that some load while others compute exponentials
@@ -53,13 +55,14 @@ CLUSTER_BLOCK = 256
 # threads take little of its time, and a block has up to this many bytes of the row.
 ONCE, ONCE_BYTES = 16, 64 * 1024
 ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
-# A row in shared memory: bytes of the row in a block, the block's threads, their accesses at once, and registers beside
-# these. The most blocks of a cluster, and bytes of a multiprocessor that blocks fill, of which each has some for exchanges.
+# A row in shared memory: the most bytes of the row in a block, the threads of the block, the accesses of a thread at
+# once, and the registers of a thread for everything else. The most blocks of a cluster, the bytes of shared memory of a
+# multiprocessor that blocks fill, and the bytes of each block for exchanges.
 SHARED_SLICE, SHARED_BLOCK, SHARED_VECTORS, SHARED_REGISTERS = 64 * 1024, 512, 2, 32
 MOST_CLUSTER, SHARED_ROOM, SHARED_OTHER = 16, 220 * 1024, 2048
 L2_ROWS = 24 * 2**20  # bytes of rows that a later pass finds in the L2 cache
-MULTIPROCESSORS = 132  # with clusters
-EVEN = 0.97  # of its accesses a cut must use to be tried with accesses of half the width
+MULTIPROCESSORS = 132  # of a GPU with clusters
+EVEN = 0.97  # of the accesses; if fewer hold elements, accesses of half the width are tried
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
 REGISTERS = 65536  # registers of a multiprocessor
 
@@ -203,7 +206,8 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
     else:
         found = _held(n, width, plain, blocks, capability)
         if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):
-            # A multiprocessor has one row at a time, or the blocks of a cluster wait for each other.
+            # A multiprocessor holds only one row at a time, or the blocks of a cluster wait for each other: prefetching
+            # hides the wait.
             needs = _Needs(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
             found = _held(n, width, needs, blocks, capability) or found
     if found is not None:

@@ -311,6 +311,7 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
         given = " && ".join([*(["mine__"] if summed else []), *([s.name] if len(program.results) > 1 else [])])
         store = f"::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);"
         behind.append(f"if ({given}) {store}" if given else store)
-    # One branch around the pass: a branch in each access would hold back the loads of arrays (N) of the accesses behind it.
-    # With sums over the rows these arrays are in registers, and the one branch would take more of them.
+    # One branch around the whole pass: with a branch in each access, the compiler could not move the loads of arrays
+    # (N) of the next accesses before the branch. With sums over the rows these arrays are in registers, and one branch
+    # around the pass would take more registers.
     return [*([] if summed else ["        if (mine__)"]), *_each(body, before, behind)]

@@ -122,7 +122,8 @@ class RowProgram:
     def kept(self) -> frozenset[str]:
         """The element values that are kept in registers: those that call a function and that several passes read.
 
-        A kept value takes a register. Computing the value again takes many instructions. To round a value takes few.
+        A kept value takes a register. Computing the value again takes many instructions. Rounding a value takes few
+        instructions.
         """
         elements = self.element_steps
         last = [s for s in self.steps if s.name in self.results and s.kind in ("element", "column")]
@@ -152,7 +153,7 @@ class Step:
     of: str = ""
 
 
-# Names with which `_t` makes a type of C, of POSIX or of a kernel: `size`, `key`, `acc`.
+# Names that become a type of C, of POSIX or of a kernel with `_t` behind them: `size`, `key`, `acc`.
 _TYPE = re.compile(
     r"u?int(ptr|max|(_fast|_least)?\d+)|u_int\d+|ptrdiff|s?size|max_align|nullptr|wchar|wint|wctype|wctrans|char\d+|float|double|fpos"
     r"|l?l?div|key|time|timer|clock|clockid|locale|off|loff|quad|mode|dev|uid|gid|pid|id|idtype|ino|nlink|register|sigset"

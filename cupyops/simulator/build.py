@@ -21,7 +21,7 @@ from cupyops.compile.linking import parts
 from cupyops.compile.system_headers import shared_with_host, shims
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.sharing import alone, once, own_folder, run_program
-from cupyops.trust import Refused, mode, open_folder, shared, tell
+from cupyops.trust import Refused, mode, open_folder, shared, warn_refused
 
 from . import host
 from .host import Compiler
@@ -44,7 +44,7 @@ _COMMON = (
 # Checks that are always on: these errors end a launch on a GPU, or would end this process.
 _ALWAYS = "-fsanitize=alignment,integer-divide-by-zero"
 _CHECKED = "-fsanitize=signed-integer-overflow,shift,alignment,bounds,integer-divide-by-zero"
-# g++ would spend a tenth of a compilation on where optimized code keeps local variables. Error reports read lines alone.
+# g++ would take a tenth of a compilation to record where variables are. Error reports need line numbers only.
 _NO_LOCATIONS = "-fno-var-tracking"
 
 
@@ -126,7 +126,7 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
         flags += ["-fno-sanitize-trap=all", "-fsanitize-recover=all", "-ferror-limit=8", "-fno-caret-diagnostics"]
     else:
         flags += ["-fno-gnu-unique", "-fmax-errors=8", "-fno-diagnostics-show-caret"]
-        # The runtime's handlers do not return. A compiler that knows so has less code to optimize behind each check.
+        # The runtime's handlers do not return. With this flag, the compiler has less code to optimize behind a check.
         flags += ["-fno-sanitize-recover=all"]
         flags += [_NO_LOCATIONS] if optimize else []
     flags += ["-DCUPYOPS_CHECKED"] if checked else []
@@ -144,9 +144,9 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
 def _libraries(tool: Compiler) -> list[str]:
     """Returns the linker arguments for the libraries of C and C++.
 
-    The runtime depends on g++'s C++ library, and the loader finds the library's functions there. To read that library
-    takes the linker half of its time, so the linker gets the others alone. A clang may have its C++ library in an
-    archive, which the linker has to read.
+    The runtime depends on g++'s C++ library, and the loader finds the library's functions there. Reading that library
+    would take half of the linker's time, so the linker gets only the other libraries. A clang may have its C++ library
+    in an archive, which the linker has to read.
     """
     return ["-nodefaultlibs", "-lm", "-lgcc", "-lc"] if tool.family == "gcc" else ["-lm"]
 
@@ -197,7 +197,7 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
 _OF_ATTRIBUTE = re.compile(r"call to '[^']*' declared with (?:attribute error|'error' attribute): ")  # of ptx.py
 # Headers take half of a compilation's time. The second compilation with the same headers and flags precompiles them.
 
-# By its path: the kernel's folder may have a device.h of the user.
+# An absolute path: the kernel's folder may have a device.h of the user.
 _AS_TEXT = ("-include", str(HERE / "cuda" / "device.h"))
 # The compiler arguments for the leading headers, by cache folder and key; None after the first compilation.
 _headers: dict[tuple[Path, str], Sequence[str] | None] = {}
@@ -312,7 +312,7 @@ def _whole(folder: Path, product: str) -> bool:
                 return False
         return upkeep.use(folder)
     except Refused as refused:
-        tell("an entry of the simulator's cache", refused)
+        warn_refused("an entry of the simulator's cache", refused)
     except (OSError, ValueError):
         pass
     return False
@@ -329,7 +329,7 @@ def _root() -> Path:
             with open_folder(root, make=True), tempfile.TemporaryFile(dir=root):
                 return root
         except Refused as refused:
-            tell("the simulator's cache", refused)
+            warn_refused("the simulator's cache", refused)
         except OSError:
             pass
     return once("the simulator's own folder", lambda: _own_folder(os.getpid()))

@@ -156,7 +156,8 @@ def _declare(text: str, bare: str, number: int, where: str) -> str:
     specifier = head.rstrip("*& ")
     names = [piece[slice(*_name_at(piece))] for piece in pieces]  # type: ignore[misc]
     if "{" in specifier:
-        # The declaration defines its type. A type is defined once, so one holder has all variables of the declaration.
+        # The declaration also defines the type of its variables. A type can be defined only once, so all variables of
+        # the declaration are members of one holder.
         return _reference(f"{number}", code, names) + lines
     declarators = [code[len(specifier) : len(pieces[0])], *pieces[1:]]
     return (

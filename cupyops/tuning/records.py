@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from cupyops.compile import cache, upkeep
 from cupyops.sharing import alone
-from cupyops.trust import Refused, mode, open_folder, tell
+from cupyops.trust import Refused, mode, open_folder, warn_refused
 
 __all__ = ["Record", "enabled", "get", "load", "put", "save"]
 
@@ -73,7 +73,7 @@ def get(key: str) -> Record | None:
             with open_folder(_folder()) as folder:
                 _own[key] = _record(json.loads(folder.read(f"{key}.json")))
         except Refused as refused:
-            tell("the stored choice of Tuned", refused)
+            warn_refused("the stored choice of Tuned", refused)
             return None
         except (OSError, ValueError, RecursionError):
             return None  # there is no record, or a damaged record, which the next tuning replaces
@@ -92,7 +92,7 @@ def put(key: str, record: Record) -> None:
             upkeep.begin(folder)
             cache.write(folder / f"{key}.json", json.dumps(asdict(record), indent=1).encode(), mode(0o600))
     except Refused as refused:
-        tell("the folder of Tuned's choices", refused)
+        warn_refused("the folder of Tuned's choices", refused)
     except OSError:
         pass
 

@@ -20,13 +20,13 @@ from cupyops.launch.generated import free_names
 from cupyops.launch.geometry import Target
 from cupyops.launch.kernel import Kernel
 
-from . import measure as trial
+from . import measure
 from . import records as tuning
 
 __all__ = ["Tuned"]
 
 _TUNING = threading.RLock()  # two tunings at once would disturb each other's times
-_WORTH = 0.98  # a later choice wins if its time is less than this part of the best earlier time
+_WORTH = 0.98  # a later choice wins if its time is less than this fraction of the best earlier time
 
 
 class Tuned:
@@ -170,7 +170,7 @@ class Tuned:
             if _capturing(arguments.library.stream(device)):
                 return None
             try:
-                times = trial.microseconds(self.kernels, self.names, arguments, self.rtol, self.atol)
+                times = measure.microseconds(self.kernels, self.names, arguments, self.rtol, self.atol)
             except MemoryError:
                 return self._first
         chosen = self.names[0]

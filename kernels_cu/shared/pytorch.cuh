@@ -155,7 +155,7 @@ template <typename T> __device__ __forceinline__ T ceil_div(T a, T b) { return (
 
 // A complex number: the real part, then the imaginary part. An array of them is an array of T whose last dimension is 2, as
 // torch.view_as_real(x) is.
-// A variable without an initializer is 0, except of Half, as in PyTorch.
+// A complex variable without an initializer is 0, except for complex<Half>, as in PyTorch.
 template <typename T> struct ComplexParts {
     T real_ = T(0), imag_ = T(0);
 };

@@ -24,8 +24,8 @@
 //                                        folds.cuh
 // ALIGNED_APART   0, 1                   1: aligned rows take a separate path without a check   RowsConfig.aligned_apart
 //                                        per access, other rows a function call. The separate
-//                                        path pays for most row lengths; for some, registers
-//                                        run short.
+//                                        path is faster for most row lengths; for some, it needs
+//                                        too many registers
 #pragma once
 
 #include "scalar.cuh"

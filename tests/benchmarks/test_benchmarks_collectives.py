@@ -38,7 +38,7 @@ def test_an_all_reduce_of_ddp_has_every_gradient_once() -> None:
 
 
 @pytest.mark.parametrize("ranks", [64, 1024])
-def test_our_modules_ask_for_the_collectives_of_nns(ranks: int) -> None:
+def test_our_modules_issue_the_collectives_of_nns(ranks: int) -> None:
     for layout in layouts(ranks):
         ours, theirs = (counted(SMALL, variant, layout) for variant in ("cupyops", "torch"))
         assert ours == theirs, layout

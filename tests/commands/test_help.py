@@ -28,6 +28,7 @@ HELP = [
     ("benchmarks", "--help"),
     ("benchmarks.lltm", "--help"),
     ("tests.mutants.mutate", "--help"),
+    ("notebooks", "--help"),
 ]
 WRONG = [
     ("cupyops", "no_such_command"),
@@ -40,6 +41,7 @@ WRONG = [
     ("benchmarks", "--ops", "lenet5"),
     ("benchmarks.lltm", "--steps", "many"),
     ("tests.mutants.mutate", "--no-such-option"),
+    ("notebooks", "--no-such-option"),
 ]
 
 

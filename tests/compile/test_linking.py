@@ -8,7 +8,7 @@ import pytest
 from cupyops import CompileError, Kernel, MissingDependencyError, Threads
 from cupyops.compile import linking
 from cupyops.compile.compiler import OPTIONS, compile_text
-from tests.launch.test_variables_lanes import MAIN, NEEDS_LINKER, linked_kernel
+from tests.launch.test_variables_devices import MAIN, NEEDS_LINKER, linked_kernel
 
 TYPES = {"scalar_t": "float32"}
 

@@ -11,10 +11,9 @@ import cupyops
 from cupyops import from_extension
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.torch import Operator, check_op
-from tests.launch.lanes import LANES
+from tests.launch.devices import DEVICES
 
 HERE = Path(__file__).parent
-DEVICES = ["cpu", "cuda"]
 
 
 def module_of(name: str, folder: Path) -> Any:
@@ -59,7 +58,7 @@ def inputs(device: str, dtype: torch.dtype = torch.float64) -> list[torch.Tensor
     return [t.to(device, dtype).requires_grad_() for t in (x, weight, bias, h)]
 
 
-@pytest.mark.parametrize("device", LANES)
+@pytest.mark.parametrize("device", DEVICES)
 def test_an_extension_with_accessors_and_its_gradient(cell: Any, device: str) -> None:
     given = inputs(device)
     op = cell_operator(cell)
@@ -78,7 +77,7 @@ def test_check_op_finds_no_fault_in_it(cell: Any) -> None:
     assert check_op(cell_operator(cell), [tuple(inputs("cpu", torch.float32))], checks=checks)
 
 
-@pytest.mark.parametrize("device", LANES)
+@pytest.mark.parametrize("device", DEVICES)
 def test_an_extension_with_pointers_and_its_gradient(axpby: Any, device: str) -> None:
     def gradient(grad_out: Any, x: Any, y: Any, a: float, b: float) -> Any:
         nothing = torch.zeros_like(grad_out)
@@ -99,7 +98,7 @@ def test_an_extension_with_pointers_and_its_gradient(axpby: Any, device: str) ->
             op(x.double(), y, 1.0, 1.0)
 
 
-@pytest.mark.parametrize("device", LANES)
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_template_arguments_and_a_grid_of_few_blocks(axpby: Any, device: str, dtype: torch.dtype) -> None:
     """The launch of each branch gives its own number, and the grid is cut off at 1024 blocks: the loop takes the rest."""

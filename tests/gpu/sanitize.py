@@ -73,7 +73,7 @@ def run() -> int:
             cupyops.add2(p, q, alpha=2)
             calls += 1
     for dtype in ("float16", "float32", "float64"):
-        # Short and odd rows, clusters of blocks, blocks that stay, and rows that stream.
+        # Short and odd rows, clusters of blocks, persistent blocks, and rows read twice.
         for m, n in ((5, 7), (70, 96), (9, 1000), (3, 1023), (5, 5121), (40, 16_384), (40, 65_536), (2, 140_001)):
             if dtype == "float64" and n > 10_000:
                 continue
@@ -122,7 +122,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str, ...]], tupl
 
 
 def programs() -> int:
-    """Kernels of row programs: several rows in a block, rows of blocks and clusters, blocks that stay and load ahead, and
+    """Kernels of row programs: several rows in a block, rows of blocks and clusters, persistent blocks that prefetch, and
     rows that stream."""
     calls = 0
     rows_and_lengths = ((5, 7), (70, 96), (9, 1000), (7, 4096), (40, 16_384), (20, 65_536), (5, 262_144))

@@ -27,7 +27,7 @@ OF_PROJECTS = {
         ("s.by * s.more", "s.by"),
         more=((2.0, 1, 2, 5),),
     ),
-    "templates of names, and names that a struct declares": Construct(
+    "alias templates, and the member types of a struct": Construct(
         "template <bool WIDE> using Out = std::conditional_t<WIDE, float, int>;\n"
         "template <typename T> struct Vector;\ntemplate <> struct Vector<float> { typedef float2 Type; };\n"
         "template <typename T, bool WIDE> __global__ void k(const T* x /* (n) */, Out<WIDE>* y /* (n) */, int n,\n"
@@ -37,7 +37,7 @@ OF_PROJECTS = {
         ("s.x * x[i] + s.y", "s.y * x[i] + s.x"),
         more=((2.0, 1.0),),
     ),
-    "names of arrays": Construct(
+    "typedefs of arrays": Construct(
         f"typedef float pair_t[2];\n__global__ void k(const pair_t* x /* (n) */, pair_t* y /* (n) */, int n) {{ {AT} "
         "if (i < n) { y[i][0] = x[i][1]; y[i][1] = 2 * x[i][0]; } }",
         "k",

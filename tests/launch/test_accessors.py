@@ -14,7 +14,7 @@ from cupyops.launch.accessors import check_accessor
 from cupyops.launch.arguments import check
 from cupyops.launch.generated import launch_source
 from cupyops.launch.signature import Signature
-from tests.launch.lanes import lane_of  # noqa: F401 - the fixture `lane`
+from tests.launch.devices import device_of  # noqa: F401 - the fixture `device`
 from tests.launch.test_generated import Array, Gpu, Written
 
 TEXT = """
@@ -44,17 +44,17 @@ def kernel(**options: Any) -> Kernel:
     return Kernel(TEXT, "weigh", Threads(block=(64,)), dtypes=("float32", "float64"), **options)
 
 
-def arrays(lane: str, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+def arrays(device: str, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     M, K, N = SIZES
     x = torch.arange(float(M * K * N), dtype=dtype).view(N, K, M).permute(2, 1, 0)
     w, y = torch.arange(1.0, 2 * N + 1, dtype=torch.float64)[::2], torch.full((K, 2 * M), -1.0, dtype=dtype)
-    return [x.to(lane), w.to(lane), y.to(lane)[:, ::2].t(), torch.zeros(M, dtype=torch.int64, device=lane)]
+    return [x.to(device), w.to(device), y.to(device)[:, ::2].t(), torch.zeros(M, dtype=torch.int64, device=device)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_accessor_has_the_sizes_and_strides_of_any_array(lane: str, dtype: torch.dtype) -> None:
-    x, w, y, seen = arrays(lane, dtype)
-    if lane == "cuda":  # an accessor of a copy on the GPU has other strides
+def test_an_accessor_has_the_sizes_and_strides_of_any_array(device: str, dtype: torch.dtype) -> None:
+    x, w, y, seen = arrays(device, dtype)
+    if device == "cuda":  # an accessor of a copy on the GPU has other strides
         x = x.cpu().to("cuda")
     for _ in range(2):  # a second call may take another way to the driver
         kernel()[SIZES[0]](x, w, 1, y, seen)
@@ -231,10 +231,10 @@ __global__ void widen(const at::PackedTensorAccessor64<T, RANK> x, const c10::Ha
 """
 
 
-def test_names_of_pytorch_in_device_code(lane: str) -> None:
+def test_names_of_pytorch_in_device_code(device: str) -> None:
     """Types of the arithmetic, loops, atomic additions and shuffles."""
     half = Kernel(HALF, "widen", Threads("n", block=32), constants={"RANK": 1}, dtypes=("float16",))
-    x = torch.arange(128.0).half().to(lane)
-    y = torch.zeros(1, device=lane)
-    half(x, torch.tensor([2.0]).half().to(lane), y, 128)
+    x = torch.arange(128.0).half().to(device)
+    y = torch.zeros(1, device=device)
+    half(x, torch.tensor([2.0]).half().to(device), y, 128)
     assert y.item() == 2 * sum(range(128))

@@ -1,4 +1,4 @@
-"""What launches and bodies know of arrays: their library, their layout, their way in."""
+"""What launches and bodies know of arrays: their library, their layout, their conversion."""
 
 import ctypes
 import itertools
@@ -24,6 +24,7 @@ from cupyops.arrays import (
     Info,
     as_cupy,
     dense,
+    in_use,
     is_contiguous,
     is_dense,
     library_of,
@@ -209,7 +210,14 @@ def test_cupy_allocates_on_the_device_of_the_array(monkeypatch: pytest.MonkeyPat
     assert current == [0]
 
 
-# The way in
+def test_the_library_in_use_is_pytorchs_after_pytorch_has_used_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch without arrays takes the stream of this library."""
+    for used, name in ((False, "cupy"), (True, "torch")):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda used=used: used)
+        assert in_use().name == name
+
+
+# Conversion
 
 
 class Elsewhere:

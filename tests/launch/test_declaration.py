@@ -3,14 +3,13 @@
 import pytest
 
 from cupyops import Kernel, Threads
-from cupyops.dtypes import FLOATS
 from cupyops.launch.declaration import check_declaration
 from cupyops.launch.signature import Signature
 
 
 def checked(declaration: str, sizes: tuple[str, ...] = (), text: str = "", **constants: int) -> None:
     text += f'extern "C" __global__ void k({declaration}) {{}}'
-    check_declaration(Signature.parse(text, "k"), text, sizes, FLOATS, constants)
+    check_declaration(Signature.parse(text, "k"), text, sizes, constants)
 
 
 @pytest.mark.parametrize(

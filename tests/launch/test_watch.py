@@ -390,7 +390,7 @@ def test_the_simulator_runs_the_saved_text(file: Path, capsys: pytest.CaptureFix
 
 def test_a_compiled_graph_calls_the_body_while_a_kernel_is_watched(gpu: Gpu, file: Path) -> None:
     """Repeated launches would not call the kernel, which looks for edits."""
-    from cupyops.torch.compiled.plan import Site
+    from cupyops.torch.compiled.repeats import Site
 
     scope: dict[str, Any] = {}
     kernel = Kernel(file, "scale", Threads("n"), watch=True)

@@ -39,11 +39,6 @@ class OwnLinear(nn.Linear):
         return 2 * super().forward(input)
 
 
-class TwoArguments(nn.Module):
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        return nn.functional.gelu(x) * scale
-
-
 class Counting(nn.Module):
     """Its class refuses to have a subclass."""
 
@@ -52,11 +47,6 @@ class Counting(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.gelu(x)
-
-
-class GeluCounting(Counting.__mro__[1]):  # type: ignore[misc, name-defined]
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.gelu(x) + 1
 
 
 def parametrised() -> nn.Module:

@@ -98,7 +98,7 @@ LINEAR: dict[str, tuple[str, list[Fault]]] = {
             ("alignment of z not asked for", GELU_TEXT, " && aligned<VECTOR_WIDTH>(z)", ""),
             ("alignment of the gradient not asked for", GELU_TEXT, "aligned<VECTOR_WIDTH>(grad_y) && ", ""),
             (
-                "rows on their way too close",
+                "rows in flight too close",
                 COLUMNS,
                 "fetch((row + i * step) * N + column)",
                 "fetch((row + i) * N + column)",

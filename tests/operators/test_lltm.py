@@ -21,7 +21,6 @@ DTYPES = pytest.mark.parametrize("dtype", FLOATS)
 # Rows, features, units: one of each, odd, several tiles; on a GPU, the products of PyTorch's, too.
 SIZES = [(1, 1, 1), (5, 3, 7), (16, 32, 128), (19, 0, 20), (37, 150, 33)]
 LARGE = [(64, 512, 1024), (100_000, 32, 128), (3, 700, 1500)]
-EACH_SIZE = pytest.mark.parametrize("sizes", SIZES, ids=str)
 
 
 def operands(sizes: tuple[int, int, int], dtype: torch.dtype, device: str) -> list[Tensor]:

@@ -51,8 +51,13 @@ FLOORS = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 FIRST_WITH_TORCH = FLOORS["cupyops.torch.compiled"]
 
 # What the package of a room has at its top is the face of what lies below it, so these are said by name: the face loads the part
-# that knows tensors at the first tensor, and the notebook's magic at %load_ext, and neither when it is imported.
-WHEN_ASKED_FOR = {("cupyops", "cupyops.torch.core.tensors"), ("cupyops", "cupyops.notebook")}
+# that knows tensors at the first tensor, and the notebook's magic at %load_ext, and neither when it is imported. It looks whether
+# the program has imported PyTorch and used a GPU.
+WHEN_ASKED_FOR = {
+    ("cupyops", "cupyops.torch.core.tensors"),
+    ("cupyops", "cupyops.notebook"),
+    ("cupyops", "torch"),
+}
 
 # The rooms ------------------------------------------------------------------------------------------------------------
 
@@ -73,12 +78,15 @@ def module_of(path: Path, root: Path) -> str:
 
 def imported_modules(path: Path, module: str, files: Container[str]) -> Iterator[tuple[int, str]]:
     """(line, module) of every import in a file, wherever it stands in it: statements, within functions and for types alone, too,
-    and calls of ``import_module`` and ``__import__`` with a name; relative names are made absolute.
+    calls of ``import_module`` and ``__import__`` with a name, and names looked up in ``sys.modules``; relative names are made
+    absolute.
 
     ``from a import b`` is an import of ``a.b`` where that is among the files, and of ``a`` for every other name.
     """
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    looked_up = set(map(id, names_of_modules(tree)))
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -89,6 +97,21 @@ def imported_modules(path: Path, module: str, files: Container[str]) -> Iterator
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             named = [a.value for a in node.args[:1] if isinstance(a, ast.Constant)]
             yield from ((node.lineno, absolute(str(name), package)) for name in named)
+        elif isinstance(node, ast.Constant) and id(node) in looked_up:
+            yield node.lineno, str(node.value)
+
+
+def names_of_modules(tree: ast.AST) -> Iterator[ast.Constant]:
+    """The names in ``sys.modules["a"]``, ``sys.modules.get("a")`` and ``"a" in sys.modules``."""
+    for node in ast.walk(tree):
+        found: list[ast.expr] = []
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("sys.modules"):
+            found = [node.slice]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("sys.modules.get"):
+            found = node.args[:1]
+        elif isinstance(node, ast.Compare) and ast.unparse(node.comparators[-1]).endswith("sys.modules"):
+            found = [node.left]
+        yield from (x for x in found if isinstance(x, ast.Constant))
 
 
 def absolute(name: str, package: str) -> str:
@@ -220,6 +243,9 @@ def plant(folder: Path, files: Mapping[str, str]) -> None:
         ("cupyops/ops/gelu.py", "from cupyops import torch", "cupyops/ops/gelu.py:1 imports cupyops.torch"),
         ("cupyops/ops/gelu.py", "import autograd_bridge", "cupyops/ops/gelu.py:1 imports autograd_bridge"),
         ("cupyops/ops/gelu.py", "import_module('torch')", "cupyops/ops/gelu.py:1 imports torch"),
+        ("cupyops/ops/gelu.py", "sys.modules.get('torch')", "cupyops/ops/gelu.py:1 imports torch"),
+        ("cupyops/ops/gelu.py", "sys.modules['torch'].cuda", "cupyops/ops/gelu.py:1 imports torch"),
+        ("cupyops/ops/gelu.py", "x = 'torch.fx' in sys.modules", "cupyops/ops/gelu.py:1 imports torch.fx"),
         # A relative name in a call is one, too.
         (
             "cupyops/arrays.py",

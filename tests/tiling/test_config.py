@@ -1,4 +1,4 @@
-"""Plans, by which a text is cut."""
+"""Configs: their macros, and the kernels that are compiled with them."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Plans of rows: how they are cut, by tables and by the room that there is."""
+"""Configs of rows: how rows are divided among threads, by tables and by the room of shared memory."""
 
 import pytest
 

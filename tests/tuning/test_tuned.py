@@ -231,7 +231,7 @@ def test_nothing_is_timed_while_a_graph_is_captured(gpu: Gpu) -> None:
     gpu.capturing = False
     axpys(*arguments())
     gpu.capturing = True
-    assert launched(gpu, lambda: axpys(*arguments())) == [128], "what is remembered counts in a capture"
+    assert launched(gpu, lambda: axpys(*arguments())) == [128], "what is recorded counts in a capture"
 
 
 def test_nothing_is_timed_in_debug_mode(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def test_nothing_is_timed_for_no_elements(gpu: Gpu) -> None:
     assert not gpu.launches
 
 
-def test_told_not_to_tune_it_takes_the_first_whatever_is_remembered(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_told_not_to_tune_it_takes_the_first_whatever_is_recorded(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned()(*arguments())
     monkeypatch.setenv("CUPYOPS_TUNE", "0")
     axpys = tuned()
@@ -287,7 +287,7 @@ def test_told_not_to_tune_it_takes_the_first_whatever_is_remembered(gpu: Gpu, mo
     assert launched(gpu, lambda: axpys(*arguments())) == [256]
 
 
-def test_without_room_for_copies_it_takes_the_first_and_remembers_nothing(gpu: Gpu, tmp_path: Path) -> None:
+def test_without_room_for_copies_it_takes_the_first_and_records_nothing(gpu: Gpu, tmp_path: Path) -> None:
     gpu.free_bytes = 4000
     axpys = tuned()
     assert launched(gpu, lambda: axpys(*arguments(5000))) == [256]

@@ -1,4 +1,4 @@
-"""What is remembered of tuned launches: found by its content, mended where it is damaged, shipped as a file."""
+"""The records of tuned launches: found by its content, mended where it is damaged, shipped as a file."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
         yield found
 
 
-# What is remembered
+# The records
 
 
 def record_file(tmp_path: Path) -> Path:
@@ -116,7 +116,7 @@ def test_choices_are_shipped_as_a_file(gpu: Gpu, monkeypatch: pytest.MonkeyPatch
     for n in (1000, 5000):
         tuned()(*arguments(n))
     assert tuning.save(tmp_path / "choices.json") == 2
-    # Another machine: nothing is remembered, nothing may be timed.
+    # Another machine: nothing is recorded, nothing may be timed.
     a_new_process(monkeypatch)
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "empty"))
     monkeypatch.setenv("CUPYOPS_TUNE", "0")
@@ -173,7 +173,7 @@ def scale(delays: int = 0, block: int = 256, most: int = 1024, off: int = 0) -> 
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder that remembers nothing, and a process that does not either."""
+    """A folder without records, and a process without records."""
     monkeypatch.delenv("CUPYOPS_TUNE", raising=False)
     monkeypatch.setattr(tuning, "_own", {})
     monkeypatch.setattr(tuning, "_loaded", {})
@@ -209,19 +209,19 @@ def test_a_gpu_refuses_a_choice_with_another_result(fresh: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_capture_times_nothing_and_takes_what_is_remembered(fresh: Path) -> None:
+def test_a_capture_times_nothing_and_takes_what_is_recorded(fresh: Path) -> None:
     scales = Tuned([scale(1), scale()])
     x, y = torch.randn(1000, device="cuda"), torch.empty(1000, device="cuda")
     scales.kernels[0](x, y, 2.0, 1000)  # compiled, as before any capture
-    for remembered in (False, True):
+    for recorded in (False, True):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             scales(x, y, 3.0, 1000)
         y.zero_()
         graph.replay()
         assert torch.equal(y, 3 * x)
-        assert bool(list(fresh.glob("*"))) == remembered
-        assert (scales.choice(x, y, 2.0, 1000) is scales.kernels[1]) or not remembered
+        assert bool(list(fresh.glob("*"))) == recorded
+        assert (scales.choice(x, y, 2.0, 1000) is scales.kernels[1]) or not recorded
 
 
 @pytest.mark.gpu

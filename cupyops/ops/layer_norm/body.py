@@ -71,16 +71,16 @@ for _dtype in FLOATS:
     # GPU.
     for _n, _capability in ((1024, 75), (65536, CLUSTERS_SINCE), (1_000_000, CLUSTERS_SINCE)):
         _size = DTYPES[_dtype].itemsize
-        _plan = forward_config(_n, _dtype, _size, _size, _capability, _size)
-        forward_kernel(_plan, _dtype, False)
-        forward_kernel(_plan.few_rows_forward(_n, _size), _dtype, False)
-        _plan = backward_config(_n, _dtype, _size, _capability)
-        backward_kernel(_plan, _dtype, True, _plan.kind != "streaming", False)
-        if _plan.kind != "streaming":
-            backward_kernel(_plan.few_rows_backward(_n, _dtype), _dtype, True, True, False)
+        _config = forward_config(_n, _dtype, _size, _size, _capability, _size)
+        forward_kernel(_config, _dtype, False)
+        forward_kernel(_config.few_rows_forward(_n, _size), _dtype, False)
+        _config = backward_config(_n, _dtype, _size, _capability)
+        backward_kernel(_config, _dtype, True, _config.kind != "streaming", False)
+        if _config.kind != "streaming":
+            backward_kernel(_config.few_rows_backward(_n, _dtype), _dtype, True, True, False)
             backward_kernel(backward_rows(_n, _dtype, _size, _capability), _dtype, True, False, False)
-    if (_plan := backward_config(2**18, _dtype, _size, CLUSTERS_SINCE)).kind == "ring":
-        backward_kernel(_plan, _dtype, True, True, False)
+    if (_config := backward_config(2**18, _dtype, _size, CLUSTERS_SINCE)).kind == "ring":
+        backward_kernel(_config, _dtype, True, True, False)
 
 
 def forward(

@@ -17,19 +17,15 @@ from .cut import LayerNormConfig, even_cut, fitting, resident
 
 __all__ = ["LayerNormConfig", "backward_columns", "backward_config", "backward_rows", "forward_config"]
 
-# The most rows, and the most elements of all rows, for which the configs for few rows are faster. Measured on an H200,
-# in microseconds.
-# Backward in bfloat16, one launch that reads the rows twice, and two launches: 64 x 4096 3.0, 8.0; 512 x 1024 3.9, 7.1;
-# 2048 x 1024 9.2, 11.4; 4096 x 1024 15.8, 14.4.
-# Forward, one row a block with the weights loaded along with the row, and the config for many rows: 1 x 8192 in float32
-# 3.6, 6.3; 512 x 4096 in bfloat16 5.2, 5.9; 512 x 8192 8.8, 7.6.
+# The most rows, and the most elements of all rows, for which the configs for few rows are faster. Microseconds on an
+# H200. Backward in bfloat16, one launch that reads the rows twice, and two launches: 64 x 4096 3.0, 8.0; 512 x 1024
+# 3.9, 7.1; 2048 x 1024 9.2, 11.4; 4096 x 1024 15.8, 14.4. Forward, one row a block with the weights loaded along with
+# the row, and the config for many rows: 1 x 8192 in float32 3.6, 6.3; 512 x 4096 in bfloat16 5.2, 5.9; 512 x 8192 8.8,
+# 7.6.
 FEW_BACKWARD, FEW_FORWARD = (2048, 2**22), (1024, 2**21)
-
-
 # The cuts that even_cut tries, as (elements of an access, accesses of a thread), in the order of preference.
 _EVEN_FORWARD = ((8, 3), (8, 4), (8, 5), (8, 6), (4, 9), (4, 11), (4, 13))
 _EVEN_BACKWARD = ((4, 3), (4, 4), (4, 5))
-
 
 APART = {"aligned_apart": True}
 
@@ -108,14 +104,16 @@ _FORWARD_32 = (
     ),
 )
 # The configs of forwards of 16-bit rows that leave few registers: with float32 weights from _WIDER_SINCE accesses on, and with
-# a residual from _AHEAD_SINCE elements on. Registers keep the weight and shared memory the bias, but for rows summed ahead.
+# a residual from _AHEAD_SINCE elements on. Registers keep the weight, and shared memory keeps the bias. Rows that are
+# summed ahead have both in shared memory.
 _FORWARD_KEPT = (
     *(RowsChoice(4096, 4, 1, 4, cluster=8, stages=4), RowsChoice(8192, 4, 1, 1, cluster=4, stages=4)),
     *(RowsChoice(16384, 4, cluster=8, stages=4), RowsChoice(32768, 4, cluster=16, stages=4)),
 )
 _WIDER_SINCE = 2049  # accesses of the shortest row for _FORWARD_KEPT with float32 weights
-# Elements of the shortest row whose persistent blocks sum their next row ahead. Measured on an H200, as shares of a copy's
-# bandwidth, without and with it: float32 262144 85.7, 92.5; float32 131072 92.8, 93.4; docs/architecture.md has those of a sum.
+# Elements of the shortest row whose persistent blocks sum their next row ahead. Measured on an H200, in percent of a
+# copy's bandwidth, summed in turn and summed ahead: float32 262144 85.7, 92.5; float32 131072 92.8, 93.4.
+# docs/architecture.md has the figures of add_layer_norm.
 _AHEAD_SINCE = 65537
 # Accesses of the longest row with wider weights that has the blocks of rows with weights of their own dtype. Rows of
 # more than the second number, up to _WIDER_SINCE, have accesses of half the width.
@@ -161,10 +159,11 @@ def _ahead_forward(
 
 def _narrow_forward(n: int, vector_width: int, vectors: int, capability: int) -> LayerNormConfig:
     """Returns the config of a forward of 16-bit rows with float32 weights whose accesses have half the width of
-    ``vector_width``, and whose blocks have two rows. ``vectors`` are a thread's accesses of the whole width.
+    ``vector_width``, and whose blocks have two rows. ``vectors`` is the number of a thread's accesses if they have the
+    whole width.
 
-    The registers do not hold 8 elements of float32 weights beside the row. Accesses of half the width have half of the weights
-    at once, and serve two rows.
+    The registers do not hold 8 elements of float32 weights beside the row. Accesses of half the width hold half of the
+    weights at once, and use each weight for two rows.
     """
     config = LayerNormConfig.of(n, vector_width // 2, 2 * vectors, rows_each=2, aligned_apart=True)
     return replace(config, min_blocks=fitting(resident(64, config.block), config.block, capability))
@@ -281,7 +280,7 @@ def _ring_backward(
     cluster = next(clusters, None)
     if cluster is None or vector_width * itemsize < 16 or grad_bytes > itemsize:
         return None
-    weight_bytes = weight_bytes or itemsize  # without a weight, the kernel keeps ones
+    weight_bytes = weight_bytes or itemsize  # without a weight, the kernel stores ones in its place
     wider = weight_bytes > itemsize
     config = LayerNormConfig.of(n, vector_width, vectors, cluster=cluster, kind="ring", weight_shared=True)
     # Bounds checks keep the compiler from loading all accesses to 16-bit rows at once, for which registers would run short.
@@ -349,8 +348,8 @@ def backward_config(
             return streaming
         config = LayerNormConfig.cut(n, vector_width, cut)
         even = even_cut(n, _EVEN_BACKWARD[: 2 if grad_sum else 3], config, 128)
-        # Rows of one warp stay: measured were 88 percent of a copy's bandwidth for 384 elements with a quarter of the
-        # accesses idle, and 85 percent with none idle.
+        # Rows of one warp keep the table's cut: rows of 384 elements reached 88 percent of a copy's bandwidth with a
+        # quarter of the accesses idle, and 85 percent with none idle.
         if even is not None and even.row_threads != 32:
             config = even
             # The compiler needs 88 registers for 3 accesses of a thread, and 128 for 5. Each quarter of a multiprocessor
@@ -360,8 +359,9 @@ def backward_config(
         # The elements of grad_sum take as many registers as the row.
         fit = min(cut.min_blocks, (1024 - 128 * config.vectors) // config.block) if grad_sum else cut.min_blocks
         if grad_bytes == itemsize and weight_bytes > itemsize and not grad_sum:
-            # float32 weights take the registers that rows of their own dtype leave free. Shared memory keeps the weights if
-            # too few are left: measured were 80 for 12 columns of a thread, and 128 for 16 and for 20 columns.
+            # float32 weights take the registers that rows of their own dtype leave free. If too few registers are left,
+            # shared memory keeps the weights. The compiler needed 80 registers for 12 columns of a thread, and 128 for
+            # 16 and for 20 columns.
             columns, registers = config.vectors * vector_width, 65536 // (cut.min_blocks * config.block)
             return replace(config, min_blocks=cut.min_blocks, weight_shared=registers < 6 * columns + 8)
         return replace(config, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))

@@ -69,7 +69,7 @@ class LayerNormConfig(RowsConfig):
 
         A block has one row. Weight and bias are loaded along with the row, if the registers hold them. Persistent blocks
         would copy rows and weights into shared memory for one row or two. Blocks that are not persistent load the row
-        into registers: measured on an H200 were 7.5 and 5.6 microseconds for 64 rows of 32768 elements.
+        into registers. On an H200, 64 rows of 32768 elements take 7.5 µs with persistent blocks, and 5.6 µs without.
         """
         if self.kind == "wide":
             return replace(
@@ -122,8 +122,8 @@ def even_cut(n: int, cuts: Iterable[tuple[int, int]], now: LayerNormConfig, bloc
 
     A row of n elements has T threads with v accesses of w elements each, and T·v·w >= n. T is 4, 8, 16, or a multiple of
     32 up to 128. The cut with the least T·v·w is returned, and the first of equal ones. It must use 95 percent of its accesses.
-    ``now`` stays if it uses more than 90 percent: measured on an H200 in bfloat16, rows of 1152 elements that use 90 percent
-    reach 84 percent of a copy's bandwidth in the forward, and 97 percent with all accesses used.
+    ``now`` stays if it uses more than 90 percent. Measured on an H200 in bfloat16, the forward of rows of 1152 elements
+    reaches 84 percent of a copy's bandwidth if 90 percent of the accesses are used, and 97 percent if all are used.
 
     Args:
         n: elements of a row.

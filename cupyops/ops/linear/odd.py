@@ -134,6 +134,6 @@ def _next(size: int) -> int:
 
 def _cut(library: Any, y: Any, shape: Sequence[int], dense: bool) -> Any:
     """Returns the first rows and columns of a padded product, in the given shape. Nothing else refers to the padded
-    product, so a part of it is an array of its own."""
+    product, so no later write through another array can change the part."""
     found = library.part(y, shape)
     return library.contiguous(found) if dense else found

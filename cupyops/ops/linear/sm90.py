@@ -28,9 +28,9 @@ def sm90_kernel(config: Sm90Config, approximate: str) -> Kernel:
     )
 
 
-for _plan in (SHORT, LONG):
+for _config in (SHORT, LONG):
     for _form in FORMS:
-        sm90_kernel(_plan, _form)
+        sm90_kernel(_config, _form)
 
 
 def worth_a_look(library: Any, x: Any, approximate: str) -> bool:

@@ -37,9 +37,9 @@ def kernel_of(config: SequenceConfig | TensorCoresConfig, dtype: str) -> Kernel:
 
 # Declares a kernel of each kind for warmup() and the compile command.
 for _dtype, _state, _forward in product(TYPES, (64, 256, 1024), (True, False)):
-    _plan = sequence_config(_state, _forward, CLUSTERS_SINCE, DTYPES[_dtype].itemsize)
-    assert _plan is not None
-    kernel_of(_plan, _dtype)
+    _config = sequence_config(_state, _forward, CLUSTERS_SINCE, DTYPES[_dtype].itemsize)
+    assert _config is not None
+    kernel_of(_config, _dtype)
 
 
 @lru_cache(4096)

@@ -126,7 +126,7 @@ enum CupyopsWarpOperation {
 
 enum CupyopsBarrierOperation { CUPYOPS_SYNC, CUPYOPS_COUNT, CUPYOPS_AND, CUPYOPS_OR };
 
-// Compiled with CUPYOPS_COUNTED, a kernel tells the counters that a thread has ended, and where the accesses of a bulk
+// Compiled with CUPYOPS_COUNTED, a kernel reports to the counters that a thread has ended, and where the accesses of a bulk
 // copy begin and end.
 #ifdef CUPYOPS_COUNTED
 extern "C" void cupyops_count_ended();

@@ -26,11 +26,11 @@ struct GroupClocks {
 typedef std::shared_ptr<const std::vector<GroupClocks>> Clocks;
 
 // The vector clocks that the writers of a flag publish: accesses ordered before their last fence.
-struct Told {
+struct Published {
     Clocks known[2];
     unsigned version = 0;
 };
-typedef std::unordered_map<uintptr_t, Told> Flags;
+typedef std::unordered_map<uintptr_t, Published> Flags;
 
 struct Stack {
     char* low;  // the lowest usable byte; the page below is protected
@@ -147,6 +147,14 @@ Fibre* lane_of(const Block& block, unsigned warp, unsigned lane);
 void wait_here(Fibre& fibre, State state);
 CupyopsIndex block_index(unsigned long long group, unsigned rank);  // `group` is the cluster's number in the grid
 
+// Notes the place from which the caller of this function of the runtime waits.
+#define WAITS_HERE(fibre)                                                           \
+    fibre.waiting_frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0)); \
+    fibre.waiting_pc = reinterpret_cast<uintptr_t>(__builtin_return_address(0))
+
+// clusters.cpp
+void try_cluster(Group& group);
+
 // collectives.cpp
 void thread_ended(Fibre& fibre);
 bool resolve_active_masks();
@@ -168,7 +176,7 @@ unsigned thread_in(uint64_t stamp);
 bool shown(uint64_t stamp, const Fibre& writer);
 bool before(uint64_t stamp, bool read, const Fibre& now);
 void fence(Fibre& fibre);
-void tell_one_another(const std::vector<Fibre*>& fibres, bool reads_alone);
+void exchange_clocks(const std::vector<Fibre*>& fibres, bool reads_alone);
 bool before_in_global(uint64_t stamp, bool read, const Fibre& now);
 void flag_read(Fibre& fibre, const Flags& flags, uintptr_t flag);
 void flag_written(Fibre& fibre, Flags& flags, uintptr_t flag);

@@ -176,14 +176,14 @@ unsigned tick(Fibre& fibre) {
 // and the clocks at the last barriers of its block and its cluster.
 void fence(Fibre& fibre) {
     for (int reads = 0; reads < 2; ++reads) {
-        auto told = no_clocks(fibre);
-        add_known(*told, fibre, reads);
-        fibre.fenced[reads] = with_own(fibre.known[reads], fibre.block->group->number, told);
+        auto published = no_clocks(fibre);
+        add_known(*published, fibre, reads);
+        fibre.fenced[reads] = with_own(fibre.known[reads], fibre.block->group->number, published);
     }
     tick(fibre);
 }
 
-void tell_one_another(const std::vector<Fibre*>& fibres, bool reads_alone) {
+void exchange_clocks(const std::vector<Fibre*>& fibres, bool reads_alone) {
     for (int reads = reads_alone; reads < 2; ++reads) {
         auto own = no_clocks(*fibres[0]);
         Clocks all;
@@ -205,9 +205,9 @@ void tell_one_another(const std::vector<Fibre*>& fibres, bool reads_alone) {
 
 void flag_written(Fibre& fibre, Flags& flags, uintptr_t flag) {
     if (!fibre.fenced[0]) return;
-    Told& told = flags[flag];
-    ++told.version;
-    for (int reads = 0; reads < 2; ++reads) learn(told.known[reads], fibre.fenced[reads]);
+    Published& published = flags[flag];
+    ++published.version;
+    for (int reads = 0; reads < 2; ++reads) learn(published.known[reads], fibre.fenced[reads]);
 }
 
 void flag_read(Fibre& fibre, const Flags& flags, uintptr_t flag) {

@@ -1,4 +1,5 @@
-"""The pieces of tensors on the ranks of a mesh: how placements cut a tensor, and the tensor that pieces make up."""
+"""The pieces of tensors on the ranks of a mesh: cuts a tensor into pieces by its placements, and joins pieces to a
+tensor."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -43,7 +43,7 @@ def sanitizer(subject: Subject) -> str:
     try:
         with simulator.simulate(sanitize=True), launches.recorded() as record:
             for _dtype, args in subject.variants:
-                cut = _few_rows(subject, to_device(args, cpu))
+                cut = _few_rows(to_device(args, cpu))
                 subject.results(fresh(cut))
                 subject.results(misaligned_all(cut))
     except LaunchError as error:
@@ -89,7 +89,7 @@ def compiles(subject: Subject) -> str:
     return f"{len(rows)} compilations of {', '.join(dict.fromkeys(k.name for k in kernels))}; at most {most} registers"
 
 
-def _few_rows(subject: Subject, args: Arguments) -> Arguments:
+def _few_rows(args: Arguments) -> Arguments:
     """Returns the sample with at most `SIMULATED_ELEMENTS` elements in its lead, and at least one row."""
     lead = lead_of(args)
     if lead.numel() <= SIMULATED_ELEMENTS or not lead.dim():

@@ -52,7 +52,7 @@ def jvp(subject: Subject) -> str:
         by_reverse = sum(x.sum() for x in terms)
         size = sum(float(x.abs().sum()) for x in terms) + 1.0
         for name, road in (("torch.func.jvp", _by_func), ("torch.autograd.forward_ad", _by_dual)):
-            found = _product(subject, road(_outputs(subject, args, wanted, ready), args, wanted, tangents), seeds)
+            found = _product(road(_outputs(subject, args, wanted, ready), args, wanted, tangents), seeds)
             _hold(f"{dtype}, {name}", found, by_reverse, size)
     if subject.kernels and subject.op.reference is not None:
         return f"{len(samples)} samples of {dtype}"  # the backend `reference` compiles the same program
@@ -68,7 +68,7 @@ def jvp(subject: Subject) -> str:
     except Exception:
         _end_forward_mode()
         return f"{len(samples)} samples of {dtype}; torch.compile raises an error"
-    _hold(f"{dtype}, torch.func.jvp under torch.compile", _product(subject, under, seeds), by_reverse, size)
+    _hold(f"{dtype}, torch.func.jvp under torch.compile", _product(under, seeds), by_reverse, size)
     return f"{len(samples)} samples of {dtype}, and one under torch.compile"
 
 
@@ -112,7 +112,7 @@ def _by_dual(
         return [forward_ad.unpack_dual(y).tangent for y in function(*duals)]
 
 
-def _product(subject: Subject, tangents: Sequence[Tensor | None], seeds: dict[str, Tensor]) -> Any:
+def _product(tangents: Sequence[Tensor | None], seeds: dict[str, Tensor]) -> Any:
     return sum((t * g).sum() for t, g in zip(tangents, seeds.values(), strict=True) if t is not None)
 
 

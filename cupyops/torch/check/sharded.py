@@ -152,7 +152,7 @@ def _plain(subject: Subject, args: Arguments, only: int | None = None) -> tuple[
     """Returns outputs and gradients of a call on plain tensors, by the names of :meth:`_Sharded.results`, and the
     incoming gradients by the numbers of the outputs: of all outputs, or of one.
 
-    LocalTensorMode draws random numbers for each rank, so that the incoming gradients have to be drawn before.
+    The incoming gradients are drawn outside LocalTensorMode, in which each rank would draw its own.
     """
     wanted = [] if subject.refusal or subject.mutated else subject.wanted(args)
     leaves = [x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) else x for i, x in enumerate(fresh(args))]
@@ -244,7 +244,7 @@ def sharding(subject: Subject) -> str:
             few = len(meshes) == 1 or shape != MESHES[0]
             for args, (wanted, seeds) in zip(samples[:1] if few else samples, right, strict=False):
                 splits = [tuple(tensors) for _, tensors in rule(*args)]
-                splits = splits[:: max(len(splits) - 1, 1)] if few else splits  # on many ranks, the first and the last
+                splits = splits[:: max(len(splits) - 1, 1)] if few else splits  # the first and the last
                 given = {} if by_reference and few else seeds
                 for places in _combined(splits, len(shape)):
                     if _fits(places, args, shape):
@@ -269,7 +269,8 @@ def sharding(subject: Subject) -> str:
 
 
 def _combined(splits: Sequence[Any], dims: int) -> list[tuple[Any, ...]]:
-    """Returns tuples of splits, one split for each of at most two dimensions of the mesh: each split, and the next."""
+    """Returns the tuples of splits to try, with one split for each dimension of the mesh. For two dimensions, each
+    split is paired with the next one in the list."""
     if dims == 1 or len(splits) == 1:
         return [(split,) * dims for split in splits]
     return list(itertools.pairwise([*splits, *splits[:1]]))

@@ -127,7 +127,7 @@ def target(subject: Subject, args: Arguments, got: Mapping[str, Tensor], seeds: 
 
 
 def _compare(subject: Subject, dtype: str, args: Arguments, keep: str) -> float:
-    """Returns the largest error, in eps beside float64, of the results whose names begin with ``keep``."""
+    """Returns the largest error of the results whose names begin with ``keep``, in eps, measured against float64."""
     seeds = subject.seeds(subject.differentiable(fresh(args)) if keep == "gradient" else {})
     found = subject.results(fresh(args), seeds=seeds) if seeds else subject.outputs(fresh(args))
     got = {name: x for name, x in found.items() if name.startswith(keep)}

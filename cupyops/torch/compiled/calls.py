@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
-from .plan import Site
+from .repeats import Site
 
 __all__ = ["Bodies", "declare", "direct"]
 
@@ -25,7 +25,7 @@ class Bodies:
     Attributes:
         by_device: the functions for CUDA tensors (the body) and for CPU tensors. Each takes all arguments of the
         schema.
-        repeats: whether a call with fixed shapes always makes the same steps (:mod:`cupyops.torch.compiled.plan`).
+        repeats: whether a call with fixed shapes always makes the same steps (:mod:`cupyops.torch.compiled.repeats`).
     """
 
     __slots__ = ("__weakref__", "by_device", "repeats")

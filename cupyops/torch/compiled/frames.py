@@ -15,10 +15,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 def inlined_only(function: F) -> F:
     """Has Dynamo compile a function as a part of a compiled caller, and never by itself; returns the function.
 
-    Dynamo treats the functions of ``torch.nn`` so. Where a model's ``forward`` cannot be compiled, Dynamo compiles the
-    functions that it calls, each by itself. A compiled function that makes a single call of an operator takes more of
-    the host's time than the call. The same holds for the functions that the function calls. On other versions of
-    PyTorch than the tested ones, nothing changes.
+    Dynamo treats the functions of ``torch.nn`` in this way. Where a model's ``forward`` cannot be compiled, Dynamo
+    compiles the functions that it calls, each by itself. A compiled function that makes a single call of an operator
+    takes more of the host's time than the call. The same holds for the functions that the function calls. With a
+    version of PyTorch that the tests have not run, the function is returned unchanged.
     """
     if supported():
         dynamo: Any = torch._C._dynamo.eval_frame

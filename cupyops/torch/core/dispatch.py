@@ -134,7 +134,8 @@ def policies_of(autocast: str | Mapping[str, str | None] | None) -> dict[str, st
 
 
 def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies: Mapping[str, str]) -> tuple[Any, ...]:
-    """Returns the arguments with the tensors that autocast converts converted, in the general dispatch.
+    """Returns the arguments of a call, with the tensors converted that autocast converts. The general dispatch calls
+    this.
 
     Args:
         args: the arguments.

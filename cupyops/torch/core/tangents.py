@@ -202,7 +202,7 @@ def jvp_of_reference(
 def with_tangents(operator: Any, args: tuple[Any, ...]) -> Any:
     """Returns the results of an operator with their tangents, in forward mode.
 
-    Returns None if the usual call gives the tangents, or if no tensor carries one.
+    Returns None if a call without special handling gives the tangents, or if no tensor carries one.
 
     Args:
         operator: the :class:`cupyops.torch.Operator`.
@@ -238,7 +238,7 @@ def with_tangents(operator: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _usual_call(operator: Any, reference: Callable[..., Any] | None) -> bool:
-    """Returns whether the usual call gives the right tangents within ``torch.func.jvp``.
+    """Returns whether a call without special handling gives the right tangents within ``torch.func.jvp``.
 
     Raises:
         RuntimeError: the operator has a jvp and no reference, and one jvp is within another.

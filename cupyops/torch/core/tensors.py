@@ -203,4 +203,4 @@ class TorchLibrary:
 
 _LIBRARY = TorchLibrary()
 register(torch.Tensor, _LIBRARY)
-register(torch.nn.Parameter, _LIBRARY)  # a lookup of another subclass takes longer
+register(torch.nn.Parameter, _LIBRARY)  # the most frequent subclass: the lookup by base class takes longer

@@ -85,7 +85,8 @@ def _is(node: Any, operation: str) -> bool:
 
 
 def _matches(given: Any, form: Any, found: dict[Any, Node]) -> Iterator[dict[Any, Node]]:
-    """Yields the nodes of each way in which an operand of the graph has a form: z by its name, others by themselves."""
+    """Yields, for each way in which an operand of the graph matches a form, the matched nodes: the node of z under the
+    key of z, every other node under itself."""
     if form == _Z:
         if isinstance(given, Node) and found.get(_Z, given) is given:
             yield {**found, _Z: given}

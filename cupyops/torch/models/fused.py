@@ -40,7 +40,8 @@ __all__ = [
 
 
 class GeluCall:
-    """A call of GELU in place of a function, or of a module that is no part of the model, that computes GELU.
+    """Calls the operator GELU. Takes the place of a function that computes GELU, or of a module that computes GELU and
+    is not part of the model.
 
     Attributes:
         form: the form that the function computes.

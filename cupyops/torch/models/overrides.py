@@ -24,7 +24,7 @@ __all__ = ["native", "set_native"]
 DEVICES = tuple(OVERRIDES)
 
 _lock = held_across_fork(threading.Lock())
-_entries: Counter[str] = Counter()  # by the type of device, the running blocks and the switch
+_entries: Counter[str] = Counter()  # by device: the running blocks, plus 1 for set_native()
 _switched: tuple[str, ...] = ()  # the devices that set_native() has turned on
 _libraries: dict[str, torch.library.Library] = {}
 # By the type of device: references that keep the registered kernels alive.
@@ -192,7 +192,7 @@ def _register(device: str) -> None:
         with _without_the_warning():
             for name, make in OVERRIDES[device].items():
                 if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
-                    continue  # this build of PyTorch computes the operator by others, which autograd records
+                    continue  # this build of PyTorch computes the operator by other operators, which autograd records
                 own = partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
                 library.impl(name, _for_many(device, make(own), own), key)
                 _registered[device].append(torch.library.get_kernel(f"aten::{name}", key))

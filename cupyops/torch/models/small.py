@@ -14,7 +14,7 @@ __all__ = ["LEAST_ELEMENTS", "is_small", "is_small_product", "is_traced"]
 
 # Forward and backward of PyTorch's layer norm on an H200 take 61 us of the host's time, and the kernels take as long for
 # 10 million elements in 16 bits (1.6 ms for 2^28). The operator takes 79 us of the host's time. The other operations of
-# a model keep the GPU busier than the norms do, hence less than half of that number.
+# a model keep the GPU busier than the norms do, so the constant is less than half of that number.
 LEAST_ELEMENTS = 2**22
 
 is_traced = torch.compiler.is_dynamo_compiling
@@ -26,7 +26,7 @@ def is_small(x: Tensor) -> bool:
     A compiled model calls the operators for any size: the compiled code spends less of the host's time on a call, and a
     condition on the size would be a guard that compiles the model again.
 
-    A call in the capture of a CUDA graph takes the road of the eager calls before the capture. The operator's first
+    A call in the capture of a CUDA graph is computed as the eager calls before the capture are. The operator's first
     call loads a kernel, which CUDA forbids during a capture. Eager calls on as few elements have not loaded the kernel.
     """
     return not is_traced() and x.numel() < LEAST_ELEMENTS and x.is_cuda

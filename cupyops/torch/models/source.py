@@ -52,7 +52,8 @@ def _read(function: FunctionType) -> ast.FunctionDef:
     code = function.__code__
     try:
         text = inspect.getsource(code)
-        # A block around the method takes its indentation. Without indentation, texts in the method would change.
+        # An `if` block around the method accepts its indentation. Removing the indentation instead would change strings
+        # of several lines in the method.
         tree = ast.parse(f"if 1:\n{text}" if text[0].isspace() else f"\n{text}").body[0]
         tree = tree.body[0] if isinstance(tree, ast.If) else tree
     except (OSError, TypeError, SyntaxError, IndexError) as error:
@@ -86,8 +87,8 @@ def _same(a: CodeType, b: CodeType) -> bool:
 
 
 def _constant(x: Any) -> str:
-    """Returns a text of a constant. Up to Python 3.10, the qualified name of a nested function is a constant, of which
-    the part before the function's own name depends on what is around."""
+    """Returns a text of a constant, for comparison. Up to Python 3.10, the qualified name of a nested function is a
+    constant. Its beginning names the functions around, and is left out."""
     return x.rpartition(".<locals>.")[2] if isinstance(x, str) else repr(x)
 
 

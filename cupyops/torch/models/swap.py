@@ -225,7 +225,7 @@ class _Plan:
     # Methods that call several modules
 
     def methods(self, name: str, module: nn.Module) -> None:
-        """Decides about a module whose methods call what can be replaced."""
+        """Decides about a module whose methods contain calls that can be replaced."""
         cls = type(module)
         if module in self.classes or module in self.seen or is_optimised(cls):
             return
@@ -281,7 +281,7 @@ class _Plan:
         return new, changes
 
     def kinds(self, module: nn.Module, paths: set[Path]) -> dict[Path, str]:
-        """Returns what the attributes of a module hold, as :func:`.rewrite.rewritten` takes it."""
+        """Returns what the attributes of a module hold, in the form that :func:`.rewrite.rewritten` takes."""
         return {path: kind for path in paths if (kind := self.kind(module, path)) is not None}
 
     def kind(self, module: Any, path: Path) -> str | None:

@@ -199,9 +199,9 @@ def cross_entropy(
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         label_smoothing: ε, from 0 to 1.
         inplace_backward: whether the backward writes the gradient over x, so that it needs no memory for the gradient.
-            x then holds its gradient. Autograd refuses a backward that reads the logits afterwards, this one's second
-            run included. In a compiled graph, under transforms of ``torch.func`` and for tensor subclasses, the gradient
-            has memory of its own.
+            x then holds its gradient. Autograd then refuses every later backward that reads the logits, and a second
+            run of this backward. In a compiled graph, under transforms of ``torch.func`` and for tensor subclasses, the
+            gradient has memory of its own.
 
     Returns:
         A new tensor of x's dtype: a number, or for ``"none"`` a loss for each target.

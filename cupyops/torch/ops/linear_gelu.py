@@ -118,7 +118,7 @@ class LinearGeluFunction(torch.autograd.Function):
 def _record_linear_gelu(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Any:
     """Returns y and z. Records PyTorch's two autograd nodes for a small layer in 16 bits, else the node of ``apply``.
 
-    PyTorch's nodes take less host time, which decides over the time of a small layer. Under autocast, PyTorch's linear
+    PyTorch's nodes take less host time, which bounds the time of a small layer. Under autocast, PyTorch's linear
     converts the tensors.
     """
     try:

@@ -162,7 +162,8 @@ def _backward_flops(*args: Any) -> int:
     want_input, want_weights, _, want_h, _ = args[-5:]
     steps, batch, features = input
     gates, state = weights[0], weights[0] // 3
-    # The gradient of h leaves every step but the first for the step before. That of the first step is the gradient of h0.
+    # Each step computes the gradient of h of the step before it, by a product. The first step's product gives the
+    # gradient of h0.
     wanted = steps * (want_input * features + want_weights * weights[1]) + (steps - 1 + want_h) * state
     return int(2 * batch * gates * wanted) if steps else 0
 

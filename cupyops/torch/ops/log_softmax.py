@@ -37,7 +37,7 @@ def log_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor
 
     y = x - max x - log Σ e^(x - max x), with maximum and sum along ``dim``.
 
-    Reads, layouts, autocast, arguments and errors are those of :func:`.softmax.softmax`.
+    Memory traffic, layouts, autocast, arguments and errors are those of :func:`.softmax.softmax`.
 
     Args:
         x: float16, bfloat16, float32 or float64, any strides.

@@ -94,7 +94,7 @@ _EPS, _EPS_FLOAT64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).
 
 
 def default_eps(dtype: torch.dtype | None) -> float:
-    """Returns the number that is added to the mean if the caller gives none: the eps of the arithmetic."""
+    """Returns the default of ``eps``, the number added to the mean: the machine epsilon of the arithmetic."""
     return _EPS_FLOAT64 if dtype is torch.float64 else _EPS
 
 

@@ -43,9 +43,9 @@ def softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
 
     y = e^(x - max x)/Σ e^(x - max x), with maximum and sum along ``dim``.
 
-    The kernel reads x once. If ``dim`` is not the last dimension, x is copied so that ``dim`` is, and the result is
-    copied back. The bits of a row do not depend on the other rows. Under autocast on a GPU the operation runs in
-    float32, as PyTorch's own does.
+    The kernel reads x once. If ``dim`` is not the last dimension, x is copied to a tensor in which it is the last, and
+    the result is copied back. The bits of a row do not depend on the other rows. Under autocast on a GPU the operation
+    runs in float32, as PyTorch's own does.
 
     Args:
         x: float16, bfloat16, float32 or float64, any strides.

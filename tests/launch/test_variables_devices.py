@@ -10,7 +10,7 @@ import cupyops
 from cupyops import CompileError, Kernel, LaunchError, MissingDependencyError, Module, Threads
 from cupyops.compile import linking
 from cupyops.compile.compiler import OPTIONS, compile_text, warnings_in
-from tests.launch.lanes import GPU, LANES, lane_of  # noqa: F401 - the fixture `lane`
+from tests.launch.devices import DEVICES, GPU, device_of  # noqa: F401 - the fixture `device`
 
 # Device variables
 
@@ -31,8 +31,8 @@ def variables_kernel() -> Kernel:
     return Kernel(VARIABLES, "use", Threads("n", block=64), constants={"N": 4})
 
 
-def test_variables_are_set_and_read(lane: str) -> None:
-    use, y = variables_kernel(), torch.zeros(4, device=lane)
+def test_variables_are_set_and_read(device: str) -> None:
+    use, y = variables_kernel(), torch.zeros(4, device=device)
     assert list(use.variables) == ["table", "count", "spare", "physics::here::gravity", "corner"]
     table = np.arange(8, dtype=np.float32).reshape(4, 2)
     use.variables["table"] = table
@@ -50,20 +50,20 @@ def test_variables_are_set_and_read(lane: str) -> None:
     assert use.variables["spare"].tolist() == [0, 0, 1000]
 
 
-def test_a_variable_of_a_name_of_an_array(lane: str) -> None:
+def test_a_variable_of_a_name_of_an_array(device: str) -> None:
     text = (
         "typedef float pair_t[2];\n__device__ pair_t table[3];\n"
         "__global__ void k(const pair_t* x /* (n) */, float* y, int n) { const int i = threadIdx.x;\n"
         " if (i < n) { y[i] = table[i][1] + x[i][0]; table[i][0] = y[i]; } }"
     )
-    kernel, y = Kernel(text, "k", Threads("n")), torch.zeros(3, device=lane)
+    kernel, y = Kernel(text, "k", Threads("n")), torch.zeros(3, device=device)
     kernel.variables["table"] = np.arange(6, dtype=np.float32).reshape(3, 2)
-    kernel(torch.full((3, 2), 10.0, device=lane), y, 3)
+    kernel(torch.full((3, 2), 10.0, device=device), y, 3)
     assert y.tolist() == [11.0, 13.0, 15.0]
     assert kernel.variables["table"].tolist() == [[11.0, 1.0], [13.0, 3.0], [15.0, 5.0]]
 
 
-def test_another_kernel_of_the_text_has_variables_of_its_own(lane: str) -> None:
+def test_another_kernel_of_the_text_has_variables_of_its_own(device: str) -> None:
     first, second = variables_kernel(), variables_kernel()
     first.variables["count"] = 1
     assert (first.variables["count"], second.variables["count"]) == (1, 7)
@@ -82,9 +82,9 @@ extern "C" __global__ void linked(int* y) { y[0] = -shared::calls; }
 """
 
 
-def test_instances_of_a_template_share_a_module_with_other_kernels(lane: str) -> None:
+def test_instances_of_a_template_share_a_module_with_other_kernels(device: str) -> None:
     module = Module(TEMPLATES, kernels=["scale<float, 4>", "ops::scale<int>", "plain", "linked"])
-    x, y = torch.ones(4, device=lane), torch.ones(4, dtype=torch.int32, device=lane)
+    x, y = torch.ones(4, device=device), torch.ones(4, dtype=torch.int32, device=device)
     module.kernel("scale<float, 4>", Threads("n", block=32))(x, 4)
     module.kernel("scale<int>", Threads("n", block=32))(y, 4)
     assert (x.tolist(), y.tolist()) == ([4] * 4, [3] * 4)
@@ -103,7 +103,7 @@ def test_a_module_names_its_kernels_and_not_its_templates() -> None:
         Module("template <class T> __global__ void scale(T* y) {}")
 
 
-def test_wrong_values_change_nothing(lane: str) -> None:
+def test_wrong_values_change_nothing(device: str) -> None:
     use = variables_kernel()
     use.variables["spare"] = [1, 2, 3]
     for name, value, error, words in (
@@ -120,13 +120,13 @@ def test_wrong_values_change_nothing(lane: str) -> None:
     assert use.variables["spare"].tolist() == [1, 2, 3]
 
 
-def test_a_value_given_before_is_set_in_code_that_is_loaded_later(lane: str) -> None:
+def test_a_value_given_before_is_set_in_code_that_is_loaded_later(device: str) -> None:
     text = """__constant__ scalar_t factor[2];
     extern "C" __global__ void k(scalar_t* y) { y[0] = factor[1]; }"""
     kernel = Kernel(text, "k", 1, dtypes=("float32", "float64"))
     kernel.variables["factor"] = [1, 2.5]
     for dtype in (torch.float32, torch.float64):
-        y = torch.zeros(1, dtype=dtype, device=lane)
+        y = torch.zeros(1, dtype=dtype, device=device)
         kernel[1](y)
         assert y.item() == 2.5
     with pytest.raises(
@@ -150,9 +150,9 @@ extern "C" __global__ void take(int* y) {
 }"""
 
 
-def test_the_kernels_of_a_module_share_variables_and_two_modules_do_not(lane: str) -> None:
+def test_the_kernels_of_a_module_share_variables_and_two_modules_do_not(device: str) -> None:
     first, second = Module(MODULE), Module(MODULE)
-    x, y = torch.arange(10, dtype=torch.int32, device=lane), torch.zeros(1, dtype=torch.int32, device=lane)
+    x, y = torch.arange(10, dtype=torch.int32, device=device), torch.zeros(1, dtype=torch.int32, device=device)
     add, take = first.kernel("add", Threads("n", block=64)), first.kernel("take", 1)
     first.variables["total"] = 100
     for expected in (145, 45):
@@ -201,17 +201,17 @@ NEEDS_LINKER = pytest.mark.skipif(bool(no_linker()), reason="needs nvJitLink of 
 
 
 @pytest.mark.parametrize("options", [(), ("-dlto",)], ids=["rdc", "lto"])
-@pytest.mark.parametrize("lane", [LANES[0], pytest.param("cuda", marks=[GPU, NEEDS_LINKER])], indirect=True)
-def test_linked_texts(lane: str, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("device", [DEVICES[0], pytest.param("cuda", marks=[GPU, NEEDS_LINKER])], indirect=True)
+def test_linked_texts(device: str, options: tuple[str, ...]) -> None:
     linked = linked_kernel(options=options)
     for dtype in (torch.float32, torch.float16):
-        x = torch.arange(5, device=lane, dtype=dtype)
+        x = torch.arange(5, device=device, dtype=dtype)
         y = torch.empty_like(x)
         linked(x, y, 5)
         assert torch.equal(y, (x + 10 + x.itemsize) * 3)
     one = linked_kernel(options=options, dtypes=("float32",))
     one.variables["factor"] = 5
-    x = torch.arange(5.0, device=lane)
+    x = torch.arange(5.0, device=device)
     one(x, y := torch.empty_like(x), 5)
     assert torch.equal(y, (x + 14) * 5)
 

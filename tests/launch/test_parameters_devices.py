@@ -12,7 +12,7 @@ import torch
 
 import cupyops
 from cupyops import CompileError, Kernel, LaunchError, Threads
-from tests.launch.lanes import GPU, LANES, lane_of  # noqa: F401 - the fixture `lane`
+from tests.launch.devices import DEVICES, GPU, device_of  # noqa: F401 - the fixture `device`
 
 # Vectors
 
@@ -55,9 +55,9 @@ def vector_arrays(n: int, device: str) -> list[torch.Tensor]:
     return [x.contiguous().to(device) for x in a]
 
 
-def test_vectors_are_read_and_written_in_place(vectors: Kernel, lane: str) -> None:
+def test_vectors_are_read_and_written_in_place(vectors: Kernel, device: str) -> None:
     n = 20
-    a, b, c, d, e, y = vector_arrays(n, lane)
+    a, b, c, d, e, y = vector_arrays(n, device)
     for _ in range(3):  # on a GPU the generated launch from the second call on
         vectors(a, b, c, d[:n], e, y.zero_(), (0.5, 100.0), n)
         wanted = torch.stack(
@@ -80,9 +80,9 @@ def moved(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["checked", "warm"])
-def test_arrays_that_are_no_vectors_are_refused(vectors: Kernel, lane: str, warm: bool) -> None:
+def test_arrays_that_are_no_vectors_are_refused(vectors: Kernel, device: str, warm: bool) -> None:
     n = 20
-    a, b, c, d, e, y = vector_arrays(n, lane)
+    a, b, c, d, e, y = vector_arrays(n, device)
     rest = ((0.0, 0.0), n)
     if warm:
         vectors(a, b, c, d, e, y, *rest)
@@ -93,9 +93,9 @@ def test_arrays_that_are_no_vectors_are_refused(vectors: Kernel, lane: str, warm
         ),
         ((a.reshape(n // 2, 8), b, c, d, e, y), r"`a` must have 4 as its last dimension"),
         ((moved(a), b, c, d, e, y), "`a` must begin at a multiple of 16 bytes, as float4 does, got 0x"),
-        ((a, b, c, d, e, torch.empty(n, 4, device=lane)), "`y` must have 3 as its last dimension"),
+        ((a, b, c, d, e, torch.empty(n, 4, device=device)), "`y` must have 3 as its last dimension"),
         ((a, b, c, d.t().contiguous().t(), e, y), "`d` must have every uchar4 in one piece"),
-        ((a, b, c, torch.zeros(n, 6, device=lane).byte()[:, :4], e, y), "`d` must have every uchar4 in one piece"),
+        ((a, b, c, torch.zeros(n, 6, device=device).byte()[:, :4], e, y), "`d` must have every uchar4 in one piece"),
         ((a[:-1], b, c, d, e, y), "`a` must hold n x 4 = 80 elements, got 76"),
     ]
     for arrays, words in wrong:
@@ -150,15 +150,15 @@ def as_bytes(array: Any, device: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("structs", [PARTICLE, Particle], ids=["numpy", "ctypes"])
-def test_structs_in_arrays_and_by_value(structs: Any, lane: str) -> None:
+def test_structs_in_arrays_and_by_value(structs: Any, device: str) -> None:
     move = Kernel(STRUCTS, "move", Threads("n", block=64), structs={"Particle": structs})
     given = particles(10)
     by = np.zeros((), PARTICLE)
     by["place"][1], by["kind"], by["box"]["low"] = 3, -1, 5
     by_value: Any = by if structs is PARTICLE else Particle.from_buffer_copy(by.tobytes())
-    x = as_bytes(given, lane)
+    x = as_bytes(given, device)
     for _ in range(3):
-        y, total = torch.zeros_like(x), torch.zeros(1, dtype=torch.float64, device=lane)
+        y, total = torch.zeros_like(x), torch.zeros(1, dtype=torch.float64, device=device)
         move(x, y, by_value, total, 10)
         got = y.cpu().numpy().view(PARTICLE).reshape(-1)
         assert (got["place"][:, 2] == 7 + 3 * given["mass"]).all()
@@ -173,30 +173,30 @@ def test_structs_in_arrays_and_by_value(structs: Any, lane: str) -> None:
     with pytest.raises(
         TypeError, match=r"move: `from` must be an array of the dtype .* or of uint8 with 56 as its last dimension"
     ):
-        move(torch.zeros(10, 56, device=lane), y, by_value, total, 10)
+        move(torch.zeros(10, 56, device=device), y, by_value, total, 10)
     with pytest.raises(ValueError, match="`from` must have 56 as its last dimension"):
         move(x.reshape(-1), y, by_value, total, 10)
 
 
-def test_arrays_of_a_structured_dtype(lane: str) -> None:
+def test_arrays_of_a_structured_dtype(device: str) -> None:
     move = Kernel(STRUCTS, "move", Threads("n"), structs={"Particle": PARTICLE})
     library: Any = np
-    if lane == "cuda":
+    if device == "cuda":
         import cupy as library
     given = particles(6)
     to = (
         library.empty(6, PARTICLE)
-        if lane == "cpu"
+        if device == "cpu"
         else library.ndarray(6, PARTICLE, library.zeros(6 * PARTICLE.itemsize, "u1").data)
     )
     x = given
-    if lane == "cuda":
+    if device == "cuda":
         x = library.ndarray(6, PARTICLE, library.asarray(given.view("u1")).data)
     total = library.zeros(1)
     move(x, to, np.ones((), PARTICLE), total, 6)
-    got = to if lane == "cpu" else library.ndarray(6 * PARTICLE.itemsize, "u1", to.data).get().view(PARTICLE)
+    got = to if device == "cpu" else library.ndarray(6 * PARTICLE.itemsize, "u1", to.data).get().view(PARTICLE)
     assert (got["place"][:, 2] == 7 + given["mass"]).all()
-    if lane == "cpu":
+    if device == "cpu":
         with pytest.raises(TypeError, match="move: `to` must be an array of the dtype"):
             move(x, np.zeros(6, [("mass", "f4"), ("rest", "V52")]), np.ones((), PARTICLE), total, 6)
 
@@ -220,7 +220,7 @@ WRONG_LAYOUTS = {
 @pytest.mark.parametrize("case", WRONG_LAYOUTS)
 @pytest.mark.simulator
 def test_a_layout_that_is_not_the_compilers_shows_both(case: str) -> None:
-    """In both lanes: NVRTC needs no GPU."""
+    """On both devices: NVRTC needs no GPU."""
     from cupyops.compile.compiler import OPTIONS, compile_text
 
     dtype, field = WRONG_LAYOUTS[case]
@@ -256,7 +256,7 @@ extern "C" __global__ void scalars(int a, long long b, float f, bool say) {
 }"""
 
 
-def test_a_kernel_without_arrays(lane: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_without_arrays(device: str, capfd: pytest.CaptureFixture[str]) -> None:
     scalars = Kernel(SCALARS, "scalars", 1)
     scalars[1](6, 7, 2.5, False)
     assert scalars.variables["result"].tolist() == [42, 8, 6]

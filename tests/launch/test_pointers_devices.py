@@ -11,7 +11,7 @@ import cupyops
 from cupyops import Kernel, Threads
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.simulator import TextureObject
-from tests.launch.lanes import LANES, lane_of  # noqa: F401 - the fixture `lane`
+from tests.launch.devices import DEVICES, device_of  # noqa: F401 - the fixture `device`
 
 ADDRESSES = """
 __global__ void weighted(float** y, const float* const* x, const void* const more[], int count, int n) {
@@ -51,30 +51,30 @@ def addresses(arrays: list[torch.Tensor], device: str) -> torch.Tensor:
     return torch.tensor([x.data_ptr() for x in arrays], dtype=torch.int64).view(torch.uint64).to(device)
 
 
-@pytest.mark.parametrize("lane", LANES)
-def test_an_array_of_addresses(lane: str) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_array_of_addresses(device: str) -> None:
     """Without sanitize=True, which allows the addresses of a launch's arrays alone."""
     n = 300
-    xs = [torch.arange(n, dtype=torch.float32, device=lane) * k for k in (1, 10, 100)]
-    ys = [torch.zeros(n, device=lane) for _ in range(2)]
-    more = torch.arange(n, dtype=torch.int32, device=lane)
+    xs = [torch.arange(n, dtype=torch.float32, device=device) * k for k in (1, 10, 100)]
+    ys = [torch.zeros(n, device=device) for _ in range(2)]
+    more = torch.arange(n, dtype=torch.int32, device=device)
     kernel = Kernel(ADDRESSES, "weighted", Threads("n"))
     assert [(p.pointer, p.const) for p in kernel.signature.parameters[:3]] == [
         (True, False),
         (True, True),
         (True, True),
     ]
-    wanted = torch.arange(n, dtype=torch.float32, device=lane) * 321
+    wanted = torch.arange(n, dtype=torch.float32, device=device) * 321
     for _ in range(3):  # on a GPU the generated launch from the second call on
-        with cupyops.simulate() if lane == "cpu" else nullcontext():
-            kernel(addresses(ys, lane), addresses(xs, lane), addresses([more], lane), 3, n)
+        with cupyops.simulate() if device == "cpu" else nullcontext():
+            kernel(addresses(ys, device), addresses(xs, device), addresses([more], device), 3, n)
         assert torch.equal(ys[0], wanted)
         assert torch.equal(ys[1].flip(0), wanted + more)
 
 
-def test_a_pointer_to_a_function(lane: str) -> None:
+def test_a_pointer_to_a_function(device: str) -> None:
     """The address of a device function is a number, which the text's own variable has."""
-    x = torch.arange(100.0, device=lane)
+    x = torch.arange(100.0, device=device)
     y = torch.zeros_like(x)
     kernel = Kernel(FUNCTIONS, "apply", Threads("n"))
     plus, minus = kernel.variables["functions"].view(np.uint64).tolist()
@@ -84,8 +84,8 @@ def test_a_pointer_to_a_function(lane: str) -> None:
     assert torch.equal(y, 10 * (x - 3) + x + 1)
 
 
-def test_a_table_of_functions(lane: str) -> None:
-    x = torch.arange(100.0, device=lane)
+def test_a_table_of_functions(device: str) -> None:
+    x = torch.arange(100.0, device=device)
     y = torch.zeros_like(x)
     kernel = Kernel(ADDRESS_OF, "apply", Threads("n"))
     for which, wanted in ((0, x + 3), (1, x - 3)):
@@ -93,9 +93,9 @@ def test_a_table_of_functions(lane: str) -> None:
         assert torch.equal(y, wanted)
 
 
-def image_of(array: np.ndarray, lane: str) -> Any:
+def image_of(array: np.ndarray, device: str) -> Any:
     """The texture of an array of two dimensions, with coordinates of texels."""
-    if lane == "cpu":
+    if device == "cpu":
         return TextureObject(array)
     import cupy
     from cupy.cuda import runtime, texture
@@ -107,10 +107,10 @@ def image_of(array: np.ndarray, lane: str) -> Any:
     return texture.TextureObject(resource, texture.TextureDescriptor())
 
 
-def test_a_texture_of_the_driver_by_value(lane: str) -> None:
+def test_a_texture_of_the_driver_by_value(device: str) -> None:
     array = np.arange(35, dtype=np.float32).reshape(5, 7)
-    y = torch.zeros(35, device=lane)
-    Kernel(TEXTURE, "texels", Threads("n"))(image_of(array, lane), y, 7, 35)
+    y = torch.zeros(35, device=device)
+    Kernel(TEXTURE, "texels", Threads("n"))(image_of(array, device), y, 7, 35)
     assert y.tolist() == (array.ravel() + 1).tolist()
 
 

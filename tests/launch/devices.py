@@ -7,11 +7,11 @@ import pytest
 import cupyops
 
 GPU = pytest.mark.gpu
-LANES = [pytest.param("cpu", marks=pytest.mark.simulator), pytest.param("cuda", marks=GPU)]
+DEVICES = [pytest.param("cpu", marks=pytest.mark.simulator), pytest.param("cuda", marks=GPU)]
 
 
-@pytest.fixture(name="lane", params=LANES)
-def lane_of(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(name="device", params=DEVICES)
+def device_of(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "cuda":
         yield "cuda"
         return
