@@ -71,7 +71,7 @@ constexpr int ROW_WARPS = OWNERS > 32 ? OWNERS / 32 : 1;     // their warps
 constexpr int SLICE = ROW_THREADS * VECTORS * VECTOR_WIDTH;  // elements of a row that a block holds
 constexpr int EACH_UNIT = UNIT > 0 ? UNIT : 1;               // accesses of a unit
 
-__device__ __forceinline__ int group_of_block() { return GROUPS > 1 ? static_cast<int>(threadIdx.x) / ROW_THREADS : 0; }
+__device__ __forceinline__ int group_of_block() { return static_cast<int>(threadIdx.x) / ROW_THREADS; }
 
 // The index of this thread's group among all groups of the grid.
 __device__ __forceinline__ long long group_of_grid() {
@@ -81,7 +81,7 @@ __device__ __forceinline__ long long group_of_grid() {
 // Returns the offset of a thread's v-th access in a slice.
 __device__ __forceinline__ int place_of(int v) {
     constexpr int SIDE_BY_SIDE = ROW_THREADS / FOLDED;
-    const int thread = static_cast<int>(GROUPS > 1 ? threadIdx.x % ROW_THREADS : threadIdx.x);
+    const int thread = static_cast<int>(threadIdx.x) % ROW_THREADS;
     // The thread has every SPREAD-th unit of the accesses of the thread whose accesses it shares.
     if (UNIT > 0 && SPREAD > 1)
         return (((v / EACH_UNIT * SPREAD + thread / OWNERS) * EACH_UNIT + v % EACH_UNIT) * OWNERS + thread % OWNERS) *
