@@ -9,13 +9,13 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 
 import kernels_cu
 from cupyops.dtypes import DTYPES
-from cupyops.errors import CompileError, nearest
+from cupyops.errors import CompileError
 
+from .absent import leave_out
 from .cuda_text import scan
 from .header_list import SAME
 from .preprocess import CONDITIONALS, Preprocessed, defines_of, preprocess
@@ -25,7 +25,7 @@ from .pytorch_names import foreign, with_pytorch
 from .standard import as_library, definitions, unknown
 from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub
 
-__all__ = ["absent", "assemble", "give", "included", "named_kernels"]
+__all__ = ["assemble", "included", "named_kernels"]
 
 KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
 _NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
@@ -48,7 +48,6 @@ template <int N> struct Int64s {
 };
 """
 _NAMES = frozenset(("N", "v", "i"))
-_MISSPELT = 0.85  # difflib's ratio from which on the name of an unknown header counts as a misspelt name
 _DECLARES = re.compile(
     r"\b(?:typename|class|bool|char|short|int|long|unsigned|size_t|float|double|auto|T|acc_t|scalar_t)\s+[*&]*(\w+)"
 )
@@ -131,7 +130,7 @@ def assemble(
         for i in followed.includes
         if i.live and (i.name in known or not found_in(options, i.name))
     }
-    _leave_out(followed, live_texts, known, options, filename)
+    leave_out(followed, live_texts, known, options, filename)
     spliced = _splice(text, filename, known, hidden, live, set(), system_lines)
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
     return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", spliced))
@@ -187,7 +186,7 @@ def _check(
 ) -> None:
     """Raises if a text includes a system header that it cannot have, or uses such a name of ``std``."""
     for name, live, directive, where in found.includes:
-        if not live or name in texts or not (directive.rest[0] == "<" or header(name)):
+        if not live or name in texts or header(name) is None:
             continue
         if found_in(options, name):
             if simulated and header(name) is not None:
@@ -220,44 +219,6 @@ def _check(
                     f"{place}: std::{name} is of the host's library, and NVRTC does not have it; <cuda/std/...> has types "
                     f"and functions of the library for kernels, in the namespace cuda::std"
                 )
-
-
-def absent(followed: Preprocessed, known: Collection[str], options: Sequence[str]) -> dict[str, str]:
-    """Returns the headers in quotes that a text includes and that nobody has, by name, and where each is included first."""
-    found: dict[str, str] = {}
-    for name, live, directive, where in followed.includes:
-        given = name in known or header(name) is not None or found_in(options, name)
-        if live and not given and directive.rest[0] == '"':
-            found.setdefault(name, where)
-    return found
-
-
-def give(name: str) -> str:
-    """Returns how to give a header."""
-    return f"give its text as headers={{{name!r}: ...}}, or its folder as options=('-I...',)"
-
-
-def _leave_out(
-    followed: Preprocessed, texts: Mapping[str, str], known: Collection[str], options: Sequence[str], filename: str
-) -> None:
-    """Warns of each header in quotes that nobody has. Its directive is left out: a kernel may need nothing of the header, and
-    the compiler's error names what a kernel lacks.
-
-    Raises:
-        ValueError: the name resembles the name of a known header, or a condition of the text reads a macro that the header may
-            define.
-    """
-    for name, where in absent(followed, known, options).items():
-        words = f'{where or filename}: #include "{name}": no such header is known'
-        if near := nearest(name, get_close_matches(name, known, 1, _MISSPELT)):
-            raise ValueError(
-                f"{words}{near}; {give(name)}. There are {', '.join(sorted(known))}; system headers are included in angle brackets"
-            )
-        if macro := next(followed.unknown(texts), ""):
-            raise ValueError(
-                f"{words}, and a condition of the text reads {macro}, which the header may define; {give(name)}"
-            )
-        warnings.warn(f"{words}, so it is left out; if the kernel uses it, {give(name)}", stacklevel=3)
 
 
 @lru_cache(256)
@@ -340,7 +301,10 @@ def _splice(
         once = directive.name == "pragma" and directive.rest.split()[:1] == ["once"]
         found = _ANY_INCLUDED.match(directive.rest) if directive.name == "include" else None
         name = found[1] if found else ""
-        system = found is not None and name not in known and (found[0][0] == "<" or header(name) is not None)
+        missing = (filename, directive.start) in live and header(name) is None
+        system = (
+            found is not None and name not in known and not missing and (found[0][0] == "<" or header(name) is not None)
+        )
         instead = system_lines(name, directive.rest[0]) if system else None
         dead = found is not None and not system and name not in known and (filename, directive.start) not in live
         if not once and (

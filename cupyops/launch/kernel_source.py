@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from cupyops.compile.absent import absent, give
 from cupyops.compile.cache import Binary
 from cupyops.compile.file_scope import launches_from_device
 from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import defines_of, preprocess
 from cupyops.compile.project_headers import read
-from cupyops.compile.source import absent, assemble, give, included
+from cupyops.compile.source import assemble, included
 from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
@@ -144,8 +145,8 @@ class KernelSource:
         headers = self.included()
         followed = preprocess(self.text, headers, self.defines)
         return [
-            f'the text includes "{name}", and no such header is known: {give(name)}'
-            for name in absent(followed, headers, self.options)
+            f"the text includes {shown}, and no such header is known: {give(name)}"
+            for name, (shown, _) in absent(followed, headers, self.options).items()
         ]
 
     @contextmanager
