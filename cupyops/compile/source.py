@@ -58,8 +58,16 @@ _UNINCLUDED = {
         r"\b(?:__half2?|half2)\b|[;{}(,<]\s*(?:const\s+)?half\s*(?:\*\s*(?:\w+\s*[,)=;]|__restrict)|\s[A-Za-z_]\w*|[,>)])"
     ),
     "cuda_bf16.h": re.compile(r"\b(?:__)?nv_bfloat162?\b"),
-    "cooperative_groups.h": re.compile(r"\bcooperative_groups\b"),
+    "cooperative_groups.h": re.compile(r"\bcooperative_groups\b|\bcg\s*::"),
+    "cub/cub.cuh": re.compile(r"\bcub\s*::\s*(?:Block|Warp)[A-Z]"),
+    "cuComplex.h": re.compile(r"\b(?:make_)?cu(?:Float|Double)?Complex\b"),
+    "curand_kernel.h": re.compile(r"\bcurandState\w*\b|\bcurand_(?:init|uniform|normal)\w*\b"),
+    "mma.h": re.compile(r"\bnvcuda\b"),
 }
+_FAMILIES = ("cub/", "curand_")  # one header of a family has the names of the others
+# The name that nearly every text gives this namespace, often in a header of its project.
+_GROUPS = re.compile(r"\bcg\s*::")
+_OWN_GROUPS = re.compile(r"\bnamespace\s+cg\b")
 
 
 def assemble(
@@ -102,7 +110,10 @@ def assemble(
     lines = ["// Written by cupyops: types and constants of this compilation."]
     own_texts = tuple(source for name, source in texts.items() if name not in shared)
     own_types = {header for d in types.values() if (header := DTYPES[d].header)}
-    lines += sorted(f"#include <{header}>" for header in own_types | _unincluded(own_texts) | {*of_pytorch})
+    lines += _includes(own_types | _unincluded(own_texts) | {*of_pytorch}, texts, simulated)
+    bare_texts = [scan(source).bare for source in own_texts]
+    if any(map(_GROUPS.search, bare_texts)) and not any(map(_OWN_GROUPS.search, bare_texts)):
+        lines.append("namespace cg = cooperative_groups;")
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items() if name not in own]
     if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
@@ -143,9 +154,25 @@ def _unincluded(texts: tuple[str, ...]) -> set[str]:
         included_names = {m[1] for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
         pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
         for header_name in _UNINCLUDED.keys() - found - included_names:
+            if any(header_name.startswith(f) and i.startswith(f) for f in _FAMILIES for i in included_names):
+                continue
             if any(_UNINCLUDED[header_name].search(piece) for piece in pieces):
                 found.add(header_name)
     return found
+
+
+def _includes(names: Collection[str], texts: Mapping[str, str], simulated: bool) -> list[str]:
+    """Returns the lines of the prelude that include headers of CUDA."""
+    lines = []
+    for name in sorted(names):
+        if simulated and (row := header(name)) is not None and row.twin == SAME:
+            lines += as_library([f"<{name}>"])
+        elif name == "cub/cub.cuh":
+            lines += [f"#include <{part}>" for part in whole_cub(texts, simulated)]
+            lines += cub_operators(texts.values(), simulated)
+        else:
+            lines.append(f"#include <{name}>")
+    return lines
 
 
 def _hidden(macros: Mapping[str, str], names: Collection[str]) -> dict[str, dict[str, str]]:

@@ -267,6 +267,9 @@ _OF_C = ("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdio.h", "st
 _STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
+_BYTES = frozenset(("memcpy", "memset"))
+# Spellings of keywords that nvcc knows and NVRTC does not.
+_KEYWORDS = {"__asm__": "asm", "__asm": "asm", "register": ""}
 _KNOWN_OF_STD = (
     _MATH
     | _MATH_OF_FLOAT
@@ -276,6 +279,7 @@ _KNOWN_OF_STD = (
     | _BUILT_IN
     | _OWN.keys()
     | _SIZES
+    | _BYTES
     | {n for n in _INTEGERS if n.endswith("_t")}
 )
 
@@ -302,13 +306,17 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
     of_std = {m[1] for m in _STD.finditer(code)} if "std" in words else set()
     numbers = [f"#ifndef {n}\n#define {n} {_NUMBERS[n]}\n#endif" for n in sorted(words & _NUMBERS.keys())]
     numbers += [f"typedef {_OF_LIBRARIES[n]} {n};" for n in sorted(words & _OF_LIBRARIES.keys())]
-    # nvcc accepts the storage class that C++17 removed.
-    numbers += ["#define register"] if "register" in words else []
+    # nvcc accepts the storage class that C++17 removed, too.
+    numbers += [
+        f"#define {n} {_KEYWORDS[n]}".rstrip()
+        for n in sorted(words & _KEYWORDS.keys())
+        if not simulated or n == "register"
+    ]
     if simulated:
         hosts = [host for names, _, host in _LIBRARY if of_std & names]
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
         # Not every library of a host has these in std.
-        within = [f"using ::{name};" for name in sorted(of_std & _MATH_OF_FLOAT)]
+        within = [f"using ::{name};" for name in sorted(of_std & (_MATH_OF_FLOAT | _BYTES))]
         lines = [*as_library([f"<{name}>" for name in hosts]), *numbers]
         return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
@@ -316,7 +324,7 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
     within = [_OWN[name] for name in sorted(of_std & _OWN.keys())]
     within += [
         f"using ::{name};"
-        for name in sorted(of_std & (_MATH | _MATH_OF_FLOAT | _SIZES | _INTEGERS.keys()) - {"nullptr_t"})
+        for name in sorted(of_std & (_MATH | _MATH_OF_FLOAT | _SIZES | _BYTES | _INTEGERS.keys()) - {"nullptr_t"})
     ]
     within += ["using nullptr_t = decltype(nullptr);"] if "nullptr_t" in of_std else []
     for names, header, _ in _LIBRARY:

@@ -32,6 +32,8 @@ __all__ = ["KernelSource", "LinkedText", "check_text", "file_name", "linked_text
 _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
 )
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
+_ALSO_KNOWN = re.compile(r"[\"'](\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,21 @@ class KernelSource:
         undefined = {name for found in _UNDEFINED.findall(words) for name in found if name}
         for name in dict.fromkeys(host_code(self.text, "\n".join(self.headers.values())).names):
             if name in undefined:
-                words += f"\n`{name}` is host code, which is left out: declare what a kernel uses __device__"
+                if re.search(rf"\btexture\s*<[^;{{}}]*\b{name}\b", self.text):
+                    why = "a texture reference, which CUDA 12 removed: declare a parameter cudaTextureObject_t"
+                else:
+                    why = "host code, which is left out: declare what a kernel uses __device__"
+                words += f"\n`{name}` is {why}"
+        texts = "\n".join([self.text, *self.headers.values()])
+        for name in sorted(undefined):
+            if _CAPITALS.fullmatch(name) and not re.search(rf"\bdefine\s+{name}\b", texts):
+                words += (
+                    f"\nnothing declares `{name}`: if another file or the build of the project defines the macro, give it as "
+                    f"constants={{{name!r}: ...}} or as options=('-D{name}=...',)"
+                )
+        for name in dict.fromkeys(_ALSO_KNOWN.findall(words)):
+            if not re.search(rf"\b(?:typedef\b[^;]*|using\s+|struct\s+|class\s+|typename\s+){name}\b", texts):
+                words += f"\nthe text declares no type `{name}`, so the arrays of a call decide it: give the text that declares it"
         words += "".join(f"\n{line}" for line in self.absent())
         return CompileError(located(words, self.filename, self.text, self.declared_in))
 

@@ -200,6 +200,23 @@ def test_a_misspelt_header_whose_names_a_text_uses_is_refused() -> None:
             assemble(include + own, "k.cu", {}, {}, {"elementwise.cuh": "#define FOR_PACKS(i, n) if (i < n)"})
 
 
+@pytest.mark.parametrize(
+    ("code", "header"),
+    [
+        ("curandState_t* state;", "curand_kernel.h"),
+        ("curandStatePhilox4_32_10_t* state;", "curand_kernel.h"),
+        ("using namespace nvcuda;", "mma.h"),
+        ("typedef cub::WarpReduce<float> Sum;", "cub/warp/warp_reduce.cuh"),
+        ("cg::thread_block* block;", "cooperative_groups.h"),
+    ],
+)
+def test_a_header_of_cuda_whose_names_a_text_uses_is_included(code: str, header: str) -> None:
+    """A header of the text's project may include it."""
+    assert f"#include <{header}>" in assemble(code, "k.cu", {}, {})
+    own = f"#include <{header}>\n{code}"
+    assert assemble(own, "k.cu", {}, {}).count("#include <c") == own.count("#include <c")
+
+
 @pytest.mark.parametrize("simulated", [False, True])
 def test_an_unknown_header_in_angle_brackets_is_left_out_with_a_warning(simulated: bool) -> None:
     with pytest.warns(UserWarning, match=r"^k.cu: #include <mine/none.h>: no such header is known, so it is left out"):
