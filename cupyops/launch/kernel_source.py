@@ -10,17 +10,18 @@ from typing import Any
 
 from cupyops.compile.absent import absent, give
 from cupyops.compile.cache import Binary
+from cupyops.compile.cuda_text import scan
 from cupyops.compile.file_scope import launches_from_device
 from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
-from cupyops.compile.preprocess import defines_of, preprocess
+from cupyops.compile.preprocess import CONDITIONALS, defines_of, preprocess
 from cupyops.compile.project_headers import read
 from cupyops.compile.source import assemble, included
 from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
 from . import elements
-from .definitions import entry_in, only
+from .definitions import declarations, entry_in, only
 from .geometry import at_least
 from .locate import located
 from .template import numbers_of, split_name
@@ -32,7 +33,7 @@ __all__ = ["KernelSource", "LinkedText", "check_text", "file_name", "linked_text
 _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
 )
-_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
+_CAPITALS = re.compile(r"_*[A-Z][A-Z0-9_]*")
 _ALSO_KNOWN = re.compile(r"[\"'](\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
 
 
@@ -151,6 +152,22 @@ class KernelSource:
             for name, (shown, _) in absent(followed, headers, self.options).items()
         ]
 
+    def checked_headers(self) -> dict[str, str]:
+        """Returns the headers that the text includes, by name.
+
+        Raises:
+            ValueError: conditions remove the kernel from the text.
+        """
+        headers = self.included()
+        found = declarations(scan(self.text), self.name)
+        if not any(d.name in CONDITIONALS for d in scan(self.text).directives):
+            return headers
+        followed = preprocess(self.text, headers, self.defines)
+        if all(followed.live("", function.start) is False for function in found):
+            told = "define its macros in constants= or as options -D"
+            raise ValueError(f"{self.name}: a condition of the text (#if) removes the kernel: {told}")
+        return headers
+
     @contextmanager
     def naming_absent_headers(self) -> Iterator[None]:
         """Names such headers in a TypeError, since they may declare the type of a parameter."""
@@ -167,8 +184,9 @@ class KernelSource:
         undefined = {name for found in _UNDEFINED.findall(words) for name in found if name}
         for name in dict.fromkeys(host_code(self.text, "\n".join(self.headers.values())).names):
             if name in undefined:
-                if re.search(rf"\btexture\s*<[^;{{}}]*\b{name}\b", self.text):
-                    why = "a texture reference, which CUDA 12 removed: declare a parameter cudaTextureObject_t"
+                if reference := re.search(rf"\b(texture|surface)\s*<[^;{{}}]*\b{name}\b", self.text):
+                    kind = reference[1]
+                    why = f"a {kind} reference, which CUDA 12 removed: declare a parameter cuda{kind.title()}Object_t"
                 else:
                     why = "host code, which is left out: declare what a kernel uses __device__"
                 words += f"\n`{name}` is {why}"

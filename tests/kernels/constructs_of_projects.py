@@ -265,4 +265,12 @@ OF_PROJECTS = {
         lambda x: 2 * x,
         ("FACTOR 2", "FACTOR 4"),
     ),
+    "mathematical functions of integers and of two types": Construct(
+        f"#include <cmath>\n__global__ void k{LIST} {{ {AT} if (i >= n) return;\n const unsigned four = 4;\n"
+        " y[i] = fmax(x[i], 0.0) + sqrt(4) + std::fmin(n, 3) + floor(7 / 2) + pow(2, 3) + std::sqrt(four);\n"
+        " y[i] += fmod(7, four) + pow(1.f, 2.0) + std::abs(-1); }",
+        "k",
+        lambda x: (x.clamp(min=0).double() + 18).float() + 5,
+        ("fmin(n, 3)", "fmin(n, 4)"),
+    ),
 }  # fmt: skip
