@@ -34,7 +34,7 @@ _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
 )
 _CAPITALS = re.compile(r"_*[A-Z][A-Z0-9_]*")
-_ALSO_KNOWN = re.compile(r"[\"'](\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
+_ALSO_KNOWN = re.compile(r"[\"'](?:const )?(\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
 
 
 @dataclass(frozen=True)

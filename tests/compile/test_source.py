@@ -217,6 +217,12 @@ def test_a_header_of_cuda_whose_names_a_text_uses_is_included(code: str, header:
     assert assemble(own, "k.cu", {}, {}).count("#include <c") == own.count("#include <c")
 
 
+def test_a_header_in_a_folder_cuda_of_a_project_is_none_of_cuda() -> None:
+    with pytest.warns(UserWarning, match=r'#include "cuda/mine.h": no such header is known, so it is left out'):
+        assert "mine.h" not in assemble('#include "cuda/mine.h"\nint k;', "k.cu", {}, {})
+    assert "int mine;" in assemble('#include "cuda/mine.cuh"', "k.cu", {}, {}, {"cuda/mine.cuh": "int mine;"})
+
+
 @pytest.mark.parametrize("simulated", [False, True])
 def test_an_unknown_header_in_angle_brackets_is_left_out_with_a_warning(simulated: bool) -> None:
     with pytest.warns(UserWarning, match=r"^k.cu: #include <mine/none.h>: no such header is known, so it is left out"):
