@@ -196,7 +196,7 @@ class Kernel:
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
-        headers = self.source.checked_headers()
+        headers = self.source.included()
         with self.source.naming_absent_headers():
             signature = Signature.parse(self.text, self.name, headers, self.source.defines, self.source.structs)
             check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, headers)

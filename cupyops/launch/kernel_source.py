@@ -14,7 +14,7 @@ from cupyops.compile.cuda_text import scan
 from cupyops.compile.file_scope import launches_from_device
 from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
-from cupyops.compile.preprocess import CONDITIONALS, defines_of, preprocess
+from cupyops.compile.preprocess import defines_of, preprocess
 from cupyops.compile.project_headers import read
 from cupyops.compile.source import assemble, included
 from cupyops.compile.unread import host_code_of, without_unread
@@ -152,21 +152,10 @@ class KernelSource:
             for name, (shown, _) in absent(followed, headers, self.options).items()
         ]
 
-    def checked_headers(self) -> dict[str, str]:
-        """Returns the headers that the text includes, by name.
-
-        Raises:
-            ValueError: conditions remove the kernel from the text.
-        """
-        headers = self.included()
-        found = declarations(scan(self.text), self.name)
-        if not any(d.name in CONDITIONALS for d in scan(self.text).directives):
-            return headers
-        followed = preprocess(self.text, headers, self.defines)
-        if all(followed.live("", function.start) is False for function in found):
-            told = "define its macros in constants= or as options -D"
-            raise ValueError(f"{self.name}: a condition of the text (#if) removes the kernel: {told}")
-        return headers
+    def _is_removed(self) -> bool:
+        """Returns whether conditions remove the kernel from the text."""
+        followed = preprocess(self.text, self.included(), self.defines)
+        return all(followed.live("", found.start) is False for found in declarations(scan(self.text), self.name))
 
     @contextmanager
     def naming_absent_headers(self) -> Iterator[None]:
@@ -200,6 +189,10 @@ class KernelSource:
         for name in dict.fromkeys(_ALSO_KNOWN.findall(words)):
             if not re.search(rf"\b(?:typedef\b[^;]*|using\s+|struct\s+|class\s+|typename\s+){name}\b", texts):
                 words += f"\nthe text declares no type `{name}`, so the arrays of a call decide it: give the text that declares it"
+        if self._is_removed():
+            words += (
+                f"\na condition of the text (#if) removes {self.name}: define its macros in constants= or as options -D"
+            )
         words += "".join(f"\n{line}" for line in self.absent())
         return CompileError(located(words, self.filename, self.text, self.declared_in))
 
