@@ -22,10 +22,11 @@ __all__ = ["Code", "Directive", "Function", "scan"]
 # line.
 _COMMENT = r"//(?:\\\r?\n|[^\n])*|/\*[^*]*(?:\*(?!/)[^*]*)*(?:\*/)?"
 _STRING = r"\"(?:\\[\s\S]|[^\"\\\n])*\"?"
+_RAW = r"\bR\"(?P<delimiter>[^()\\\s\"]{0,16})\([\s\S]*?(?:\)(?P=delimiter)\"|\Z)"
 _CHARACTER = r"'(?:\\[\s\S]|[^'\\\n])+'?"
 # A number has an alternative of its own, because C++ allows quotes between digits: 1'000'000.
 _NOT_CODE = re.compile(
-    rf"(?P<comment>{_COMMENT})|(?P<string>{_STRING})|(?P<number>\b\d(?:'?[\w.])*)|{_CHARACTER}"
+    rf"(?P<comment>{_COMMENT})|{_RAW}|(?P<string>{_STRING})|(?P<number>\b\d(?:'?[\w.])*)|{_CHARACTER}"
     rf"|(?P<directive>^[ \t]*\#(?:\\(?:[ \t]*\r?\n|[\s\S])|{_COMMENT}|{_STRING}|{_CHARACTER}|[^\n\\])*)",
     re.MULTILINE,
 )

@@ -58,6 +58,7 @@ _INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
 _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the compiler deduces the type from the body
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
 WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_DESTRUCTOR = re.compile(r"(?<!virtual )~\s*[A-Za-z_]\w*\s*\(")
 _LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _INITIALIZES = re.compile(r"\s*[,{]")
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
@@ -349,7 +350,10 @@ def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, s
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
         if marked or not _is_function(signature.rstrip("; \t\r\n")):
             continue
-        if of_device and (HOST_TYPE.search(signature) or any(True for _ in unknown(signature))):
+        # A destructor that is host code leaves a class that the compiler destroys: a kernel's parameter may have it.
+        if _DESTRUCTOR.search(signature) or (
+            of_device and (HOST_TYPE.search(signature) or any(True for _ in unknown(signature)))
+        ):
             labels = [*_LABEL.finditer(signature)]
             found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
         elif body and not _CONVERTS.search(signature):

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from .cuda_text import Directive, scan
 from .system_headers import in_text
 
-__all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess", "value_of"]
+__all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess", "undefined_by", "value_of"]
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
+_UNDEFINED = re.compile(r"(?:-U|--undefine-macro=)\s*(\w+)")
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -44,6 +45,8 @@ _OTHER_COMPILERS = frozenset(("__NVCC__", "__HIP__", "__HIPCC__", "__HIP_PLATFOR
 # Macros that compilers define on another system.
 _OTHER_COMPILERS |= {name for name in ("_WIN32", "_WIN64", "_MSC_VER", "__MINGW32__") if sys.platform != "win32"}
 _OTHER_COMPILERS |= {name for name in ("__APPLE__",) if sys.platform != "darwin"}
+# Macros with which projects choose another platform than CUDA, as PyTorch's USE_ROCM.
+_OTHER_PLATFORM = re.compile(r"(?:\A|_)(?:HIP|HIPCC|ROCM|AMD|AMDGPU|MUSA|SYCL|OPENCL)(?:_|\Z)")
 
 
 class _AtLeast(int):
@@ -98,8 +101,9 @@ class Preprocessed:
                 bare = bare[:place] + re.sub(r"[^\n]", " ", bare[place:end]) + bare[end:]
         return bare
 
-    def unknown(self, texts: Mapping[str, str]) -> Iterator[str]:
-        """Yields the names that decide conditions of texts and are neither macros of these texts nor of a compiler.
+    def unknown(self, texts: Mapping[str, str]) -> Iterator[tuple[str, str, Directive]]:
+        """Yields the names that decide conditions of texts and are neither macros of these texts nor of a compiler, and where:
+        the text and the directive.
 
         Args:
             texts: the text and its headers, by name.
@@ -111,9 +115,13 @@ class Preprocessed:
                 if not read or directive.name not in CONDITIONALS:
                     continue
                 known = _WORDS | _OTHER_COMPILERS | self._own | self.macros.keys()
-                names = [n for n in _NAME.findall(directive.rest) if n not in known and self._defined(n) is False]
+                names = [
+                    n
+                    for n in _NAME.findall(directive.rest)
+                    if n not in known and not _OTHER_PLATFORM.search(n) and self._defined(n) is False
+                ]
                 if names and self._undecided(directive, names):
-                    yield names[0]
+                    yield names[0], where, directive
 
     def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
         """Returns whether a condition has no value if some names may be macros or not."""
@@ -190,7 +198,7 @@ class Preprocessed:
         if name in self.macros:
             return True if self.macros[name] is not None or name not in self._own else None
         # A name with an underscore in front, and CUDA's names, may be the compiler's.
-        known = name in self._own or name in _OTHER_COMPILERS
+        known = name in self._own or name in _OTHER_COMPILERS or _OTHER_PLATFORM.search(name)
         return None if not known and re.match(r"_|CU[A-Z]*_|NV|NDEBUG\b|[A-Z]+_MAX\b", name) else False
 
     def number(self, name: str, depth: int) -> int | None:
@@ -313,6 +321,11 @@ def defines_of(constants: Mapping[str, int], options: Sequence[str]) -> dict[str
         if macro := _OPTION.fullmatch(option.strip()):
             found[macro[1]] = "1" if macro[2] is None else macro[2]
     return found
+
+
+def undefined_by(options: Sequence[str]) -> frozenset[str]:
+    """Returns the macros that the options ``-U`` leave undefined."""
+    return frozenset(found[1] for option in options if (found := _UNDEFINED.fullmatch(option.strip())))
 
 
 def preprocess(

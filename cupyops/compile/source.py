@@ -9,13 +9,13 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 
 import kernels_cu
 from cupyops.dtypes import DTYPES
-from cupyops.errors import CompileError, nearest
+from cupyops.errors import CompileError
 
+from .absent import leave_out
 from .cuda_text import scan
 from .header_list import SAME
 from .preprocess import CONDITIONALS, Preprocessed, defines_of, preprocess
@@ -25,7 +25,7 @@ from .pytorch_names import foreign, with_pytorch
 from .standard import as_library, definitions, unknown
 from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub
 
-__all__ = ["absent", "assemble", "give", "included", "named_kernels"]
+__all__ = ["assemble", "included", "named_kernels"]
 
 KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
 _NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
@@ -48,7 +48,6 @@ template <int N> struct Int64s {
 };
 """
 _NAMES = frozenset(("N", "v", "i"))
-_MISSPELT = 0.85  # difflib's ratio from which on the name of an unknown header counts as a misspelt name
 _DECLARES = re.compile(
     r"\b(?:typename|class|bool|char|short|int|long|unsigned|size_t|float|double|auto|T|acc_t|scalar_t)\s+[*&]*(\w+)"
 )
@@ -59,8 +58,16 @@ _UNINCLUDED = {
         r"\b(?:__half2?|half2)\b|[;{}(,<]\s*(?:const\s+)?half\s*(?:\*\s*(?:\w+\s*[,)=;]|__restrict)|\s[A-Za-z_]\w*|[,>)])"
     ),
     "cuda_bf16.h": re.compile(r"\b(?:__)?nv_bfloat162?\b"),
-    "cooperative_groups.h": re.compile(r"\bcooperative_groups\b"),
+    "cooperative_groups.h": re.compile(r"\bcooperative_groups\b|\bcg\s*::"),
+    "cub/cub.cuh": re.compile(r"\bcub\s*::\s*(?:Block|Warp)[A-Z]"),
+    "cuComplex.h": re.compile(r"\b(?:make_)?cu(?:Float|Double)?Complex\b"),
+    "curand_kernel.h": re.compile(r"\bcurandState\w*\b|\bcurand_(?:init|uniform|normal)\w*\b"),
+    "mma.h": re.compile(r"\bnvcuda\b"),
 }
+_FAMILIES = ("cub/", "curand_")  # one header of a family has the names of the others
+# The name that nearly every text gives this namespace, often in a header of its project.
+_GROUPS = re.compile(r"\bcg\s*::")
+_OWN_GROUPS = re.compile(r"\bnamespace\s+cg\b")
 
 
 def assemble(
@@ -103,7 +110,10 @@ def assemble(
     lines = ["// Written by cupyops: types and constants of this compilation."]
     own_texts = tuple(source for name, source in texts.items() if name not in shared)
     own_types = {header for d in types.values() if (header := DTYPES[d].header)}
-    lines += sorted(f"#include <{header}>" for header in own_types | _unincluded(own_texts) | {*of_pytorch})
+    lines += _includes(own_types | _unincluded(own_texts) | {*of_pytorch}, texts, simulated)
+    bare_texts = [scan(source).bare for source in own_texts]
+    if any(map(_GROUPS.search, bare_texts)) and not any(map(_OWN_GROUPS.search, bare_texts)):
+        lines.append("namespace cg = cooperative_groups;")
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items() if name not in own]
     if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
@@ -131,7 +141,7 @@ def assemble(
         for i in followed.includes
         if i.live and (i.name in known or not found_in(options, i.name))
     }
-    _leave_out(followed, live_texts, known, options, filename)
+    leave_out(followed, live_texts, known, options, filename)
     spliced = _splice(text, filename, known, hidden, live, set(), system_lines)
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
     return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", spliced))
@@ -144,9 +154,25 @@ def _unincluded(texts: tuple[str, ...]) -> set[str]:
         included_names = {m[1] for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
         pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
         for header_name in _UNINCLUDED.keys() - found - included_names:
+            if any(header_name.startswith(f) and i.startswith(f) for f in _FAMILIES for i in included_names):
+                continue
             if any(_UNINCLUDED[header_name].search(piece) for piece in pieces):
                 found.add(header_name)
     return found
+
+
+def _includes(names: Collection[str], texts: Mapping[str, str], simulated: bool) -> list[str]:
+    """Returns the lines of the prelude that include headers of CUDA."""
+    lines = []
+    for name in sorted(names):
+        if simulated and (row := header(name)) is not None and row.twin == SAME:
+            lines += as_library([f"<{name}>"])
+        elif name == "cub/cub.cuh":
+            lines += [f"#include <{part}>" for part in whole_cub(texts, simulated)]
+            lines += cub_operators(texts.values(), simulated)
+        else:
+            lines.append(f"#include <{name}>")
+    return lines
 
 
 def _hidden(macros: Mapping[str, str], names: Collection[str]) -> dict[str, dict[str, str]]:
@@ -187,7 +213,7 @@ def _check(
 ) -> None:
     """Raises if a text includes a system header that it cannot have, or uses such a name of ``std``."""
     for name, live, directive, where in found.includes:
-        if not live or name in texts or not (directive.rest[0] == "<" or header(name)):
+        if not live or name in texts or header(name) is None:
             continue
         if found_in(options, name):
             if simulated and header(name) is not None:
@@ -220,44 +246,6 @@ def _check(
                     f"{place}: std::{name} is of the host's library, and NVRTC does not have it; <cuda/std/...> has types "
                     f"and functions of the library for kernels, in the namespace cuda::std"
                 )
-
-
-def absent(followed: Preprocessed, known: Collection[str], options: Sequence[str]) -> dict[str, str]:
-    """Returns the headers in quotes that a text includes and that nobody has, by name, and where each is included first."""
-    found: dict[str, str] = {}
-    for name, live, directive, where in followed.includes:
-        given = name in known or header(name) is not None or found_in(options, name)
-        if live and not given and directive.rest[0] == '"':
-            found.setdefault(name, where)
-    return found
-
-
-def give(name: str) -> str:
-    """Returns how to give a header."""
-    return f"give its text as headers={{{name!r}: ...}}, or its folder as options=('-I...',)"
-
-
-def _leave_out(
-    followed: Preprocessed, texts: Mapping[str, str], known: Collection[str], options: Sequence[str], filename: str
-) -> None:
-    """Warns of each header in quotes that nobody has. Its directive is left out: a kernel may need nothing of the header, and
-    the compiler's error names what a kernel lacks.
-
-    Raises:
-        ValueError: the name resembles the name of a known header, or a condition of the text reads a macro that the header may
-            define.
-    """
-    for name, where in absent(followed, known, options).items():
-        words = f'{where or filename}: #include "{name}": no such header is known'
-        if near := nearest(name, get_close_matches(name, known, 1, _MISSPELT)):
-            raise ValueError(
-                f"{words}{near}; {give(name)}. There are {', '.join(sorted(known))}; system headers are included in angle brackets"
-            )
-        if macro := next(followed.unknown(texts), ""):
-            raise ValueError(
-                f"{words}, and a condition of the text reads {macro}, which the header may define; {give(name)}"
-            )
-        warnings.warn(f"{words}, so it is left out; if the kernel uses it, {give(name)}", stacklevel=3)
 
 
 @lru_cache(256)
@@ -340,7 +328,10 @@ def _splice(
         once = directive.name == "pragma" and directive.rest.split()[:1] == ["once"]
         found = _ANY_INCLUDED.match(directive.rest) if directive.name == "include" else None
         name = found[1] if found else ""
-        system = found is not None and name not in known and (found[0][0] == "<" or header(name) is not None)
+        missing = (filename, directive.start) in live and header(name) is None
+        system = (
+            found is not None and name not in known and not missing and (found[0][0] == "<" or header(name) is not None)
+        )
         instead = system_lines(name, directive.rest[0]) if system else None
         dead = found is not None and not system and name not in known and (filename, directive.start) not in live
         if not once and (

@@ -267,6 +267,39 @@ _OF_C = ("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdio.h", "st
 _STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
+_BYTES = frozenset(("memcpy", "memset"))
+# Functions that the host's library, and nvcc with it, has for integers and for numbers of two types, which become double.
+_OF_TWO = frozenset(("atan2", "copysign", "fdim", "fmax", "fmin", "fmod", "hypot", "nextafter", "pow", "remainder"))
+_OF_ONE = (
+    _MATH
+    - _OF_TWO
+    - frozenset(
+        *[
+            (
+                "abs",
+                "fma",
+                "frexp",
+                "ilogb",
+                "isfinite",
+                "isinf",
+                "isnan",
+                "ldexp",
+                "llrint",
+                "llround",
+                "lrint",
+                "lround",
+                "modf",
+            )
+            + ("remquo", "scalbln", "scalbn", "signbit")
+        ]
+    )
+)
+_INTEGER_TYPES = (
+    *("bool", "char", "signed char", "unsigned char", "wchar_t", "short", "unsigned short", "int", "unsigned int"),
+    *("long", "unsigned long", "long long", "unsigned long long"),
+)
+# Spellings of keywords that nvcc knows and NVRTC does not.
+_KEYWORDS = {"__asm__": "asm", "__asm": "asm", "register": ""}
 _KNOWN_OF_STD = (
     _MATH
     | _MATH_OF_FLOAT
@@ -276,6 +309,7 @@ _KNOWN_OF_STD = (
     | _BUILT_IN
     | _OWN.keys()
     | _SIZES
+    | _BYTES
     | {n for n in _INTEGERS if n.endswith("_t")}
 )
 
@@ -302,21 +336,26 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
     of_std = {m[1] for m in _STD.finditer(code)} if "std" in words else set()
     numbers = [f"#ifndef {n}\n#define {n} {_NUMBERS[n]}\n#endif" for n in sorted(words & _NUMBERS.keys())]
     numbers += [f"typedef {_OF_LIBRARIES[n]} {n};" for n in sorted(words & _OF_LIBRARIES.keys())]
-    # nvcc accepts the storage class that C++17 removed.
-    numbers += ["#define register"] if "register" in words else []
+    # nvcc accepts the storage class that C++17 removed, too.
+    numbers += [
+        f"#define {n} {_KEYWORDS[n]}".rstrip()
+        for n in sorted(words & _KEYWORDS.keys())
+        if not simulated or n == "register"
+    ]
     if simulated:
         hosts = [host for names, _, host in _LIBRARY if of_std & names]
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
         # Not every library of a host has these in std.
-        within = [f"using ::{name};" for name in sorted(of_std & _MATH_OF_FLOAT)]
+        within = [f"using ::{name};" for name in sorted(of_std & (_MATH_OF_FLOAT | _BYTES))]
         lines = [*as_library([f"<{name}>" for name in hosts]), *numbers]
         return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
     lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
+    lines += _for_integers(code, words)
     within = [_OWN[name] for name in sorted(of_std & _OWN.keys())]
     within += [
         f"using ::{name};"
-        for name in sorted(of_std & (_MATH | _MATH_OF_FLOAT | _SIZES | _INTEGERS.keys()) - {"nullptr_t"})
+        for name in sorted(of_std & (_MATH | _MATH_OF_FLOAT | _SIZES | _BYTES | _INTEGERS.keys()) - {"nullptr_t"})
     ]
     within += ["using nullptr_t = decltype(nullptr);"] if "nullptr_t" in of_std else []
     for names, header, _ in _LIBRARY:
@@ -326,6 +365,38 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
     if numbers and (library or any(line.startswith("#include <cuda/") for line in lines)):
         lines += [f"#include <cuda/std/{name}>" for name in ("cfloat", "climits", "cstdint")]
     return [*lines, *(["namespace std {", *within, "}"] if within else []), *numbers]
+
+
+def _for_integers(code: str, words: Collection[str]) -> list[str]:
+    """Returns the lines that define the overloads of the mathematical functions that a text calls, unless the text defines a
+    function of the name.
+
+    A function without a template is preferred where the types fit it, so float and double have CUDA's functions.
+    """
+    used = sorted(name for name in (_OF_ONE | _OF_TWO) & set(words) if not _defines(name).search(code))
+    if not used:
+        return []
+    lines = ["template <class T> struct CupyopsInteger {};", "template <class T> struct CupyopsNumber {};"]
+    for types, name in ((_INTEGER_TYPES, "Integer"), ((*_INTEGER_TYPES, "float", "double"), "Number")):
+        lines += [f"template <> struct Cupyops{name}<{of}> {{ typedef double type; }};" for of in types]
+    for name in used:
+        if name in _OF_ONE:
+            lines.append(
+                f"template <class T> __device__ __forceinline__ typename CupyopsInteger<T>::type {name}(T x) "
+                f"{{ return {name}((double)x); }}"
+            )
+        else:
+            lines.append(
+                f"template <class A, class B, class = typename CupyopsNumber<A>::type> __device__ __forceinline__ "
+                f"typename CupyopsNumber<B>::type {name}(A a, B b) {{ return {name}((double)a, (double)b); }}"
+            )
+    return lines
+
+
+@lru_cache(64)
+def _defines(name: str) -> re.Pattern[str]:
+    """Returns the expression of the definition of a function."""
+    return re.compile(rf"[\w>*&]\s+{name}\s*\([^{{}};()]*\)\s*(?:noexcept\s*)?\{{")
 
 
 def for_libraries() -> dict[str, str]:

@@ -46,7 +46,12 @@ _PACKAGES = {
 
 @cache
 def header(name: str) -> SystemHeader | None:
-    """Returns the row of a header, or None for an unknown header."""
+    """Returns the row of a header, or None for an unknown header.
+
+    A project may have a folder `cuda`, too; the headers of CUDA's C++ library have names without an ending.
+    """
+    if name.startswith("cuda/") and name.endswith((".h", ".cuh", ".hpp")):
+        return None
     return next((row for row in HEADERS if any(fnmatchcase(name, pattern) for pattern in row.names)), None)
 
 

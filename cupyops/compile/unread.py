@@ -9,7 +9,7 @@ from .host_code import HOST_TYPE, WORD, Item, declarations, declared_names, host
 from .preprocess import preprocess
 from .standard import MACROS, unknown
 
-__all__ = ["host_code_of", "without_unread"]
+__all__ = ["host_code_of", "read_spans", "without_unread"]
 
 # Libraries for kernels that are not part of CUDA. An option `-I` may give the folder of their headers, so a declaration that
 # a kernel reads stays.
@@ -57,67 +57,101 @@ def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Co
     undefined = _undefined(texts, defined)
     if not undefined and not any(of_host(scan(text).bare) for text in texts.values()):
         return dict(texts)
-    suspects: set[tuple[str, Item]] = set()
-    nodes: dict[str, list[tuple[str, Item]]] = {}  # the declarations of each name
-    macros: dict[str, set[str]] = {}
-    unread: list[str] = list(roots)
-    for where, text in texts.items():
-        code = scan(text)
-        given = macros_of(text)
-        for name, (_, body) in given.items():
-            macros.setdefault(name, set()).update(WORD.findall(body))
-        items = declarations(code, given)
-        if items is None:
-            unread += WORD.findall(code.bare)
-            continue
-        for item in items:
-            piece = code.bare[item.start : item.end]
-            declared = declared_names(piece)
-            for name in declared:
-                nodes.setdefault(name, []).append((where, item))
-            if not declared or "__global__" in piece:
-                unread += WORD.findall(piece)
-            elif of_host(piece) or not undefined.isdisjoint(WORD.findall(piece)):
-                suspects.add((where, item))
-    read: set[str] = set()
-    kept: set[tuple[str, Item]] = set()
-    while unread:
-        name = unread.pop()
-        if name in read:
-            continue
-        read.add(name)
-        unread += macros.get(name, ())
-        for where, item in nodes.get(name, ()):
-            if (where, item) not in kept:
-                kept.add((where, item))
-                unread += WORD.findall(scan(texts[where]).bare[item.start : item.end])
-    found = dict(texts)
-    for where, item in sorted(_with_readers(suspects - kept, kept, nodes, texts), key=lambda key: -key[1].start):
+    found, graph = dict(texts), _Declarations(texts)
+    suspects = {
+        (where, item)
+        for where, item in graph.named
+        if of_host(piece := graph.piece(where, item)) or not undefined.isdisjoint(WORD.findall(piece))
+    }
+    kept = graph.read(roots)
+    for where, item in sorted(_with_readers(suspects - kept, kept, graph), key=lambda key: -key[1].start):
         found[where] = _blanked(found[where], scan(texts[where]), item.start, item.end)
     return found
 
 
+class _Declarations:
+    """The declarations of texts, and which of them a kernel reads.
+
+    Attributes:
+        named: the declarations that declare names and are no kernels.
+        others: the other declarations, which count as read.
+        nodes: the declarations of each name.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._bare = {where: scan(text).bare for where, text in texts.items()}
+        self._macros: dict[str, set[str]] = {}
+        self._unread: list[str] = []
+        self.named: list[tuple[str, Item]] = []
+        self.others: list[tuple[str, Item]] = []
+        self.nodes: dict[str, list[tuple[str, Item]]] = {}
+        for where, text in texts.items():
+            code, given = scan(text), macros_of(text)
+            for name, (_, body) in given.items():
+                self._macros.setdefault(name, set()).update(WORD.findall(body))
+            items = declarations(code, given)
+            if items is None:
+                self._unread += WORD.findall(code.bare)
+                self.others.append((where, Item(0, len(code.bare), -1)))
+                continue
+            for item in items:
+                piece = self.piece(where, item)
+                declared = declared_names(piece)
+                for name in declared:
+                    self.nodes.setdefault(name, []).append((where, item))
+                if not declared or "__global__" in piece:
+                    self._unread += WORD.findall(piece)
+                    self.others.append((where, item))
+                else:
+                    self.named.append((where, item))
+
+    def piece(self, where: str, item: Item) -> str:
+        """Returns the code of a declaration."""
+        return self._bare[where][item.start : item.end]
+
+    def read(self, roots: Collection[str]) -> set[tuple[str, Item]]:
+        """Returns the declarations with names that kernels read, directly or through others."""
+        unread, read = [*roots, *self._unread], set[str]()
+        kept: set[tuple[str, Item]] = set()
+        while unread:
+            name = unread.pop()
+            if name in read:
+                continue
+            read.add(name)
+            unread += self._macros.get(name, ())
+            for where, item in self.nodes.get(name, ()):
+                if (where, item) not in kept:
+                    kept.add((where, item))
+                    unread += WORD.findall(self.piece(where, item))
+        return kept
+
+
+def read_spans(texts: Mapping[str, str]) -> dict[str, list[tuple[int, int]]]:
+    """Returns, for each text, the offsets of the declarations that the kernels of the texts read, and of the kernels."""
+    graph = _Declarations(texts)
+    found: dict[str, list[tuple[int, int]]] = {where: [] for where in texts}
+    for where, item in {*graph.read(()), *graph.others}:
+        found[where].append((item.start, item.end))
+    return found
+
+
 def _with_readers(
-    left_out: set[tuple[str, Item]],
-    kept: set[tuple[str, Item]],
-    nodes: Mapping[str, list[tuple[str, Item]]],
-    texts: Mapping[str, str],
+    left_out: set[tuple[str, Item]], kept: set[tuple[str, Item]], graph: _Declarations
 ) -> set[tuple[str, Item]]:
     """Returns declarations that are left out, with the others that no kernel reads and that read one of them.
 
     Args:
         left_out: the declarations.
         kept: those that a kernel reads.
-        nodes: the declarations of each name.
-        texts: CUDA C++, by name.
+        graph: all declarations.
     """
     left_out = set(left_out)
     words = {
-        (where, item): set(WORD.findall(scan(texts[where]).bare[item.start : item.end]))
-        for where, item in {key for keys in nodes.values() for key in keys} - kept
+        (where, item): set(WORD.findall(graph.piece(where, item)))
+        for where, item in {key for keys in graph.nodes.values() for key in keys} - kept
     }
     while True:
-        gone = {name for name, keys in nodes.items() if left_out.issuperset(keys)}
+        gone = {name for name, keys in graph.nodes.items() if left_out.issuperset(keys)}
         more = {key for key, read in words.items() if not gone.isdisjoint(read)} - left_out
         if not more:
             return left_out

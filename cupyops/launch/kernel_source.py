@@ -8,18 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from cupyops.compile.absent import absent, give
 from cupyops.compile.cache import Binary
+from cupyops.compile.cuda_text import scan
 from cupyops.compile.file_scope import launches_from_device
 from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import defines_of, preprocess
 from cupyops.compile.project_headers import read
-from cupyops.compile.source import absent, assemble, give, included
+from cupyops.compile.source import assemble, included
 from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
 from . import elements
-from .definitions import entry_in, only
+from .definitions import declarations, entry_in, only
 from .geometry import at_least
 from .locate import located
 from .template import numbers_of, split_name
@@ -31,6 +33,8 @@ __all__ = ["KernelSource", "LinkedText", "check_text", "file_name", "linked_text
 _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
 )
+_CAPITALS = re.compile(r"_*[A-Z][A-Z0-9_]*")
+_ALSO_KNOWN = re.compile(r"[\"'](?:const )?(\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
 
 
 @dataclass(frozen=True)
@@ -145,9 +149,14 @@ class KernelSource:
         headers = self.included()
         followed = preprocess(self.text, headers, self.defines)
         return [
-            f'the text includes "{name}", and no such header is known: {give(name)}'
-            for name in absent(followed, headers, self.options)
+            f"the text includes {shown}, and no such header is known: {give(name)}"
+            for name, (shown, _) in absent(followed, headers, self.options).items()
         ]
+
+    def _is_removed(self) -> bool:
+        """Returns whether conditions remove the kernel from the text."""
+        followed = preprocess(self.text, self.included(), self.defines)
+        return all(followed.live("", found.start) is False for found in declarations(scan(self.text), self.name))
 
     @contextmanager
     def naming_absent_headers(self) -> Iterator[None]:
@@ -165,7 +174,26 @@ class KernelSource:
         undefined = {name for found in _UNDEFINED.findall(words) for name in found if name}
         for name in dict.fromkeys(host_code(self.text, "\n".join(self.headers.values())).names):
             if name in undefined:
-                words += f"\n`{name}` is host code, which is left out: declare what a kernel uses __device__"
+                if reference := re.search(rf"\b(texture|surface)\s*<[^;{{}}]*\b{name}\b", self.text):
+                    kind = reference[1]
+                    why = f"a {kind} reference, which CUDA 12 removed: declare a parameter cuda{kind.title()}Object_t"
+                else:
+                    why = "host code, which is left out: declare what a kernel uses __device__"
+                words += f"\n`{name}` is {why}"
+        texts = "\n".join([self.text, *self.headers.values()])
+        for name in sorted(undefined):
+            if _CAPITALS.fullmatch(name) and not re.search(rf"\bdefine\s+{name}\b", texts):
+                words += (
+                    f"\nnothing declares `{name}`: if another file or the build of the project defines the macro, give it as "
+                    f"constants={{{name!r}: ...}} or as options=('-D{name}=...',)"
+                )
+        for name in dict.fromkeys(_ALSO_KNOWN.findall(words)):
+            if not re.search(rf"\b(?:typedef\b[^;]*|using\s+|struct\s+|class\s+|typename\s+){name}\b", texts):
+                words += f"\nthe text declares no type `{name}`, so the arrays of a call decide it: give the text that declares it"
+        if self._is_removed():
+            words += (
+                f"\na condition of the text (#if) removes {self.name}: define its macros in constants= or as options -D"
+            )
         words += "".join(f"\n{line}" for line in self.absent())
         return CompileError(located(words, self.filename, self.text, self.declared_in))
 

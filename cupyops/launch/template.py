@@ -81,6 +81,8 @@ class Entry:
         for i, p in enumerate(self.parameters):
             given = self.given[i] if i < len(self.given) else p.name
             if given != p.name or p.kind == "other":
+                if i >= len(self.given) and p.name and p.default is None:
+                    raise ValueError(_undecided(kernel, self, p))  # a template
                 if i >= len(self.given):
                     break  # a pack without arguments
                 found.append((given, True))
@@ -201,7 +203,9 @@ def _parameter(declaration: str) -> TemplateParameter:
         return TemplateParameter(found[2], "other" if found[1] else "type", default)
     found = _VALUE.fullmatch(head)
     words = head.split()
+    if head.startswith("template") and "..." not in words[-1]:
+        return TemplateParameter(words[-1], "other", default)
     if head.startswith("template") or found is None or found[1]:
-        return TemplateParameter(words[-1].strip(".") if words else "", "other", default)
+        return TemplateParameter("", "other", default)  # a pack
     named = len(re.findall(r"\w+", head)) > 1 and found[2] not in ("int", "bool", "unsigned", "long", "short", "char")
     return TemplateParameter(found[2] if named else "", "value", default)

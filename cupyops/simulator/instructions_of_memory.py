@@ -6,13 +6,26 @@ from .instructions import Registers, Row, Unknown, assign, plain
 
 __all__ = ["MEMORY"]
 
-_SPACE = r"(?:\.(?P<space>global|shared|local|const|param)(?:::cta)?)?"
-_SCOPE = r"(?:\.(?:cta|cluster|gpu|sys))?"
+_SPACES = "global|shared|local|const|param"
+_SPACE = rf"(?:\.(?P<space>{_SPACES})(?:::cta)?)?"
 _HINTS = (
     r"(?:\.(?:ca|cg|cs|cv|lu|wb|wt|nc|L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate"
-    r"|L2::(?:64|128|256)B|L2::evict_first|L2::evict_last|L2::evict_normal))*"
+    r"|L2::(?:64|128|256)B|L2::evict_first|L2::evict_last|L2::evict_normal|L2::cache_hint))*"
 )
 _TYPE = r"\.(?P<t>[busf](?:8|16|32|64))"
+
+
+def _order_and_space(orders: str) -> str:
+    """Returns the expression of an order, a scope and a state space, which ptxas takes in any order."""
+    return (
+        rf"(?=(?:.*?\.(?P<order>{orders})(?!\w))?)(?=(?:.*?\.(?P<space>{_SPACES})(?!\w))?)"
+        rf"(?:\.(?:{orders}|cta|cluster|gpu|sys|(?:{_SPACES})(?:::cta)?)(?!\w|::))*"
+    )
+
+
+def _without_policy(match: re.Match[str], operands: list[str]) -> list[str]:
+    """Returns the operands without the cache policy of ``.L2::cache_hint``."""
+    return operands[:-1] if ".L2::cache_hint" in match["hints"] else operands
 
 
 def _many(statement: Registers, match: re.Match[str], operand: str) -> list[str]:
@@ -23,7 +36,7 @@ def _many(statement: Registers, match: re.Match[str], operand: str) -> list[str]
 
 
 def _load(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
-    target, address = operands
+    target, address = _without_policy(match, operands)
     targets = _many(statement, match, target)
     strong = match["order"] in ("volatile", "relaxed", "acquire") or ".cv" in match["hints"]
     words = f"<cupyops_ptx::{match['t']}, {len(targets)}>"
@@ -34,7 +47,7 @@ def _load(statement: Registers, match: re.Match[str], operands: list[str]) -> st
 
 
 def _store(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
-    address, source = operands
+    address, source = _without_policy(match, operands)
     sources = _many(statement, match, source)
     strong = match["order"] in ("volatile", "relaxed", "release")
     kind = f"cupyops_ptx::{match['t']}"
@@ -234,26 +247,30 @@ def _nothing(statement: Registers, match: re.Match[str], operands: list[str]) ->
 MEMORY: dict[str, list[tuple[str, Row]]] = {
     "ld, st with cache hints, .volatile, .relaxed, .acquire, .release": [
         (
-            rf"ld(?:\.(?P<order>weak|volatile|relaxed|acquire))?{_SCOPE}{_SPACE}(?P<hints>{_HINTS})(?:\.v(?P<v>[24]))?{_TYPE}",
+            rf"ld{_order_and_space('weak|volatile|relaxed|acquire')}(?P<hints>{_HINTS})(?:\.v(?P<v>[24]))?{_TYPE}",
             _load,
         ),
         (rf"(?P<order>ldu){_SPACE}(?P<hints>)(?:\.v(?P<v>[24]))?{_TYPE}", _load),
         (
-            rf"st(?:\.(?P<order>weak|volatile|relaxed|release))?{_SCOPE}{_SPACE}(?P<hints>{_HINTS})(?:\.v(?P<v>[24]))?{_TYPE}",
+            rf"st{_order_and_space('weak|volatile|relaxed|release')}(?P<hints>{_HINTS})(?:\.v(?P<v>[24]))?{_TYPE}",
             _store,
         ),
     ],
     "atom, red": [
         (
-            rf"(?P<name>atom|red)(?:\.(?P<order>relaxed|acquire|release|acq_rel))?{_SCOPE}{_SPACE}"
+            rf"(?P<name>atom|red){_order_and_space('relaxed|acquire|release|acq_rel')}"
             r"\.(?P<op>add|min|max|and|or|xor|inc|dec|exch|cas)\.(?P<t>[busf](?:32|64))",
             _atomic,
         ),
     ],
-    "cvta, isspacep, prefetch": [
+    "cvta, isspacep, prefetch, createpolicy": [
         (r"cvta(?P<to>\.to)?\.(?P<space>global|shared|local|const)(?:::cta)?\.u64", _convert_address),
         (r"isspacep\.(?P<space>global|shared)(?:::cta)?", _is_space),
         (r"prefetch(?:u)?(?:\.(?:global|local))?\.L[12](?:::evict_\w+)?", _nothing),
+        (
+            r"createpolicy\.fractional(?:\.L2::evict_\w+){1,2}\.b64",
+            lambda s, m, o: assign(s, o[0], "0ull"),  # a hint, which the simulator has no cache for
+        ),
     ],
     "cp.async, cp.async.commit_group, cp.async.wait_group, cp.async.wait_all": [
         (

@@ -10,6 +10,9 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from cupyops.compile.cuda_text import scan
+from cupyops.compile.preprocess import preprocess
+
 from .instructions import ARITHMETIC, Unknown, type_of
 from .instructions_of_memory import MEMORY
 
@@ -109,7 +112,11 @@ def _read(text: str, at: int) -> _Statement | None:
             else:
                 constraint = token.strip('"')
         elif depth == 1 and match["word"] and section == 0:
-            statement.broken = f"a template with the macro `{token}`"
+            expanded = _expanded(text, token, match.end())
+            if expanded is None:
+                statement.broken = f"a template with the macro `{token}`"
+            else:
+                strings.append(expanded)
     else:
         return None
     sections.append(pieces)
@@ -117,6 +124,38 @@ def _read(text: str, at: int) -> _Statement | None:
     statement.outputs = sections[1] if len(sections) > 1 else []
     statement.inputs = sections[2] if len(sections) > 2 else []
     return statement
+
+
+def _expanded(text: str, name: str, end: int) -> str | None:
+    """Returns the string that a macro in a template stands for, or None.
+
+    Args:
+        text: the final text.
+        name: the macro.
+        end: the offset behind its name, where its arguments in parentheses may begin.
+    """
+    followed = preprocess(text, {}, {})
+    for directive in scan(text).directives:
+        found = re.fullmatch(rf"{name}(?:\(([^()]*)\))?(?:\s+(.*))?", directive.rest, re.DOTALL)
+        if directive.name != "define" or found is None or followed.live("", directive.start) is False:
+            continue
+        names = [part.strip() for part in found[1].split(",")] if found[1] is not None else []
+        called = re.compile(r"\s*\(([^()]*)\)").match(text, end) if names else None
+        given = [part.strip() for part in called[1].split(",")] if called else []
+        if len(given) != len(names):
+            return None
+        arguments = dict(zip(names, given, strict=True))
+        strings = []
+        for token in re.findall(r"\"(?:\\.|[^\"\\])*\"|#\s*\w+|\w+|\S", found[2] or ""):
+            word = token.lstrip("# ")
+            if token[0] == '"':
+                strings.append(_unescaped(token))
+            elif word not in arguments or (token[0] != "#" and arguments[word][:1] != '"'):
+                return None
+            else:
+                strings.append(arguments[word] if token[0] == "#" else _unescaped(arguments[word]))
+        return "".join(strings)
+    return None
 
 
 def _instruction(block: "_Block", opcode: str, operands: list[str]) -> str:
@@ -197,7 +236,7 @@ class _Block:
                 kept = f"cupyops_out_{number}"
                 start = f"cupyops_ptx::in<{_REGISTERS[kind]}>({kept})" if found[1] == "+" else "0"
                 before.append(f"auto&& {kept} = ({expression}); {_REGISTERS[kind]} {register} = {start};")
-                after.append(f"{kept} = cupyops_ptx::out<cupyops_ptx::Bare<decltype({kept})>::type>({register});")
+                after.append(f"{kept} = cupyops_ptx::out<cupyops_ptx::bare<decltype({kept})>>({register});")
             else:
                 before.append(f"{_REGISTERS[kind]} {register} = cupyops_ptx::in<{_REGISTERS[kind]}>({expression});")
         return before, after
@@ -255,7 +294,7 @@ class _Block:
             if guarded:
                 guard = f"if ({guarded[1]}{self.value(guarded[2])}) "
                 statement = guarded[3]
-            words = statement.split(None, 1)
+            words = re.split(r"\s+|(?=\{|\[)", statement, maxsplit=1)  # ptxas needs no blank before a brace
             opcode, rest = words[0], words[1] if len(words) > 1 else ""
             operands = [o.strip() for o in _split(rest)] if rest.strip() else []
             if opcode in ("bra", "bra.uni"):

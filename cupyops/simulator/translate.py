@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from cupyops.compile.cuda_text import scan
+from cupyops.compile.definitions import split
 from cupyops.compile.file_scope import variables
 from cupyops.compile.linking import joined, parts
 from cupyops.compile.source import named_kernels
@@ -110,7 +111,8 @@ def _with_headers(text: str) -> str:
     needed = ["ptx.h"] if has_ptx else ["simd.h"] if _SIMD.search(text) else []
     bare = code_only(text)
     needed += ["textures.h"] if _TEXTURES.search(bare) else []
-    needed += ["host_types.h"] if _HOST_TYPES.search(bare) else []
+    macros = (d.rest for d in scan(text).directives if d.name == "define")
+    needed += ["host_types.h"] if _HOST_TYPES.search(bare) or any(map(_HOST_TYPES.search, macros)) else []
     start = max(text.find("#line"), 0)
     return text[:start] + "".join(f"#include <{name}>\n" for name in needed) + text[start:]
 
@@ -245,6 +247,14 @@ __attribute__((visibility("default"))) const CupyopsVariable* cupyops_get_variab
 """
 
 
+def _for_class(template: str) -> str:
+    """Returns the parameters of a function's template for a class: behind a default, each has one. The name of the kernel gives
+    the arguments before a parameter without a default."""
+    parameters = [part for _, part in split(template)]
+    last = max((i for i, part in enumerate(parameters) if len(split(part, "=")) == 1), default=-1)
+    return ",".join(split(part, "=")[0][1] if i < last else part for i, part in enumerate(parameters))
+
+
 def _kernel(bare: str, kernel: str, expression: str, number: int) -> str:
     """Returns the C++ of the entry function of a kernel, and of the function that makes it the module's kernel.
 
@@ -263,7 +273,7 @@ def _kernel(bare: str, kernel: str, expression: str, number: int) -> str:
     attributes = f"static constexpr CupyopsAttributes value = CupyopsAttributes() {attributes};"
     holder = f"struct CupyopsAttributesOfKernel{number} {{ {attributes} }};"
     if function.template is not None:
-        holder = f"template <{function.template}> {holder}"
+        holder = f"template <{_for_class(function.template)}> {holder}"
     for name in reversed(function.nesting):
         holder = f"namespace {name} {{ {holder} }}"
     _, opening, arguments = expression.partition("<")

@@ -224,6 +224,30 @@ def test_a_call_of_host_code_is_told_for_a_gpu_too() -> None:
     assert re.search(WORDS, str(kernel.source.located(caught.value)))
 
 
+@pytest.mark.simulator
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("y[0] = tex1Dfetch(from, 0);", "`from` is a texture reference, which CUDA 12 removed: declare a parameter cudaTextureObject_t"),
+        ("surf1Dwrite(1, to, 0);", "`to` is a surface reference, which CUDA 12 removed: declare a parameter cudaSurfaceObject_t"),
+        ("y[0] = _ROWS_ + 1;", "nothing declares `_ROWS_`: if another file or the build of the project defines the macro, give it as"),
+        ("y[0] = nodes->first;", "the text declares no type `Node`, so the arrays of a call decide it: give the text that declares it"),
+    ],
+)  # fmt: skip
+def test_the_error_says_what_a_text_lacks(code: str, words: str) -> None:
+    text = "texture<float, 1> from;\nsurface<void, 1> to;\n__global__ void k(float* y, const Node* nodes, int n) {"
+    with cupyops.simulate(), pytest.raises(CompileError, match=re.escape(words)):
+        Kernel(f"{text} {code} }}", "k", Threads("n"))(np.zeros(3, np.float32), np.zeros(3, np.float32), 3)
+
+
+@pytest.mark.simulator
+def test_the_error_says_that_a_condition_removes_the_kernel() -> None:
+    text = "#define FIRST 0\n#if FIRST\n__global__ void k(float* y, int n) {}\n#endif\n__global__ void other(float* y, int n) {}"
+    told = re.escape("a condition of the text (#if) removes k: define its macros in constants= or as options -D")
+    with cupyops.simulate(), pytest.raises(CompileError, match=told):
+        Kernel(text, "k", Threads("n"))(np.zeros(3, np.float32), 3)
+
+
 MEMBERS = """
 struct Range { int first, last; Range(int n) : first(0), last(n) {} int size() const { return last - first; }
     __device__ int twice() const { return 2 * last; } };

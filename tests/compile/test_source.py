@@ -111,7 +111,7 @@ def test_shipped_headers_are_known_and_can_be_replaced() -> None:
 
 def test_unknown_header_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError) as caught:
-        assemble('\n#include "scaler.cuh"', "k.cu", {}, {}, {"mine.cuh": ""})
+        assemble('\n#include "scaler.cuh"\nScalar<float> a;', "k.cu", {}, {}, {"mine.cuh": ""})
     for words in ('k.cu: #include "scaler.cuh"', "mine.cuh, ", "packed.cuh, ", "angle brackets"):
         assert words in str(caught.value)
 
@@ -131,11 +131,21 @@ def test_an_unknown_header_is_left_out_with_a_warning() -> None:
     ("text", "words"),
     [
         (
-            "#ifdef FAST\n#endif",
+            "#ifdef FAST\n__global__ void k() {}\n#endif",
             "and a condition of the text reads FAST, which the header may define; give its text as",
         ),
-        ("#if defined(__CUDACC__) && WIDTH > 2\n#elif OTHER\n#endif", "and a condition of the text reads WIDTH, which"),
-        ("#define WIDTH 1\n#if WIDTH > 2\n#elif OTHER\n#endif", "and a condition of the text reads OTHER, which"),
+        (
+            "#ifdef FAST\n__device__ int f();\n#else\n__device__ int f();\n#endif\n__global__ void k() { f(); }",
+            "and a condition of the text reads FAST, which",
+        ),
+        (
+            "#if defined(__CUDACC__) && WIDTH > 2\n#elif OTHER\n__global__ void k() {}\n#endif",
+            "and a condition of the text reads WIDTH, which",
+        ),
+        (
+            "#define WIDTH 1\n#if WIDTH > 2\n#elif OTHER\n#define USED 1\n#endif\nint a = USED;",
+            "and a condition of the text reads OTHER, which",
+        ),
     ],
 )
 def test_an_unknown_header_that_may_define_a_macro_of_a_condition_is_refused(text: str, words: str) -> None:
@@ -152,11 +162,72 @@ def test_a_condition_that_a_text_decides_says_nothing_of_an_unknown_header() -> 
         assemble(f'#include "none.h"\n{conditions}#ifdef _MSC_VER\n#endif', "k.cu", {}, {})
 
 
-def test_a_misspelt_header_is_refused() -> None:
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "#ifdef FAST\n#include <fast.h>\n#define FAST_WIDTH 2\n#endif",
+        "#ifdef USE_ROCM\nint a;\n#endif",
+        "#if defined(WITH_HIP) || WITH_AMD\nint a;\n#endif",
+        "#ifdef FAST\n__device__ float f(float v) { return v; }\n#endif\n__global__ void k(float* y) { y[0] = 1; }",
+    ],
+)
+def test_a_condition_on_which_no_code_depends_says_nothing_of_an_unknown_header(condition: str) -> None:
+    with pytest.warns(UserWarning, match="is left out"):
+        assemble(f'#include "none.h"\n{condition}', "k.cu", {}, {})
+
+
+@pytest.mark.parametrize("option", ["-UFAST", "--undefine-macro=FAST", "-DFAST=0"])
+def test_an_option_decides_a_condition_for_an_unknown_header(option: str) -> None:
+    with pytest.warns(UserWarning, match="is left out"):
+        assemble('#include "none.h"\n#if FAST\nint a;\n#endif', "k.cu", {}, {}, options=(option,))
+
+
+def test_a_misspelt_header_whose_names_a_text_uses_is_refused() -> None:
+    include = '#include "element_wise.cuh"\n'
     with pytest.raises(
         ValueError, match=r'"element_wise.cuh": no such header is known; did you mean \'elementwise.cuh\'\?; give'
     ):
-        assemble('#include "element_wise.cuh"', "k.cu", {}, {})
+        assemble(
+            f"{include}__device__ void f(int i, int n) {{ FOR_PACKS(i, n) {{}} }}",
+            "k.cu",
+            {},
+            {},
+            {"elementwise.cuh": "#define FOR_PACKS(i, n) if (i < n)"},
+        )
+    told = r"so it is left out; did you mean 'elementwise.cuh'\?; if the kernel"
+    for own in ("int a;", "#define FOR_PACKS(i, n) if (n)\n__device__ void f(int i) { FOR_PACKS(i, 2) {} }"):
+        with pytest.warns(UserWarning, match=told):
+            assemble(include + own, "k.cu", {}, {}, {"elementwise.cuh": "#define FOR_PACKS(i, n) if (i < n)"})
+
+
+@pytest.mark.parametrize(
+    ("code", "header"),
+    [
+        ("curandState_t* state;", "curand_kernel.h"),
+        ("curandStatePhilox4_32_10_t* state;", "curand_kernel.h"),
+        ("using namespace nvcuda;", "mma.h"),
+        ("typedef cub::WarpReduce<float> Sum;", "cub/warp/warp_reduce.cuh"),
+        ("cg::thread_block* block;", "cooperative_groups.h"),
+    ],
+)
+def test_a_header_of_cuda_whose_names_a_text_uses_is_included(code: str, header: str) -> None:
+    """A header of the text's project may include it."""
+    assert f"#include <{header}>" in assemble(code, "k.cu", {}, {})
+    own = f"#include <{header}>\n{code}"
+    assert assemble(own, "k.cu", {}, {}).count("#include <c") == own.count("#include <c")
+
+
+def test_a_header_in_a_folder_cuda_of_a_project_is_none_of_cuda() -> None:
+    with pytest.warns(UserWarning, match=r'#include "cuda/mine.h": no such header is known, so it is left out'):
+        assert "mine.h" not in assemble('#include "cuda/mine.h"\nint k;', "k.cu", {}, {})
+    assert "int mine;" in assemble('#include "cuda/mine.cuh"', "k.cu", {}, {}, {"cuda/mine.cuh": "int mine;"})
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_an_unknown_header_in_angle_brackets_is_left_out_with_a_warning(simulated: bool) -> None:
+    with pytest.warns(UserWarning, match=r"^k.cu: #include <mine/none.h>: no such header is known, so it is left out"):
+        found = assemble("#include <mine/none.h>\nint k;", "k.cu", {}, {}, simulated=simulated)
+    assert "none.h" not in found
 
 
 def test_the_error_of_a_type_names_an_unknown_header() -> None:

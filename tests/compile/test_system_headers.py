@@ -110,11 +110,6 @@ def test_every_twin_is_a_file() -> None:
             "it calls the GPU from the host, and NVRTC compiles kernels alone",
         ),
         ("<thrust/device_vector.h>", "thrust::device_vector<int>* p;", "it calls the GPU from the host"),
-        (
-            "<cooperative_group.h>",
-            "",
-            "no such header is known; did you mean 'cooperative_groups.h'?; give its text as headers=",
-        ),
     ],
 )
 def test_a_header_that_the_device_code_uses_in_vain_is_refused_in_both_lanes(

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from tests.kernels.construct import AT, LIST, Construct
+from cupyops import Threads
+from tests.kernels.construct import AT, LIST, TYPED, Construct
 
 
 def _complex(x: torch.Tensor) -> torch.Tensor:
@@ -207,5 +208,69 @@ OF_PROJECTS = {
         "k",
         lambda x: 2 * x,
         ("TWO = 2", "TWO = 3"),
+    ),
+    "other spellings of inline PTX": Construct(
+        '#define HINT(size) ".L2::" #size "B"\n#define MOVE "mov.b32"\n'
+        "template <int N> __device__ void copied(float (&r)[N], const float* from) {\n"
+        ' __asm__ __volatile__("ld.global.relaxed.gpu.b32 %0, [%1];" : "=f"(r[0]) : "l"(from)); }\n'
+        f"__global__ void k{LIST} {{ {AT} if (i >= n) return;\n float r[1], s;\n copied(r, x + i);\n"
+        ' asm(MOVE " %0, %1;" : "=f"(s) : "f"(2.f));\n'
+        ' __asm("{ .reg .b64 p; createpolicy.fractional.L2::evict_first.b64 p, 1.0;"\n'
+        '  "ld.global" HINT(64) ".b32" "{%0}, [%1]; }" : "=f"(r[0]) : "l"(x + i));\n'
+        ' asm volatile("st.global.release.gpu.b32[%0], %1;" :: "l"(y + i), "f"(s * r[0])); }',
+        "k",
+        lambda x: 2 * x,
+        ('"f"(2.f)', '"f"(3.f)'),
+    ),
+    "bytes of the C++ library, and a kernel's text in a string": Construct(
+        '#include <cstring>\nconst char* source = R"x(__global__ void k(" { )" ;)x";\n'
+        f"__global__ void k{LIST} {{ {AT} if (i >= n) return;\n std::memcpy(y + i, x + i, 4);\n"
+        " if (y[i] > 0) std::memset(y + i, 0, 4); }",
+        "k",
+        lambda x: x.clamp(max=0),
+        ("> 0", "< 0"),
+    ),
+    "libraries whose headers another header includes": Construct(
+        '#include "my_project.h"\n#include <my_project/my_types.h>\ntypedef cub::BlockReduce<float, 128> Largest;\n'
+        f"__global__ void __launch_bounds__(128) k{LIST} {{ {AT} __shared__ Largest::TempStorage storage; __shared__ float largest;\n"
+        " cg::thread_block block = cg::this_thread_block();\n\n"
+        " const float all = Largest(storage).Reduce(i < n ? x[i] : x[n - 1], cub::Max());\n if (threadIdx.x == 0) largest = all;\n block.sync();\n"
+        " const cuComplex two = make_cuComplex(2, 0);\n if (i < n) y[i] = largest * two.x + two.y; }",
+        "k",
+        lambda x: torch.cat([(2 * part.max()).expand(len(part)) for part in x.split(128)]),
+        ("make_cuComplex(2, 0)", "make_cuComplex(2, 1)"),
+        given={"geometry": Threads("n", block=128)},
+    ),
+    "a struct with a constructor and a destructor of the host": Construct(
+        "struct Count {\n int* found;\n Count() { cudaMalloc((void**)&found, 4); }\n ~Count(void) { cudaFree(found); }\n"
+        " __device__ int twice(int v) { return 2 * v; }\n};\n"
+        f"__global__ void k{LIST[:-1]}, Count count) {{ {AT} if (i < n) y[i] = count.twice(1) * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("return 2 * v", "return 3 * v"),
+        more=((0,),),
+    ),
+    "a default before a parameter of a template without one": Construct(
+        f"template <int FACTOR = 2, typename T> __global__ void k{TYPED} {{ {AT} if (i < n) y[i] = FACTOR * x[i]; }}",
+        "k<2, float>",
+        lambda x: 2 * x,
+        ("FACTOR * x", "3 * x"),
+    ),
+    "macros of other platforms": Construct(
+        '#include "my_project.h"\n#ifdef USE_ROCM\n#define FACTOR 3\n#else\n#define FACTOR 2\n#endif\n'
+        "#if defined(MY_OPTION)\n#include <my_option.h>\n#endif\n#define gpuStream_t cudaStream_t\n"
+        "struct Call {\n gpuStream_t stream;\n};\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = FACTOR * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("FACTOR 2", "FACTOR 4"),
+    ),
+    "mathematical functions of integers and of two types": Construct(
+        f"#include <cmath>\n__global__ void k{LIST} {{ {AT} if (i >= n) return;\n const unsigned four = 4;\n"
+        " y[i] = fmax(x[i], 0.0) + sqrt(4) + std::fmin(n, 3) + floor(7 / 2) + pow(2, 3) + std::sqrt(four);\n"
+        " y[i] += fmod(7, four) + pow(1.f, 2.0) + std::abs(-1); }",
+        "k",
+        lambda x: (x.clamp(min=0).double() + 18).float() + 5,
+        ("fmin(n, 3)", "fmin(n, 4)"),
     ),
 }  # fmt: skip

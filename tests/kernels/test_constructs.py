@@ -11,7 +11,7 @@ from cupyops import Kernel, Threads
 from tests.kernels.construct import AT, LIST, TYPED, Construct
 from tests.kernels.constructs_of_projects import OF_PROJECTS
 
-pytestmark = pytest.mark.simulator
+pytestmark = [pytest.mark.simulator, pytest.mark.filterwarnings("ignore:.*no such header is known, so it is left out")]
 
 
 CONSTRUCTS = {

@@ -138,3 +138,14 @@ def test_the_mangled_name_survives_the_cache_and_a_bundle(tmp_path: Path, monkey
     found = bundle._parsed("a", (tmp_path / "a.bundle").read_bytes(), "a", False).get(text, 80, ())
     assert found is not None
     assert found.entry == entry
+
+
+def test_a_template_as_a_parameter_without_an_argument_is_refused() -> None:
+    text = (
+        "template <class T> struct Twice { static __device__ T of(T v) { return v + v; } };\n"
+        "template <class T, template <class> class F> __global__ void k(T* y, int n) { y[0] = F<T>::of(y[0]); }"
+    )
+    told = "the template's parameter `F` has no argument: give it as part of its name, k<T, F>"
+    with pytest.raises(ValueError, match=told):
+        Kernel(text, "k<float>", Threads("n"))
+    assert expression("k<float, Twice>", text=text) == "k<float, Twice>"

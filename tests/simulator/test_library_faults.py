@@ -81,7 +81,7 @@ REFUSED = {
     ),
     "register": ('float r; asm("mov.f32 %0, %%pm0;" : "=f"(r)); y[0] = r;', "", "the operand `%%pm0`"),
     "macro": (
-        '#define OP "add.f32"\nasm(OP " %0, %0, %0;" : "+f"(y[0]));',
+        '#define OP(a) a "add.f32"\nasm(OP(n) " %0, %0, %0;" : "+f"(y[0]));',
         "",
         "a template with the macro `OP`",
     ),

@@ -126,6 +126,16 @@ __global__ void k({kind}* y, unsigned short* lock) {{
     assert lock.view(torch.int16).item() == 9
 
 
+@pytest.mark.parametrize("width", [2, 4])
+def test_atomic_sums_of_vectors(width: int) -> None:
+    ones = ", ".join(f"{i + 1}" for i in range(width))
+    text = f"__global__ void k(float{width}* y) {{ atomicAdd(y, make_float{width}({ones})); }}"
+    y = np.zeros((1, width), np.float32)
+    with cupyops.simulate(sanitize=True):
+        Kernel(text, "k", 32)[32](y)
+    assert y.tolist() == [[32.0 * (i + 1) for i in range(width)]]
+
+
 @pytest.mark.parametrize("sanitize", [True, False])
 def test_an_array_that_begins_at_an_odd_multiple_of_16_bytes_is_misaligned(sanitize: bool) -> None:
     """On a GPU, the same array begins at a multiple of 256 bytes."""

@@ -70,6 +70,10 @@ extern dim3 blockDim, gridDim;
 #define assert(e) ((e) ? void(0) : cupyops_assert(#e, __FILE__, __LINE__, __func__))
 #define __trap cupyops_trap
 #define __brkpt() void(0)
+#define __prof_trigger(n) void(0)
+#if !defined(__clang__)
+#define __builtin_assume(e) void(0)
+#endif
 #define __exit cupyops_exit
 
 #include "text_only.h"

@@ -64,7 +64,13 @@ template <typename T> struct CupyopsSame { typedef T type; };
     }                                                                                             \
     template <typename T> inline T NAME##_block(T* p, typename CupyopsSame<T>::type value) { return NAME(p, value); } \
     template <typename T> inline T NAME##_system(T* p, typename CupyopsSame<T>::type value) { return NAME(p, value); }
-CUPYOPS_ATOMIC(atomicAdd, T(word(old) + word(value)))
+template <typename T> inline T cupyops_sum(T a, T b) {
+    typedef typename CupyopsWord<T>::type word;
+    return T(word(a) + word(b));
+}
+inline float2 cupyops_sum(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
+inline float4 cupyops_sum(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+CUPYOPS_ATOMIC(atomicAdd, cupyops_sum(old, value))
 CUPYOPS_ATOMIC(atomicSub, T(word(old) - word(value)))
 CUPYOPS_ATOMIC(atomicExch, value)
 CUPYOPS_ATOMIC(atomicMin, value < old ? value : old)

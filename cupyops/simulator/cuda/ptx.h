@@ -74,6 +74,7 @@ template <typename T, typename R> inline T out(R value) {
 template <typename T> struct Bare { typedef T type; };
 template <typename T> struct Bare<T&> { typedef T type; };
 template <typename T> struct Bare<T&&> { typedef T type; };
+template <typename T> using bare = typename Bare<T>::type;  // also in templates
 
 // Modifiers of floating-point instructions.
 enum { FTZ = 1, SAT = 2, RZ = 4, RU = 8, RD = 16, NAN_WINS = 32, RELU = 64 };

@@ -1,0 +1,130 @@
+"""Headers that a text includes and that nobody has.
+
+Many kernels need nothing of the headers of their projects, so a directive without a header is left out. The compiler's error
+names what a kernel lacks. A text is refused where the missing header could make another kernel of it without an error.
+"""
+
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+
+from cupyops.errors import nearest
+
+from .cuda_text import Code, Directive, scan
+from .host_code import WORD, declarations, declared_names, macros_of
+from .preprocess import CONDITIONALS, Preprocessed, undefined_by
+from .system_headers import found_in, header
+from .unread import read_spans
+
+__all__ = ["absent", "give", "leave_out"]
+
+_MISSPELT = 0.85  # difflib's ratio from which on the name of an unknown header counts as a misspelt name
+_NAMED = re.compile(r'["<]([^">]+)[">]')
+
+
+def absent(followed: Preprocessed, known: Collection[str], options: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Returns the headers that a text includes and that nobody has: by name, the name in its quotes or brackets, and where the
+    header is included first."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, live, directive, where in followed.includes:
+        given = name in known or header(name) is not None or found_in(options, name)
+        if live and not given:
+            found.setdefault(name, (f'"{name}"' if directive.rest[0] == '"' else f"<{name}>", where))
+    return found
+
+
+def give(name: str) -> str:
+    """Returns how to give a header."""
+    return f"give its text as headers={{{name!r}: ...}}, or its folder as options=('-I...',)"
+
+
+def leave_out(
+    followed: Preprocessed, texts: Mapping[str, str], known: Mapping[str, str], options: Sequence[str], filename: str
+) -> None:
+    """Warns of each header that nobody has. Its directive is left out: a kernel may need nothing of the header, and the
+    compiler's error names what a kernel lacks.
+
+    Args:
+        followed: the directives of the text.
+        texts: the text and its headers without what a GPU does not compile, by name.
+        known: the texts of all known headers, by name.
+        options: NVRTC options.
+        filename: the file name of the text in messages.
+
+    Raises:
+        ValueError: the name resembles the name of a known header of which the text uses a name; or a condition of the text reads
+            a macro that the header may define, and code that is compiled depends on the condition.
+    """
+    for name, (shown, where) in absent(followed, known, options).items():
+        words = f"{where or filename}: #include {shown}: no such header is known"
+        near = get_close_matches(name, known, 1, _MISSPELT)
+        told = nearest(name, near)
+        if near and _uses(texts, known[near[0]]):
+            raise ValueError(
+                f"{words}{told}; {give(name)}. There are {', '.join(sorted(known))}; system headers are included in angle brackets"
+            )
+        if macro := next(_deciding(followed, texts, options), ""):
+            raise ValueError(
+                f"{words}, and a condition of the text reads {macro}, which the header may define; {give(name)}, or decide the "
+                f"condition by options=('-D{macro}',) or ('-U{macro}',)"
+            )
+        warnings.warn(f"{words}, so it is left out{told}; if the kernel uses it, {give(name)}", stacklevel=4)
+
+
+def _uses(texts: Mapping[str, str], other: str) -> bool:
+    """Returns whether texts use a name that another text declares and they do not."""
+    declared = _declared(other)
+    return any(not declared.isdisjoint(WORD.findall(scan(text).bare)) for text in texts.values()) and not any(
+        declared & _declared(text) for text in texts.values()
+    )
+
+
+def _declared(text: str) -> frozenset[str]:
+    """Returns the names that a text declares outside functions and classes, and its macros."""
+    code, macros = scan(text), macros_of(text)
+    items = declarations(code, macros) or ()
+    return frozenset(macros).union(*(declared_names(code.bare[item.start : item.end]) for item in items))
+
+
+def _deciding(followed: Preprocessed, texts: Mapping[str, str], options: Sequence[str]) -> Iterator[str]:
+    """Yields the macros that nothing defines and on which code that is compiled depends."""
+    given = undefined_by(options)
+    codes = {where: scan(text) for where, text in texts.items()}
+    read: set[str] = set()
+    for code in codes.values():
+        read.update(WORD.findall(code.bare))
+        for directive in code.directives:
+            if directive.name == "define":
+                read.update(WORD.findall(directive.rest)[1:])
+            elif directive.name in CONDITIONALS:
+                read.update(WORD.findall(directive.rest))
+    spans = read_spans(texts)
+    for macro, where, directive in followed.unknown(texts):
+        if macro not in given and _decides(codes[where], directive, spans[where], texts.keys(), read):
+            yield macro
+
+
+def _decides(
+    code: Code, condition: Directive, spans: Sequence[tuple[int, int]], known: Collection[str], read: set[str]
+) -> bool:
+    """Returns whether the branches of a conditional have code that kernels read, a header of `known` or a macro of `read`."""
+    opened: list[Directive] = []
+    for directive in code.directives:
+        if directive.name in ("if", "ifdef", "ifndef"):
+            opened.append(directive)
+        elif directive.name == "endif" and opened:
+            first = opened.pop()
+            if first.start <= condition.start < directive.start:
+                break
+    else:
+        return True
+    for start, end in spans:
+        if code.bare[max(start, first.end) : min(end, directive.start)].strip():
+            return True
+    for inner in code.directives_between(first.end, directive.start):
+        named = _NAMED.match(inner.rest) if inner.name == "include" else None
+        defined = WORD.findall(inner.rest)[:1] if inner.name in ("define", "undef") else []
+        if (named and named[1] in known) or not read.isdisjoint(defined):
+            return True
+    return False
