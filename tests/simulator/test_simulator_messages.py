@@ -37,7 +37,7 @@ def test_without_a_compiler_three_ways_to_get_one_are_named(monkeypatch: pytest.
 
 def test_a_chosen_compiler_is_asked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYOPS_CXX", "ccache 'my g++'")
-    assert host.candidates() == [("ccache", "my g++")]
+    assert list(host.candidates()) == [("ccache", "my g++")]
 
 
 def compile_error(text: str, name: str = "twice") -> str:
