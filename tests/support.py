@@ -28,16 +28,18 @@ def alike(a: Tensor, b: Tensor) -> bool:
 def with_floats(cases: Iterable[Any]) -> list[Any]:
     """Returns parameters for a test that takes a case and a floating dtype. A case is a value or a ``pytest.param``.
 
-    With a GPU, every case has every dtype. Without a GPU, a case has float32, float64 and one of the two 16-bit dtypes, in
-    turn: a text has one path for both, and the simulator would compile it for each.
+    With a GPU, every case has every dtype. Without a GPU, a case has float32 or float64 and one of the two 16-bit dtypes,
+    either in turn: a text has one path for both of 16 bits, and the dtypes of the others differ in the width of a vector. The
+    simulator would compile the text for each.
     """
+    turns = ((torch.float32, torch.float16), (torch.float64, torch.bfloat16), (torch.float32, torch.bfloat16))
+    turns += ((torch.float64, torch.float16),)
     found = []
     for number, case in enumerate(cases):
         values = case.values if hasattr(case, "values") else (case,)
         name = case.id if hasattr(case, "values") else "-".join(map(str, values))
         for dtype in FLOATS:
-            other = dtype == (torch.bfloat16, torch.float16)[number % 2]
-            marks = [pytest.mark.gpu] if other else []
+            marks = [] if dtype in turns[number % len(turns)] else [pytest.mark.gpu]
             found.append(pytest.param(*values, dtype, id=f"{name}-{str(dtype).removeprefix('torch.')}", marks=marks))
     return found
 

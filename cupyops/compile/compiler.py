@@ -237,7 +237,7 @@ def lines_by_file(text: str) -> dict[str, dict[int, str]]:
     files: dict[str, dict[int, str]] = {}
     name, number = "cupyops.cu", 1
     for line in text.split("\n"):
-        if directive := re.match(r'#line (\d+) "([^"]+)"', line):
+        if line.startswith("#line ") and (directive := re.match(r'#line (\d+) "([^"]+)"', line)):
             number, name = int(directive[1]), directive[2]
         else:
             files.setdefault(name, {})[number] = line

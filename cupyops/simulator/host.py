@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -45,8 +46,9 @@ class Compiler:
         return int(found[1]) if found else 0
 
 
-def candidates() -> list[tuple[str, ...]]:
-    """Returns the compiler commands to try, in order: g++, clang++, c++ and the clang of the ziglang package.
+def candidates() -> Iterator[tuple[str, ...]]:
+    """Yields the compiler commands to try, in order: g++, clang++, c++ and the clang of the ziglang package. The search
+    for a command reads folders, so a command is searched for when the ones before it do not run.
 
     If ``CUPYOPS_CXX`` is set, its command is the only one. The command is split into words as a shell does, and no shell
     runs it. Folders of ``PATH`` that are relative or empty are left out: their compiler would depend on the working
@@ -57,17 +59,18 @@ def candidates() -> list[tuple[str, ...]]:
     """
     if chosen := os.environ.get("CUPYOPS_CXX", "").strip():
         try:
-            return [tuple(shlex.split(chosen))]
+            yield tuple(shlex.split(chosen))
         except ValueError as problem:
             raise MissingDependencyError(
                 f"CUPYOPS_CXX={chosen!a} is not the command of a compiler: {problem}"
             ) from None
+        return
     folders = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
-    names = ("g++", "clang++", "c++")
-    found: list[tuple[str, ...]] = [(at,) for name in names if folders and (at := shutil.which(name, path=folders))]
+    for name in ("g++", "clang++", "c++"):
+        if folders and (at := shutil.which(name, path=folders)):
+            yield (at,)
     if _has_ziglang():
-        found.append((sys.executable, "-m", "ziglang", "c++"))
-    return found
+        yield sys.executable, "-m", "ziglang", "c++"
 
 
 def _has_ziglang() -> bool:
@@ -87,8 +90,9 @@ def compiler() -> Compiler:
         raise MissingDependencyError(
             f"the simulator runs on Linux (on Windows inside WSL, elsewhere in a container), and this is {sys.platform}"
         )
-    tried = candidates()
-    for command in tried:
+    tried = []
+    for command in candidates():
+        tried.append(command)
         if found := once(command, partial(_ask, command)):
             return found
     problem = f"{', '.join(' '.join(c) for c in tried)} does not run" if tried else "there is none"

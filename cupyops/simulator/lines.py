@@ -5,10 +5,9 @@ The reader needs no external tool. It covers 64-bit little-endian ELF files that
 
 import struct
 from bisect import bisect_right
-from functools import cache
 from pathlib import Path
 
-__all__ = ["LineTable", "functions", "line_table", "section"]
+__all__ = ["LineTable", "functions", "line_program", "line_table", "section"]
 
 
 # An address, the file and line that begin there, the column, and whether a statement begins there.
@@ -37,18 +36,25 @@ class LineTable:
         return self.places[position] if position >= 0 else None
 
 
-@cache
-def line_table(library: Path) -> LineTable:
-    """Returns the line table of a library; the table is empty if the library has no readable line table."""
+def line_program(library: Path) -> bytes:
+    """Returns the program from which :func:`line_table` makes the line table of a library; no bytes if the library has
+    no readable one."""
+    try:
+        return section(library.read_bytes(), b".debug_line")[1]
+    except (OSError, struct.error, IndexError, ValueError):
+        return b""
+
+
+def line_table(program: bytes) -> LineTable:
+    """Returns the line table that a program makes; the table is empty if the program cannot be read."""
     rows: list[Row] = []
     try:
-        _, program = section(library.read_bytes(), b".debug_line")
         at = 0
         while at + 4 < len(program):
             length = struct.unpack_from("<I", program, at)[0]
             rows += _unit(program[at + 4 : at + 4 + length])
             at += 4 + length
-    except (OSError, struct.error, IndexError, ValueError):
+    except (struct.error, IndexError, ValueError):
         return LineTable([])
     return LineTable(rows)
 

@@ -6,8 +6,10 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from cupyops.sharing import computed_once
+
 from .abi import Fault, Kind, Module
-from .lines import line_table
+from .lines import LineTable, line_program, line_table
 from .memory import Memory
 
 __all__ = ["Locator", "describe"]
@@ -33,16 +35,21 @@ class Locator:
         files: the names of the ``.cu`` and ``.cuh`` sources, as ``#line`` directives give them.
 
     Attributes:
-        table: the line table of the library.
         base: the address at which the library is loaded.
     """
 
     def __init__(self, library: Path, symbol: int, files: Collection[str]) -> None:
-        self.table = line_table(library)
+        # The cache may remove the library's file before a fault asks for a line.
+        self._program = line_program(library)
         self._files = set(files)
         found = _Library()
         ctypes.CDLL(None).dladdr(ctypes.c_void_p(symbol), ctypes.byref(found))
         self.base = found.base
+
+    @computed_once
+    def table(self) -> LineTable:
+        """The line table of the library. To make it takes as long as to translate a text, and few launches have a fault."""
+        return line_table(self._program)
 
     def place(self, address: int) -> str:
         """Returns the source line of a return address, like ``gelu.cu:12``, or an empty string outside the sources."""

@@ -37,6 +37,7 @@ _HOST_TYPES = re.compile(
     r"|IpcMemHandle)_t|Array(?:_t)?|DeviceProp|FuncAttributes|Extent|Pos|PitchedPtr|ChannelFormat\w+|Memcpy(?:Kind|HostTo\w+|DeviceTo\w+"
     r"|Default)|Texture(?:Read|Address|Filter)Mode|(?:Read|Address|Filter)Mode\w+)\b"
 )
+_HEADERS_OF_TYPES = (("textures.h", _TEXTURES), ("host_types.h", _HOST_TYPES))
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -60,7 +61,7 @@ def translate(text: str, kernels: Sequence[str], what: str) -> str:
 
 def _without_shared(text: str, what: str) -> str:
     """Returns a final text with references in place of its declarations of shared memory, and calls in place of PTX."""
-    text = _DEFINE.sub(lambda m: _shared_in_macro(m[0], f"{what}: {_place(text, m.start())}"), text)
+    text = _DEFINE.sub(lambda m: _shared_in_macro(m[0], text, m.start(), what), text)
     text = _with_headers(_constants(text))
     bare = code_only(text)
     found, at = [], 0
@@ -70,7 +71,7 @@ def _without_shared(text: str, what: str) -> str:
     return "".join(found) + text[at:]
 
 
-def _shared_in_macro(directive: str, where: str) -> str:
+def _shared_in_macro(directive: str, text: str, start: int, what: str) -> str:
     """Returns a ``#define`` with pointers in place of its declarations of dynamic shared memory.
 
     A declaration of static shared memory in a macro stays, and does not compile: each use needs memory of its own.
@@ -78,7 +79,7 @@ def _shared_in_macro(directive: str, where: str) -> str:
 
     def declared(match: re.Match[str]) -> str:
         plain = re.sub(r"\\\n", " ", match[0])
-        return _declare(plain, plain, 0, where) + "\\\n" * match[0].count("\n")
+        return _declare(plain, plain, 0, f"{what}: {_place(text, start)}") + "\\\n" * match[0].count("\n")
 
     return _DYNAMIC.sub(declared, directive)
 
@@ -109,10 +110,10 @@ def _with_headers(text: str) -> str:
     """
     text, has_ptx = translate_asm(text)
     needed = ["ptx.h"] if has_ptx else ["simd.h"] if _SIMD.search(text) else []
-    bare = code_only(text)
-    needed += ["textures.h"] if _TEXTURES.search(bare) else []
-    macros = (d.rest for d in scan(text).directives if d.name == "define")
-    needed += ["host_types.h"] if _HOST_TYPES.search(bare) or any(map(_HOST_TYPES.search, macros)) else []
+    for name, types in _HEADERS_OF_TYPES:
+        if types.search(text):
+            read = [code_only(text), *(d.rest for d in scan(text).directives if d.name == "define")]
+            needed += [name] if any(map(types.search, read)) else []
     start = max(text.find("#line"), 0)
     return text[:start] + "".join(f"#include <{name}>\n" for name in needed) + text[start:]
 

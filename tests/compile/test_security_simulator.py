@@ -147,12 +147,12 @@ def test_a_command_for_a_shell_is_no_shells(
 
 def test_a_command_with_spaces_and_quotation_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYOPS_CXX", "'/opt/my tools/g++' -B \"a b\"")
-    assert host.candidates() == [("/opt/my tools/g++", "-B", "a b")]
+    assert list(host.candidates()) == [("/opt/my tools/g++", "-B", "a b")]
     monkeypatch.setenv("CUPYOPS_CXX", "  ")
-    assert () not in host.candidates(), "a blank command would run a program named --version"
+    assert () not in list(host.candidates()), "a blank command would run a program named --version"
     monkeypatch.setenv("CUPYOPS_CXX", "g++ 'a\n")
     with pytest.raises(MissingDependencyError, match=r"CUPYOPS_CXX=\"g\+\+ 'a\" is not the command of a compiler"):
-        host.candidates()
+        list(host.candidates())
 
 
 @pytest.mark.parametrize("entry", ["", ".", "tools"])
@@ -165,7 +165,7 @@ def test_a_compiler_of_the_working_directory_is_not_run(
     monkeypatch.delenv("CUPYOPS_CXX", raising=False)
     monkeypatch.setattr(host, "_has_ziglang", lambda: False)
     monkeypatch.setenv("PATH", os.pathsep.join(["/nowhere", entry]))
-    assert host.candidates() == []
+    assert list(host.candidates()) == []
     assert "there is none" in host.missing()
     assert not ran.exists()
     # subprocess takes an empty entry for the working directory, and shutil.which a relative one.

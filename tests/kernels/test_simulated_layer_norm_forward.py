@@ -113,6 +113,26 @@ def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
                 a is b is None or alike(a, b)
                 for a, b in zip(run_forward(few, *of, off), run_forward(way, *of, off), strict=True)
             )
+
+
+# What knows of no weight leaves out one function's loads (layer_norm.cuh). The texts call it at these places.
+@ways(
+    {
+        name: FORWARD[name]
+        for name in (
+            "a part of a warp",
+            "odd",
+            "cluster of aligned apart",
+            "wide",
+            "wide and weight in registers",
+            "wide and affine in registers",
+        )
+    }
+)
+def test_forward_that_knows_of_no_weight_gives_the_same_bits(way: Way) -> None:
+    x = (torch.randn(rows_of(way), way.n) + 1).to(way.dtype)
+    if way.config.kind == "wide":
+        way = staged(way, 2 * way.dtype.itemsize, (way.weights or way.dtype).itemsize)
     known = replace(way, config=replace(way.config, weighted=False))
     plain = (x, None, None, None)
     assert all(

@@ -1,6 +1,7 @@
 """The tables that choose how a row is normalised: every length has a way that its kernel can go."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 
@@ -23,10 +24,10 @@ LENGTHS = [*range(1, 700), *(2**k + d for k in range(10, 22) for d in (-8, -1, 0
 CAPABILITIES = (70, 80, 90, 120)
 
 
-def configs(dtype: str, capability: int) -> list[tuple[int, LayerNormConfig]]:
+def configs(dtype: str, capability: int, lengths: Sequence[int] = LENGTHS) -> list[tuple[int, LayerNormConfig]]:
     size = DTYPES[dtype].itemsize
     found = []
-    for n in LENGTHS:
+    for n in lengths:
         for weight_bytes in {size, 4} if size == 2 else {size}:
             found += [(n, forward_config(n, dtype, inputs * size, weight_bytes, capability, size)) for inputs in (1, 2)]
             found.append((n, forward_config(n, dtype, size, weight_bytes, capability, size, portable=True)))
@@ -45,7 +46,7 @@ def configs(dtype: str, capability: int) -> list[tuple[int, LayerNormConfig]]:
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", [dtype for dtype in FLOATS if dtype != "bfloat16"])
 def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
     for n, config in dict.fromkeys(configs(dtype, capability)):  # many callers of one length get one config
         assert n % config.vector_width == 0
@@ -76,6 +77,12 @@ def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
             assert config.block % config.width == 0
             assert config.width in (1, 2, 4, 8, 16, 32)
             assert config.row_threads // config.folded % 32 == 0 or config.folded == 1
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_the_two_dtypes_of_16_bits_have_the_same_plans(capability: int) -> None:
+    """So that the plans of one of them stand for both."""
+    assert configs("bfloat16", capability, LENGTHS[::16]) == configs("float16", capability, LENGTHS[::16])
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

@@ -33,24 +33,25 @@ def assert_same(got: Tensor, wanted: Tensor, kernels: bool, roundings: int = 16)
 
 
 def layouts(x: Tensor) -> dict[str, Tensor]:
-    """Views and copies of one tensor in the layouts that users have; shapes differ, values are finite."""
-    flat = x.flatten()
+    """Views and copies of one tensor in the layouts that users have; shapes differ, values are finite. Of the same length
+    are as many rows as can be: the simulator compiles a kernel of rows for each length."""
+    flat, columns = x.flatten(), x.shape[1]
     return {
         "contiguous": x,
         "transposed": x.t(),
         "sliced": x[:, 1::2],
         "rows": x[::3],
-        "expanded": x[:, :1].expand(-1, 8),
-        "stride 0": x[:1, :1].expand(5, 7),
+        "expanded": x[:, :1].expand(-1, columns),
+        "stride 0": x[:1, :1].expand(5, columns),
         "offset by one": flat[1:],
         "odd": flat[3:40],
         "one element": flat[:1],
         "0-d": flat[0],
         "empty": flat[:0],
         "empty 2-d": x[:, :0],
-        "channels last": x[:30, :16].reshape(2, 3, 5, 16).to(memory_format=torch.channels_last),
+        "channels last": x[:30].reshape(2, 3, 5, columns).to(memory_format=torch.channels_last),
         "1 by n": x[:1],
-        "permuted 3-d": x[:36, :18].reshape(6, 6, 18).permute(2, 0, 1),
+        "permuted 3-d": x[:36].reshape(4, 9, columns).permute(2, 0, 1),
     }
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from cupyops import CompileError, Kernel, LaunchError, MissingDependencyError, T
 from cupyops.simulator import host
 from cupyops.simulator.simulated import Simulated
 from tests.simulator.test_simulator_use import TEXT, twice
+from tests.support import give_runtime
 
 pytestmark = pytest.mark.simulator
 
@@ -37,7 +39,7 @@ def test_without_a_compiler_three_ways_to_get_one_are_named(monkeypatch: pytest.
 
 def test_a_chosen_compiler_is_asked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYOPS_CXX", "ccache 'my g++'")
-    assert host.candidates() == [("ccache", "my g++")]
+    assert list(host.candidates()) == [("ccache", "my g++")]
 
 
 def compile_error(text: str, name: str = "twice") -> str:
@@ -97,6 +99,23 @@ def test_an_error_in_a_template_of_the_author_shows_where_it_is_used() -> None:
     message = compile_error(text)
     assert "twice.cu:2: error: " in message
     assert ">    9 |     if (i < n) y[i] = bad(x[i]);" in message
+
+
+def test_lines_are_read_for_a_fault_alone_and_known_when_the_library_has_left_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_runtime(tmp_path / "simulator")
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path))
+    kernel = twice(TEXT.replace("y[i] = x[i] + x[i];", "y[i + (long long)x[0]] = 1;"))
+    x, y = np.zeros((2, 3), np.float32)
+    with cupyops.simulate(sanitize=True):
+        kernel(x, y, 3)
+        (simulated,) = kernel.__dict__["_simulated"].values()
+        assert "table" not in simulated.locator.__dict__
+        simulated.path.unlink()
+        x[:] = 1
+        with pytest.raises(LaunchError, match=r"out of bounds: .* at twice\.cu:6"):
+            kernel(x, y, 3)
 
 
 def test_geometry_that_a_gpu_refuses() -> None:

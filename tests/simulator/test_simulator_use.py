@@ -27,7 +27,7 @@ from cupyops.ops.gelu import BACKWARD, FORWARD
 from cupyops.sharing import Setting
 from cupyops.simulator import build, host
 from cupyops.simulator.host import Compiler
-from cupyops.simulator.lines import line_table
+from cupyops.simulator.lines import line_program, line_table
 from tests.conftest import NO_COMPILER
 from tests.support import HANG, give_runtime
 
@@ -406,7 +406,8 @@ def test_lines_of_a_file_that_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"not a library")
     (tmp_path / "cut").write_bytes(b"\x7fELF\x02\x01" + bytes(40))
     for name in ("text", "cut", "absent"):
-        assert line_table(tmp_path / name).at(0) is None
+        assert line_table(line_program(tmp_path / name)).at(0) is None
+    assert line_table(b"\x04\x00\x00\x00\x04\x00").at(0) is None, "a program that ends too early"
 
 
 @pytest.mark.skipif(not shutil.which("gdb"), reason="needs gdb")
