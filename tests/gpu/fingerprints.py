@@ -326,8 +326,16 @@ def look(operators: Sequence[str] = ()) -> Seen:
 
     machine = stub_h200.install()
     import autograd_bridge  # noqa: F401  what is shipped
-    from cupyops.launch.kernel import all_kernels
+    from cupyops.launch.kernel import Kernel, all_kernels
 
+    # A kernel is asked for a text when it is compiled and again for the name of the text.
+    plain, texts = Kernel.final_text, dict[tuple[Any, ...], str]()
+
+    def final_text(self: Kernel, types: Mapping[str, str], *twins: Any) -> str:
+        key = self, *types.items()
+        return plain(self, types, *twins) if twins else texts.get(key) or texts.setdefault(key, plain(self, types))
+
+    Kernel.final_text = final_text  # type: ignore[method-assign]
     for kernel in () if operators else all_kernels():
         if kernel.runs_on(ARCHITECTURE):
             for types in kernel.type_choices():
