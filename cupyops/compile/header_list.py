@@ -72,6 +72,7 @@ HEADERS = (
             *("device_double_functions.h", "builtin_types.h", "device_types.h", "host_defines.h", "library_types.h"),
             *("vector_types.h", "vector_functions.h", "vector_functions.hpp", "common_functions.h", "host_config.h"),
             *("sm_*_functions.h", "sm_*_intrinsics.h", "crt/host_defines.h", "crt/device_functions.h"),
+            *("cuda_texture_types.h", "cuda_surface_types.h"),  # CUDA 13 has no such files
         )
     ),
     SystemHeader(("cuda_fp16.h",), ("cuda",), "cuda_fp16.h", reads_cuda=True),
@@ -86,9 +87,7 @@ HEADERS = (
     ),
     SystemHeader(("cuda_pipeline_primitives.h",), ("cuda",), "cuda_pipeline_primitives.h", has="the same"),
     SystemHeader(("cuda_pipeline_*.h", "cuda_awbarrier*.h"), ("cuda",), None, _NO_TWIN),
-    SystemHeader(
-        ("texture_*.h", "surface_*.h", "cuda_texture_types.h", "cuda_surface_types.h"), ("cuda",), None, _NO_TWIN
-    ),
+    SystemHeader(("texture_*.h", "surface_*.h"), ("cuda",), None, _NO_TWIN),
     SystemHeader(
         ("cooperative_groups.h",),
         _CCCL,

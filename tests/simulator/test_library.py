@@ -15,11 +15,12 @@ import pytest
 
 import cupyops
 import cupyops.simulator.build
-from cupyops import Kernel, Rows
+from cupyops import Kernel, Rows, Threads
 from cupyops.compile import toolchain
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.compile.header_list import HEADERS, PARTS, SAME
-from cupyops.errors import MissingDependencyError
+from cupyops.errors import CompileError, MissingDependencyError
+from cupyops.simulator import host
 from cupyops.simulator.library import DECLINED, INTRINSICS
 from cupyops.simulator.ptx import INSTRUCTIONS
 from cupyops.simulator.translate import translate
@@ -119,3 +120,23 @@ def test_a_text_without_these_headers_includes_them() -> None:
     assert "#include" not in translate(f'#line 1 "k.cu"\n{text}', ["k"], "k").replace("#include <attributes.h>", "")
     with_simd = translate('#line 1 "k.cu"\n' + text.replace("__popc(7)", "__vadd4(1, 2)"), ["k"], "k")
     assert with_simd.startswith("#include <simd.h>\n#line 1")
+
+
+@pytest.mark.simulator
+def test_a_header_of_cuda_13_finds_its_names_and_a_text_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """CUDA 13's header of 8-bit floats has macros around deprecated types, and its own names of four doubles."""
+    header = "__NV_SILENCE_DEPRECATION_BEGIN\ninline double of_13(double4_16a a, double4_32a b) { return a.x + b.w; }\n"
+    (tmp_path / "cuda_fp8.h").write_text(f"#pragma once\n{header}__NV_SILENCE_DEPRECATION_END\n")
+    for name in host.cuda_include().iterdir():
+        if name.name != "cuda_fp8.h":
+            (tmp_path / name.name).symlink_to(name)
+    monkeypatch.setattr(host, "cuda_include", lambda: tmp_path)
+    text = "#include <cuda_fp8.h>\n__global__ void k(double* y) { BODY y[0] = of_13({1, 2, 3, 4}, {5, 6, 7, 8}); }"
+    y = np.zeros(1)
+    with cupyops.simulate():
+        Kernel(text.replace("BODY", ""), "k", Threads())[1](y)
+        assert y[0] == 9
+        with pytest.raises(CompileError, match="double4_32a"):
+            Kernel(text.replace("BODY", "double4_32a a;"), "k", Threads())[1](y)

@@ -11,3 +11,8 @@
 #undef __asm
 #undef memcpy
 #undef memset
+// CUDA 13's headers have these macros around deprecated types, and these names of four doubles.
+#define __NV_SILENCE_DEPRECATION_BEGIN
+#define __NV_SILENCE_DEPRECATION_END
+#define double4_32a cupyops_double4_32a
+#define double4_16a cupyops_double4_16a

@@ -30,6 +30,9 @@ CUPYOPS_VECTORS(unsigned long long, ulonglong, 16, 16)
 CUPYOPS_VECTORS(float, float, 8, 16)
 CUPYOPS_VECTORS(double, double, 16, 16)
 #undef CUPYOPS_VECTORS
+// library_only.h has CUDA 13's names of these.
+struct alignas(16) cupyops_double4_16a { double x, y, z, w; };
+struct alignas(32) cupyops_double4_32a { double x, y, z, w; };
 
 struct dim3 {
     unsigned x, y, z;
