@@ -180,7 +180,6 @@ template <int MOST> struct Team {
         fold_lanes<(OWNERS < 32 ? OWNERS : 32), FOLDS...>(v);
         if constexpr (PARTS > 1) {
             constexpr int COUNT = sizeof...(FOLDS);
-            constexpr Fold folds[COUNT] = {FOLDS...};
             Parts<MOST> known = {};
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) known.of[i] = v[i];
@@ -193,29 +192,30 @@ template <int MOST> struct Team {
 #pragma unroll
                     for (int i = 0; i < COUNT; ++i) all[p][i] = p < PARTS ? parts[p < PARTS ? p : 0].of[i] : none[i];
                 fold_readers<FOLDS...>(v, all);
-                return;
-            }
-            acc_t read[EACH_READS][COUNT];
-#pragma unroll
-            for (int p = 0; p < EACH_READS; ++p)
-#pragma unroll
-                for (int i = 0; i < COUNT; ++i) read[p][i] = part_read(p) < PARTS ? parts[part_read(p)].of[i] : none[i];
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) {
-                v[i] = folds[i] == Fold::Exps ? acc_t(0) : read[0][i];
-#pragma unroll
-                for (int p = 1; p < EACH_READS; ++p) {
-                    if (folds[i] == Fold::Max) v[i] = larger(v[i], read[p][i]);
-                    if (folds[i] == Fold::Min) v[i] = smaller(v[i], read[p][i]);
-                    if (folds[i] == Fold::Sum) v[i] += read[p][i];
-                }
-            }
-#pragma unroll
-            for (int i = 1; i < COUNT; ++i)
+            } else {
+                constexpr Fold folds[COUNT] = {FOLDS...};
+                acc_t read[EACH_READS][COUNT];
 #pragma unroll
                 for (int p = 0; p < EACH_READS; ++p)
-                    if (folds[i] == Fold::Exps) v[i] += read[p][i] * exponential(read[p][i - 1] - origin_of(v[i - 1]));
-            fold_lanes<READERS, FOLDS...>(v);
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) read[p][i] = part_read(p) < PARTS ? parts[part_read(p)].of[i] : none[i];
+#pragma unroll
+                for (int i = 0; i < COUNT; ++i) {
+                    v[i] = folds[i] == Fold::Exps ? acc_t(0) : read[0][i];
+#pragma unroll
+                    for (int p = 1; p < EACH_READS; ++p) {
+                        if (folds[i] == Fold::Max) v[i] = larger(v[i], read[p][i]);
+                        if (folds[i] == Fold::Min) v[i] = smaller(v[i], read[p][i]);
+                        if (folds[i] == Fold::Sum) v[i] += read[p][i];
+                    }
+                }
+#pragma unroll
+                for (int i = 1; i < COUNT; ++i)
+#pragma unroll
+                    for (int p = 0; p < EACH_READS; ++p)
+                        if (folds[i] == Fold::Exps) v[i] += read[p][i] * exponential(read[p][i - 1] - origin_of(v[i - 1]));
+                fold_lanes<READERS, FOLDS...>(v);
+            }
         }
     }
 

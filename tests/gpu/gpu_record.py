@@ -91,7 +91,7 @@ def machine() -> dict[str, Any]:
 
 
 def run_suite(jobs: int, only: Sequence[str] = ()) -> dict[str, Any]:
-    """Runs all tests, or those of the given names; counts, and the names of what failed and of what was skipped and why."""
+    """Runs all tests that need a GPU, or those of the given names; counts, and the names of what failed and of what was skipped and why."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         parallel = ["-n", str(jobs)] if jobs > 1 else []
@@ -105,6 +105,9 @@ def run_suite(jobs: int, only: Sequence[str] = ()) -> dict[str, Any]:
             "no:cacheprovider",
             "-p",
             "no:benchmark",
+            # The other tests need no GPU.
+            "-m",
+            "gpu",
             # It holds the tree against the last record, and this makes the next.
             *(
                 f"--ignore={Path(__file__).with_name(name)}"

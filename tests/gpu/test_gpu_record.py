@@ -137,19 +137,20 @@ def test_every_kernel_is_launched_by_a_case(now: tuple[Seen, Fingerprints]) -> N
 # What could not run beside a CuPy for CUDA 12 on a machine whose libraries are CUDA 13's, and on one GPU.
 LACKING = {
     ("12", 2): {"CuPy has no cuBLAS here": 3, "needs CUPYOPS_TEST_LARGE": 4},
-    ("13", 2): {},
+    ("13", 2): {"collection skipped": 1},  # the notebooks, whose extra was not installed
     ("12", 1): {
         "CuPy has no cuBLAS here": 3,
         "needs CUPYOPS_TEST_LARGE": 4,
         "needs nvJitLink of CuPy's CUDA version": 2,
         "needs two GPUs": 25,
-        "collection skipped": 1,  # the notebooks, whose extra was not installed
+        "collection skipped": 1,
     },
     ("13", 1): {"needs two GPUs": 25, "collection skipped": 1},
 }
 # Tests that failed in a recorded run by a fault of the test or of the machine. They are mended, and run again with the next run.
 MENDED = {
-    "13": set(),
+    # Beside 32 processes of tests, 4 GiB of the GPU's 79 GiB were not free.
+    "13": {"tests.operators.test_linear_use::test_more_than_2_31_elements"},
     # The gradients of two kernels that add up a row in different orders were to have the same bits. And cuRAND's headers of CUDA 13
     # were the only ones on the machine with NVRTC 12.9, which does not compile them.
     "12": {
