@@ -110,7 +110,9 @@ def test_a_failed_test_that_is_gone_has_not_passed(tmp_path: Path, monkeypatch: 
 def test_the_failed_tests_alone_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tests").mkdir()
     for name in ("a", "b"):
-        text = "import pytest\n\n\n@pytest.mark.gpu\ndef test_x():\n    open('ran', 'a').write('X')\n\n\n".replace("X", name)
+        text = "import pytest\n\n\n@pytest.mark.gpu\ndef test_x():\n    open('ran', 'a').write('X')\n\n\n".replace(
+            "X", name
+        )
         text += "def test_without_a_gpu():\n    open('ran', 'a').write('not needed')\n"
         (tmp_path / "tests" / f"test_{name}.py").write_text(text)
     monkeypatch.setattr(gpu_record, "ROOT", tmp_path)
