@@ -303,7 +303,7 @@ def test_mistakes_end_with_one_line_and_status_2(
     (tmp_path / "own.cu").write_text(SCALE)
     (tmp_path / "binary.cu").write_bytes(b"\xff\xfe")
     (tmp_path / "strange.cu").write_text(
-        '#include "absent.cuh"\n#ifdef ABSENT\n#endif\nextern "C" __global__ void k(scalar_t* x) {}'
+        '#include "absent.cuh"\nextern "C" __global__ void k(scalar_t* x) {\n#ifdef ABSENT\nx[0] = 1;\n#endif\n}'
     )
     with pytest.raises(SystemExit) as status:
         main(["compile", *arguments])
