@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -65,4 +66,15 @@ def join(device: torch.device) -> None:
         backend, own = "nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(own)
     dist.init_process_group(backend, store=keys, rank=rank, world_size=world, device_id=own)
-    atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Destroy the process group, and let gloo's threads drop the tensors of their last work.
+
+    A thread that asks for the GIL while the interpreter ends aborts the process. The threads of a group outlive
+    `destroy_process_group` as long as a device mesh in a cache of PyTorch has the group.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+        time.sleep(0.1)  # without the GIL
