@@ -48,7 +48,7 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
 
     A fused call observes in every call whether its modules have hooks, and then calls them one after the other.
     Tensor subclasses, such as ``DTensor``, take the module's own ``forward``. In eager mode on a GPU, PyTorch's own
-    functions compute norms and GELU of fewer than 2^22 elements, since these calls take less of the host's time.
+    functions compute norms and GELU of at most 2^23 elements, since these calls take less of the host's time.
 
     Call ``optimize`` before ``torch.compile``, and before or after ``.to()`` and ``DistributedDataParallel``.
 
