@@ -68,7 +68,7 @@ from torch import Tensor
 from .command import beside, pick_device, progress
 from .gpt.compare import compare
 from .gpt.model import build_model, generate, learning_rate, make_optimizer
-from .gpt.plans import PLANS
+from .gpt.plans import PLANS, sum_gradients
 from .gpt.text import Corpus, Share, Windows, load_corpus, nats
 from .run import Run, check_finite
 
@@ -107,6 +107,8 @@ class Trainer:
         """Take step `step`, counted from 0; return its loss (), which stays on the device."""
         loss = self.model(*self.windows.draw())
         self.fabric.backward(loss)
+        if self.options.parallel == "tp":
+            sum_gradients(self.module)
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.options.steps, self.options.lr)

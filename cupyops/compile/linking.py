@@ -80,8 +80,9 @@ def compile_linked(
     link = _library()
     flags = [o for o in options if not _LTO.fullmatch(o)]
     found = [compile_one(one, what, target, [*flags, *(["-dlto"] if lto else [])]) for one in parts(text)]
-    # With -dlto the linker generates the code, and reports the registers.
-    settings = [f"-arch={chosen}", *(["-lto", *(o for o in flags if o.startswith("-Xptxas="))] if lto else [])]
+    # With -dlto the linker generates the code, and reports the registers. Code from its own cache has no report.
+    of_lto = ["-lto", "-no-cache", *(o for o in flags if o.startswith("-Xptxas="))]
+    settings = [f"-arch={chosen}", *(of_lto if lto else [])]
     code, log = _linked(link, [b.code for b in found], what, settings, lto)
     logs = "\n".join(filter(None, (*(b.log for b in found), log)))
     return Binary(code, logs, resources(logs), time.perf_counter() - started, entry=found[0].entry)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import (
 
 from ..command import UserError
 
-__all__ = ["PLANS", "AddNormParallel", "shard_parameters", "split_matrices"]
+__all__ = ["PLANS", "AddNormParallel", "shard_parameters", "split_matrices", "sum_gradients"]
 
 
 class AddNormParallel(ParallelStyle):
@@ -64,6 +64,19 @@ def split_matrices(model: Any, mesh: Any) -> nn.Module:
         "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
     }
     return parallelize_module(model, mesh, plan)
+
+
+def sum_gradients(model: nn.Module) -> None:
+    """Add up over the ranks the gradients of parameters that are whole on every rank, after the backward.
+
+    A rank has the norms' gradients from its part of the sequences, and DTensor would sum them later. In PyTorch 2.11,
+    `clip_grad_norm_` includes such gradients in the norm, and does not scale them.
+    """
+    for parameter in model.parameters():
+        gradient = parameter.grad
+        if isinstance(gradient, DTensor) and any(isinstance(place, Partial) for place in gradient.placements):
+            whole = [Replicate() if isinstance(place, Partial) else place for place in gradient.placements]
+            parameter.grad = gradient.redistribute(placements=whole)
 
 
 PLANS = {"fsdp": shard_parameters, "tp": split_matrices}

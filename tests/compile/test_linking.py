@@ -22,6 +22,24 @@ def test_linked_code_reports_its_kernel(options: tuple[str, ...]) -> None:
     assert binary.resources["linked"][0] > 0
 
 
+def test_the_linkers_cache_is_off_where_it_reports_the_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with a GPU, nvJitLink of CUDA 13 took the code from its cache, without the report."""
+    given: list[list[str]] = []
+
+    class Linker:
+        def call(self, name: str, *arguments: Any) -> int:
+            if name == "Create":
+                given.append([o.decode() for o in arguments[2]])
+            return 0
+
+        def read(self, handle: Any, log: str) -> str:
+            return ""
+
+    monkeypatch.setattr(linking, "_library", Linker)
+    compile_text(linked_kernel().final_text(TYPES), "linked", "sm_90", (*OPTIONS, "-dlto"))
+    assert given == [["-arch=sm_90", "-lto", "-no-cache", "-Xptxas=-v", "-Xptxas=-warn-spills"]]
+
+
 @NEEDS_LINKER
 def test_a_function_that_no_text_defines_is_named_by_the_linker() -> None:
     kernel = Kernel(MAIN, "linked", Threads("n"), link=["__device__ int unused() { return 0; }"])

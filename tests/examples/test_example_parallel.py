@@ -16,12 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from examples import char_gpt, lenet5
 from examples.checkpoints import KEPT, Checkpoints
 from examples.command import CHECKPOINTS, UserError
 from examples.gpt.model import OPERATORS, CharGPT
-from examples.gpt.plans import split_matrices
+from examples.gpt.plans import split_matrices, sum_gradients
 from examples.gpt.text import Share
 from examples.parallel import devices_of
 from tests.examples.example_support import Example, gpt_arguments, interrupt, lenet5_arguments, status
@@ -86,6 +87,21 @@ def close(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
 def test_two_processes_come_to_the_losses_of_one(way: str, ran: tuple[Path, str], one: list[dict[str, Any]]) -> None:
     close(records(ran[0] / way), one)
+
+
+def test_gradients_of_whole_parameters_are_summed_before_they_are_clipped() -> None:
+    """PyTorch 2.11 left gradients that are partial sums as large as they were."""
+    with launched():
+        mesh = dist.init_device_mesh("cpu", (1,))
+        parameter = nn.Parameter(DTensor.from_local(torch.ones(3), mesh, [Replicate()]))
+        parameter.grad = DTensor.from_local(torch.full((3,), 2.0), mesh, [Partial()])
+        module = nn.Module()
+        module.weight = parameter
+        sum_gradients(module)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        found: Any = parameter.grad
+        assert found.placements == (Replicate(),)
+        torch.testing.assert_close(found.to_local(), torch.full((3,), 3**-0.5), atol=1e-5, rtol=0)
 
 
 def test_batches_that_ranks_cannot_halve_have_the_gradient_of_one_process(

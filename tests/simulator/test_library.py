@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import cupyops
-import cupyops.simulator.build
+import cupyops.simulator.build as build
 from cupyops import Kernel, Rows, Threads
 from cupyops.compile import toolchain
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.compile.header_list import HEADERS, PARTS, SAME
+from cupyops.compile.standard import as_library
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.simulator import host
 from cupyops.simulator.library import DECLINED, INTRINSICS
@@ -107,11 +108,11 @@ def test_a_header_or_an_instruction_is_missing_in_the_documentation() -> None:
 
 
 def test_a_header_is_there_and_not_in_the_table() -> None:
-    folder = Path(cupyops.simulator.build.HERE) / "include"
+    folder = Path(build.HERE) / "include"
     there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     internal = {"cuda/scope.h"}
     twins = {row.twin for row in HEADERS if row.twin not in (None, SAME, PARTS)}
-    in_cuda = {p.name for p in (Path(cupyops.simulator.build.HERE) / "cuda").iterdir()}
+    in_cuda = {p.name for p in (Path(build.HERE) / "cuda").iterdir()}
     assert there - internal == twins - in_cuda
 
 
@@ -140,3 +141,12 @@ def test_a_header_of_cuda_13_finds_its_names_and_a_text_does_not(
         assert y[0] == 9
         with pytest.raises(CompileError, match="double4_32a"):
             Kernel(text.replace("BODY", "double4_32a a;"), "k", Threads())[1](y)
+
+
+def test_the_standard_librarys_noinline_compiles_beside_cudas(tmp_path: Path) -> None:
+    """GCC's shared pointers have this attribute. GCC 13 includes them in headers that texts may include."""
+    (tmp_path / "pointers.h").write_text("__attribute__((__noinline__)) inline int two() { return 2; }\n")
+    lines = ['#include "device.h"', *as_library(['"pointers.h"']), "__device__ __noinline__ int one() { return 1; }\n"]
+    (tmp_path / "text.cpp").write_text("\n".join(lines), encoding="utf-8")
+    paths = [f"-I{build.HERE / folder}" for folder in ("cuda", "runtime", "include")]
+    build.run(host.compiler(), [*build._COMMON, *paths, "-c", "text.cpp", "-o", "text.o"], tmp_path)

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cupyops import Kernel, Threads
 from cupyops.torch import Operator
-from cupyops.torch.core.dispatch import dispatch_modes, transforms_active
+from cupyops.torch.core.dispatch import dispatch_modes, is_compiling, transforms_active
 
 TEXT = r"""
 // y = x + factor·x·w, so grad_x = grad_y·(1 + factor·w) and grad_w = grad_y·factor·x
@@ -255,19 +255,24 @@ def tied_to_a_size(x: Tensor, w: Tensor, factor: float) -> Tensor:
     return body(x, w, factor)
 
 
-def upside_down(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    """No elementwise operator: each row goes with another one."""
-    return body(x, w.flip(0), factor)
+def _next_rows(w: Tensor) -> Tensor:
+    # DTensor of PyTorch 2.11 has no strategy for flip and roll.
+    return torch.cat((w[1:], w[:1]))
 
 
-def reference_upside_down(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    return reference(x, w.flip(0), factor)
+def a_row_further(x: Tensor, w: Tensor, factor: float) -> Tensor:
+    """No elementwise operator: each row goes with the next one."""
+    return body(x, _next_rows(w), factor)
 
 
-def gradient_upside_down(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
+def reference_a_row_further(x: Tensor, w: Tensor, factor: float) -> Tensor:
+    return reference(x, _next_rows(w), factor)
+
+
+def gradient_a_row_further(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
     x, w = ctx.saved_tensors
-    grad_x, grad_w = gradient(grad_y, x, w.flip(0), ctx.factor)
-    return grad_x, grad_w.flip(0)
+    grad_x, grad_w = gradient(grad_y, x, _next_rows(w), ctx.factor)
+    return grad_x, torch.cat((grad_w[-1:], grad_w[:-1]))
 
 
 def in_autocast(x: Tensor, w: Tensor, factor: float) -> Tensor:
@@ -311,7 +316,7 @@ def launched_in_backward(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
 
 def launched_as_it_comes(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
     """By itself where nothing traces or differentiates it, on what may be a view with the negative bit."""
-    watched = torch.compiler.is_compiling() or transforms_active() or dispatch_modes()
+    watched = is_compiling() or transforms_active() or dispatch_modes()
     if watched or torch.is_grad_enabled():
         return gradient(grad_y, *ctx.saved_tensors, ctx.factor)
     return backward_body(grad_y, *ctx.saved_tensors, ctx.factor)
@@ -325,7 +330,7 @@ def all_or_nothing(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
 
 def otherwise_when_compiled(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
     grad_x, grad_w = gradient(grad_y, *ctx.saved_tensors, ctx.factor)
-    return (grad_x * 1.5 if torch.compiler.is_compiling() else grad_x), grad_w
+    return (grad_x * 1.5 if is_compiling() else grad_x), grad_w
 
 
 class DifferentiatedAgain(torch.autograd.Function):

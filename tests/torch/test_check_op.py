@@ -177,7 +177,7 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     "says that it is elementwise": (
         "vmap",
         lambda: Mix(
-            body=faulty.upside_down, reference=faulty.reference_upside_down, backward=faulty.gradient_upside_down
+            body=faulty.a_row_further, reference=faulty.reference_a_row_further, backward=faulty.gradient_a_row_further
         ),
         "batched, number 0: output.* Declare `elementwise=True` only where",
     ),
@@ -224,9 +224,9 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     "says that its rows are apart": (
         "sharding",
         lambda: Mix(
-            body=faulty.upside_down,
-            reference=faulty.reference_upside_down,
-            backward=faulty.gradient_upside_down,
+            body=faulty.a_row_further,
+            reference=faulty.reference_a_row_further,
+            backward=faulty.gradient_a_row_further,
             elementwise=False,
             sharding="elementwise",
         ),

@@ -207,5 +207,9 @@ def test_check_op_finds_an_operator_that_is_not_called_in_parts(monkeypatch: pyt
     monkeypatch.setattr(core, "selective", lambda: False)
     with pytest.raises(
         CheckFailed, match="a selective checkpoint calls cupyops_test.in_parts.default and not its parts"
-    ):
+    ) as raised:
         check_op(op, (torch.randn(3, 4),), **options)
+    x = torch.randn(3, requires_grad=True)
+    x.sin().sum().backward()  # not of a checkpoint that the check has begun
+    torch.testing.assert_close(x.grad, x.detach().cos())
+    assert raised.value is not None

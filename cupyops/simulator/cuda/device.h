@@ -23,7 +23,6 @@
 #define __constant__
 #define __managed__
 #define __forceinline__ inline
-#define __noinline__ __attribute__((noinline))
 #define __restrict __restrict__
 #define __grid_constant__
 #define __launch_bounds__(...)

@@ -1,4 +1,4 @@
-// Undefines the macros of text_only.h before a CUDA header is included.
+// Undefines the macros of text_only.h before a header of CUDA or of the C++ library is included.
 #undef __CUDA_ARCH__
 #undef __CUDACC_RTC__
 #undef __CUDACC__
@@ -11,6 +11,8 @@
 #undef __asm
 #undef memcpy
 #undef memset
+// GCC's <memory> writes __attribute__((__noinline__)), and GCC 13 includes it in other headers.
+#undef __noinline__
 // CUDA 13's headers have these macros around deprecated types, and these names of four doubles.
 #define __NV_SILENCE_DEPRECATION_BEGIN
 #define __NV_SILENCE_DEPRECATION_END

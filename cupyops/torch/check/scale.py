@@ -245,21 +245,38 @@ def checkpointing(subject: Subject) -> str:
 
     for decided in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.MUST_RECOMPUTE):
         kept: list[Any] = []
+        failed: list[Exception] = []
 
-        def region(*given: Any, kept: list[Any] = kept) -> Any:
+        def region(*given: Any, kept: list[Any] = kept, failed: list[Exception] = failed) -> Any:
             full = [x * 1 if i in changed else x for i, x in enumerate(given)]
+            is_recompute = bool(kept)
             kept.extend(weakref.ref(full[i]) for i in changed)
-            return tuple(subject.call(full))
+            try:
+                return tuple(subject.call(full))
+            except Exception as error:
+                if is_recompute:
+                    raise
+                failed.append(error)
+                return ()
 
         choose = partial(policy, decided)
 
-        def function(*given: Any, region: Any = region, kept: list[Any] = kept, choose: Any = choose) -> Any:
+        def function(
+            *given: Any,
+            region: Any = region,
+            kept: list[Any] = kept,
+            failed: list[Exception] = failed,
+            choose: Any = choose,
+        ) -> Any:
             outputs = checkpoint(
                 region,
                 *given,
                 use_reentrant=False,
                 context_fn=lambda: create_selective_checkpoint_contexts(choose),
             )
+            # In PyTorch 2.11, a forward that raises leaves the checkpoint in force for all tensors that are made later.
+            if failed:
+                raise failed[0]
             if alive := [subject.schema[i].name for i, x in zip(changed, kept, strict=True) if x() is not None]:
                 raise Fault(f"{dtype}: after the forward under checkpoint, `{'`, `'.join(alive)}` is still in memory")
             return outputs

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
@@ -40,17 +41,24 @@ __all__ = [
     "write_call",
 ]
 
-is_compiling = torch.compiler.is_compiling
 transforms_active = torch._C._are_functorch_transforms_active
 dispatch_modes = torch._C._len_torch_dispatch_stack
 grad_enabled = torch.is_grad_enabled
-# Dynamo traces this function as True. A call takes a third of the time of is_compiling, which also returns True during an
-# export; an exported tensor is no plain tensor.
+# Dynamo traces this function as True. A call takes a third of the time of torch.compiler.is_compiling, which also returns
+# True during an export; an exported tensor is no plain tensor.
 is_traced = torch.compiler.is_dynamo_compiling
 
 # Autocast converts these dtypes.
 _CONVERTED = frozenset(d for d in DTYPE_NAMES if d.is_floating_point and d is not torch.float64)
 _einsum = torch._C._VariableFunctions.einsum  # type: ignore[attr-defined]
+
+
+def is_compiling() -> bool:
+    """Returns whether Dynamo, AOTAutograd or an export traces a graph.
+
+    In PyTorch 2.11, ``torch.compiler.is_compiling`` returns False while AOTAutograd traces the backward.
+    """
+    return torch.compiler.is_compiling() or TracingContext.try_get() is not None
 
 
 def rows_of_traced(x: Any) -> Tensor | None:

@@ -46,6 +46,7 @@ from cupyops.torch.compiled.lowering import prepare
 from cupyops.torch.compiled.rules import Rule, decomposes, rule_of
 from cupyops.torch.scale import sharding as scale
 from cupyops.torch.scale.declared import Scale
+from cupyops.torch.scale.distributed import correct_dtypes
 
 from .checkpoints import checkpointed, selective
 from .declared import declared, recorded
@@ -361,6 +362,8 @@ class Operator:
             return self._by_transforms(args)
         are_plain = PLAIN_TENSORS.issuperset(map(type, tensors))
         if dispatch_modes() or not are_plain:
+            if not are_plain:
+                correct_dtypes(tensors)
             taken = self._checkpointed if are_plain or self.parts else None  # subclasses of Tensor need autograd's keys
             if taken is None or self._withdrawn or not selective():
                 return self._registered(args)

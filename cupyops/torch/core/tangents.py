@@ -139,6 +139,11 @@ class Tangents:
                 ctx.primals = [None if isinstance(x, Tensor) else (x,) for x in inputs], len(results)
 
         def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+            if not hasattr(
+                ctx, "primals"
+            ):  # a compiler calls torch.ops on tensors with tangents that Python cannot see
+                name = self._schema.name
+                raise RuntimeError(f"torch.ops has no forward-mode derivative of {name}: call the operator itself")
             others, count = ctx.primals
             saved = iter(ctx.saved_tensors)
             primals = [next(saved) if other is None else other[0] for other in others]

@@ -194,7 +194,8 @@ def _register(device: str) -> None:
                 if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
                     continue  # this build of PyTorch computes the operator by other operators, which autograd records
                 own = partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
-                library.impl(name, _for_many(device, make(own), own), key)
+                # In PyTorch 2.11, an override of an override is an error otherwise.
+                library.impl(name, _for_many(device, make(own), own), key, allow_override=True)
                 _registered[device].append(torch.library.get_kernel(f"aten::{name}", key))
     except BaseException:
         library._destroy()

@@ -6,8 +6,9 @@ program has not imported.
 """
 
 import contextlib
+import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -15,7 +16,7 @@ import torch
 
 from .sharding import Place, Rule
 
-__all__ = ["forget", "prepare", "with_whole_rows", "zeros_as_dtensors"]
+__all__ = ["correct_dtypes", "forget", "prepare", "with_whole_rows", "zeros_as_dtensors"]
 
 _MODULE = "torch.distributed.tensor"
 # The operators whose strategies are registered, and their names. A name that is declared again is another operator.
@@ -52,6 +53,22 @@ def forget(name: str) -> None:
 
             _clear_sharding_prop_cache()
         _NAMES.discard(name)
+
+
+def correct_dtypes(tensors: Iterable[torch.Tensor]) -> None:
+    """Gives the specification of each DTensor the dtype of the DTensor.
+
+    In PyTorch 2.11, a parameter that both tensor parallelism and FSDP shard has another dtype than its specification,
+    if FSDP has a ``MixedPrecisionPolicy``. DTensor calls an operator's fake kernel with the dtypes of specifications,
+    and the fake kernel would refuse a weight in float32 beside x in bfloat16.
+    """
+    module: Any = sys.modules.get(_MODULE)
+    if module is None:
+        return
+    for x in tensors:
+        spec: Any = x._spec if isinstance(x, module.DTensor) else None
+        if spec is not None and spec.tensor_meta is not None and spec.tensor_meta.dtype != x.dtype:
+            x._spec = dataclasses.replace(spec, tensor_meta=spec.tensor_meta._replace(dtype=x.dtype))  # type: ignore[attr-defined]
 
 
 def with_whole_rows(x: torch.Tensor) -> torch.Tensor:
