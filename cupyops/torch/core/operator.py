@@ -77,6 +77,7 @@ from .implementations import (
     with_care,
     without_tangents,
 )
+from .repeated import repeated
 from .results import held_to_schema
 from .tangents import Tangents, options_of_jvp, with_tangents
 from .tensors import PLAIN_TENSORS, NoStorageError, is_batched, symbolic_call
@@ -245,17 +246,19 @@ class Operator:
         self._with_derivatives = self._plain
         self._bodies = calls.declare(self.qualified_name, self.body, on_cpu(self.body, self._plain), repeats=repeats)
         self._held = held_to_schema(self.body, parsed)
+        # The body for plain tensors on a GPU.
+        self.eager = repeated(parsed, self.body) if repeats else self.body
         self._apply: Callable[..., Any]
         if gradient is None:
             self._apply = self._refuse
         elif self.backward is not None and not self.backward._autocast:
-            scope = {"body_": self.body, "gradient_": self.backward.body, "call_": self.backward.call}
+            scope = {"body_": self.eager, "gradient_": self.backward.eager, "call_": self.backward.call}
             once(scope, "body_", self._held)
             once(scope, "gradient_", self.backward._held)
             scope["plain_"] = in_plain_backward
             self._apply = function_of(self.name, *recorded(parsed, arguments, wrt or (), self.backward._shared, scope))
         else:
-            self._apply = fast_function(self.name, self.body, *gradient, recording, first=self._held)
+            self._apply = fast_function(self.name, self.eager, *gradient, recording, first=self._held)
         casts = self._autocast.get("cuda")
         if record is not None:
             text = casts_source(self.name, parsed.tensors, parsed.others, casts)
@@ -279,7 +282,7 @@ class Operator:
         self.parts = parts
         late = record is not None
         text = call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=late)
-        called = {"body": self.body, "apply": self._apply, "dispatch": self._dispatch}
+        called = {"body": self.eager, "apply": self._apply, "dispatch": self._dispatch}
         self.call: Callable[..., Any] = write_call(text, called, first=self._held)
         _DECLARED[self.qualified_name] = self
 
