@@ -95,9 +95,15 @@ class _Dispatched(TorchDispatchMode):
         super().__init__()
         self.operators: list[Any] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operators.append(func.overloadpacket)
-        return func(*args, **(kwargs or {}))
+
+def _list(self: _Dispatched, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    self.operators.append(func.overloadpacket)
+    return func(*args, **(kwargs or {}))
+
+
+# PyTorch wraps a method that a class body defines, and the wrapper imports Dynamo: seconds, in a program without
+# torch.compile.
+_Dispatched.__torch_dispatch__ = _list  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

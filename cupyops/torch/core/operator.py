@@ -134,8 +134,8 @@ class Operator:
             ``cupyops.simulate()`` always keep the operator.
         repeats: whether the steps of the body, and of a backward that is declared as a function, depend on the shapes,
             strides, dtypes and numbers of the arguments alone. The steps are allocations, launches and calls of
-            PyTorch's functions. In a compiled graph with fixed shapes, the body then runs once, and later calls repeat
-            its steps. Must be False for a body that draws random numbers in Python, for instance.
+            PyTorch's functions. Later calls then repeat the steps of one call, in compiled graphs with fixed shapes and
+            in eager mode. Must be False for a body that draws random numbers in Python, for instance.
         sharding: along which dimensions the operator can be split, for DTensor and jagged nested tensors.
             ``"elementwise"``: along every dimension; the default if ``elementwise`` is True. ``"rows"``: along every
             dimension except the last. Or a rule (:mod:`cupyops.torch.scale.sharding`). A backward that is declared as a

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from cupyops.codegen import write
+from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.compiled.repeats import Site
 
 from .gradients import Schema
@@ -19,8 +20,8 @@ from .gradients import Schema
 __all__ = ["repeated"]
 
 AFTER = 32  # calls of the same shapes before a record is made
-MOST = 128  # records of an operator; each holds a generated function
-_MOST_COUNTED = 4096
+MOST = 512  # records of an operator; each holds a generated function
+_MOST_COUNTED = 4096  # keys of an operator whose calls are counted
 
 
 def repeated(schema: Schema, body: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,16 +54,16 @@ def repeated(schema: Schema, body: Callable[..., Any]) -> Callable[..., Any]:
         "    except Exception:",  # the body raises the proper error
         f"        return body({arguments})",
         "    if steps is None:",
-        f"        return later(key, {arguments})",
+        f"        return first(key, {arguments})",
         f"    return steps({arguments})",
     ]
     scope = {
         "body": body,
         "current_device": current,
         "repeats": found.repeats,
-        "later": found.later,
+        "first": found.first,
     }
-    return write(f"repeated {schema.name}", schema.name, lines, scope)
+    return inlined_only(write(f"repeated {schema.name}", schema.name, lines, scope))
 
 
 def _key(name: str, schema: Schema) -> list[str]:
@@ -83,24 +84,43 @@ def _key(name: str, schema: Schema) -> list[str]:
 
 
 class _Repeated:
-    """The records of a body.
+    """What a generated function calls in place of a body.
 
     Attributes:
-        repeats: functions by key: repeated steps, or the body if its steps cannot be repeated.
-        counts: calls without a record, by key.
+        repeats: functions by key: repeated steps; the body, if its steps cannot be repeated; or a :class:`_Count`.
+        records: the number of functions in ``repeats`` that are no :class:`_Count`.
     """
 
     def __init__(self, name: str, body: Callable[..., Any], current: Callable[[], int]) -> None:
         self.name, self.body, self.current = name, body, current
         self.repeats: dict[Any, Callable[..., Any]] = {}
-        self.counts: dict[Any, int] = {}
+        self.records = 0
 
-    def later(self, key: Any, *args: Any) -> Any:
-        """Calls the body, and records its steps if it is often called with this key."""
-        calls = self.counts[key] = self.counts.get(key, 0) + 1
-        if len(self.counts) > _MOST_COUNTED:
-            self.counts.clear()
-        first = next(x for x in args if x is not None)
-        if calls < AFTER or len(self.repeats) >= MOST or first.get_device() != self.current():
-            return self.body(*args)
-        return Site(self.name, self.body, self.repeats, key, eager=True).begin(*args)
+    def first(self, key: Any, *args: Any) -> Any:
+        """Calls the body for a key that is not in ``repeats``, and begins to count the calls."""
+        if len(self.repeats) >= _MOST_COUNTED:
+            for other, found in list(self.repeats.items()):
+                if type(found) is _Count:
+                    self.repeats.pop(other, None)
+        self.repeats[key] = _Count(self, key)
+        return self.body(*args)
+
+
+class _Count:
+    """Calls the body, and records its steps in the call of number :data:`AFTER`."""
+
+    __slots__ = ("calls", "key", "of")
+
+    def __init__(self, of: _Repeated, key: Any) -> None:
+        self.of, self.key, self.calls = of, key, 1
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        of = self.of
+        if self.calls < AFTER or of.records >= MOST:
+            return of.body(*args)
+        if next(x for x in args if x is not None).get_device() != of.current():
+            return of.body(*args)
+        found = Site(of.name, of.body, of.repeats, self.key, eager=True).begin(*args)
+        of.records += of.repeats.get(self.key) is not self
+        return found
