@@ -50,6 +50,8 @@ def main() -> int:
                 "steps": [f.__name__ for f in steps(operator).values()],
             }
 
+    found["Dynamo"] = "torch._dynamo" in sys.modules
+
     # Gradients of the modules, whose forward and backward both repeat.
     found["modules"] = {}
     for make in (bridge.LayerNorm, bridge.RMSNorm, lambda n: bridge.GELU()):

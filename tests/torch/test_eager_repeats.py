@@ -37,6 +37,11 @@ def test_repeated_steps_are_those_of_the_body(seen: Any) -> None:
         assert found == {"same": True, "results": True, "steps": ["repeat"]}, name
 
 
+def test_a_record_does_not_import_dynamo(seen: Any) -> None:
+    """The import takes seconds."""
+    assert seen["Dynamo"] is False
+
+
 def test_forward_and_backward_of_modules_launch_the_same_in_each_call(seen: Any) -> None:
     assert seen["modules"] == {"LayerNorm": True, "RMSNorm": True, "GELU": True}
 

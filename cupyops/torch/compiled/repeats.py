@@ -103,7 +103,7 @@ def _list(self: _Dispatched, func: Any, types: Any, args: Any = (), kwargs: Any 
 
 # PyTorch wraps a method that a class body defines, and the wrapper imports Dynamo: seconds, in a program without
 # torch.compile.
-_Dispatched.__torch_dispatch__ = _list  # type: ignore[method-assign]
+_Dispatched.__torch_dispatch__ = _list  # type: ignore[assignment,method-assign]
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ class Operator:
         self._bodies = calls.declare(self.qualified_name, self.body, on_cpu(self.body, self._plain), repeats=repeats)
         self._held = held_to_schema(self.body, parsed)
         # The body for plain tensors on a GPU.
-        self.eager = repeated(parsed, self.body) if repeats else self.body
+        self.eager: Callable[..., Any] = repeated(parsed, self.body) if repeats else self.body
         self._apply: Callable[..., Any]
         if gradient is None:
             self._apply = self._refuse
