@@ -3,10 +3,13 @@
 Debug mode registers a guard, so that the module :mod:`cupyops.launch.kernel` need not import debug mode.
 """
 
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from cupyops.sharing import held_across_fork
 
 __all__ = [
     "KERNELS",
@@ -23,6 +26,7 @@ __all__ = [
 KERNELS: "weakref.WeakSet[Any]" = weakref.WeakSet()
 # Weak references to the objects that repeat launches of kernels without calling the kernels.
 _REPEATED: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_CHANGING = held_across_fork(threading.Lock())  # held while _REPEATED changes or is copied
 
 
 def all_kernels() -> list[Any]:
@@ -58,13 +62,16 @@ def guard() -> Guard | None:
 
 def on_close(repeated: Any) -> None:
     """Has :func:`close_generated_launches` call ``repeated.close_generated_launch()``, as long as the object lives."""
-    _REPEATED.add(repeated)
+    with _CHANGING:
+        _REPEATED.add(repeated)
 
 
 def close_generated_launches() -> None:
     """Sends the next call of every kernel through the checked launch, which consults guards and records launches."""
     close_generated_kernels()
-    for repeated in list(_REPEATED):
+    with _CHANGING:
+        found = list(_REPEATED)
+    for repeated in found:
         repeated.close_generated_launch()
 
 

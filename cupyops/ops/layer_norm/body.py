@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -123,7 +123,6 @@ class Call:
         aside: in a forward, the shape of the statistics; in a backward, the shape of the blocks' partial sums of the
             gradients of weight and bias.
         launches: the launches in order.
-        gradients: in a forward, the configurations of its backward, by what the backward computes (:func:`backward_of`).
     """
 
     library: ArrayLibrary
@@ -132,7 +131,6 @@ class Call:
     other: str
     aside: tuple[int, ...] = ()
     launches: Sequence[Launch] = ()
-    gradients: dict[tuple[bool, ...], "Call"] = field(default_factory=dict)
 
 
 def add_forward(
@@ -232,25 +230,6 @@ def backward(
     """
     call = _backward(grad_y, x, stats, weight, grad_sum, tuple(normalized_shape), wants)
     return _run_backward(call, grad_y, x, stats, weight, grad_sum, normalized_shape, wants)
-
-
-def backward_of(
-    call: Call, grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Shape, *wants: bool
-) -> tuple[Any, Any, Any]:
-    """Returns what :func:`backward` returns, without checks.
-
-    The configuration of the forward and ``wants`` decide the configuration of the backward, if the gradients have the
-    shapes and dtypes of the results. Autograd ensures that they do.
-
-    Args:
-        call: the configuration of the forward.
-        grad_y, x, stats, weight, grad_sum, normalized_shape, wants: as for :func:`backward`.
-    """
-    key = (*wants, grad_sum is None)
-    found = call.gradients.get(key)
-    if found is None:
-        found = call.gradients[key] = _backward(grad_y, x, stats, weight, grad_sum, tuple(normalized_shape), wants)
-    return _run_backward(found, grad_y, x, stats, weight, grad_sum, normalized_shape, wants)
 
 
 def _run_backward(

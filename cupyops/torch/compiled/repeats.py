@@ -1,4 +1,5 @@
-"""Repeats the steps of a body, for a call whose shapes, strides and numbers are constants of a compiled graph.
+"""Repeats the steps of a body, for a call whose shapes, strides and numbers are constants of a compiled graph, or are
+those of an earlier call in eager mode (:mod:`cupyops.torch.core.repeated`).
 
 A body checks its arguments, chooses kernels and allocates the results. In a graph with fixed shapes the outcome of this
 work is the same in every call. The first call therefore runs the body and records its steps: allocations, launches, and
@@ -32,26 +33,42 @@ _ALLOCATIONS = frozenset(
 )
 # The operators that return a value of a tensor to the host.
 _READS = frozenset(getattr(torch.ops.aten, name) for name in ("_local_scalar_dense", "is_nonzero", "equal"))
+# Matrix products. Whether a body calls them may depend on TF32.
+_PRODUCTS = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "matmul", "einsum")
+)
 
 
 class Site:
-    """One call of an operator in generated code.
+    """One call of an operator in generated code, or all calls in eager mode with one key.
 
     Args:
         name: the operator's qualified name.
         body: the operator's body.
         scope, variable: where the generated code looks its function up (:func:`.calls.direct`).
+        eager: the calls are eager, and nothing guards PyTorch's settings. A body that calls a matrix product is not
+            repeated, since a program can switch TF32 between two calls. Steps with other functions of PyTorch are
+            repeated under the same state of autocast.
     """
 
-    def __init__(self, name: str, body: Callable[..., Any], scope: dict[str, Any], variable: str) -> None:
-        self.name, self.body, self.scope, self.variable = name, body, scope, variable
+    def __init__(
+        self,
+        name: str,
+        body: Callable[..., Any],
+        scope: dict[Any, Any],
+        variable: Any,
+        *,
+        eager: bool = False,
+    ) -> None:
+        self.name, self.body, self.scope, self.variable, self.eager = name, body, scope, variable, eager
 
     def begin(self, *args: Any) -> Any:
         """Calls the body and records its launches. Later calls repeat the launches, or call the body if the record
         cannot be repeated."""
         if hooks.guard() is not None or recording.recording() or watch.active():
             return self.body(*args)  # debug mode, recordings and edits need the checked launch in every call
-        record = _Record()
+        record = _Record(_READS | _PRODUCTS if self.eager else _READS)
         with recording.watched(record.steps), record.dispatched, record:
             found = self.body(*args)
         # An operator that no function has called, torch.ops.aten.add_ for instance, is not among the steps.
@@ -78,9 +95,15 @@ class _Dispatched(TorchDispatchMode):
         super().__init__()
         self.operators: list[Any] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operators.append(func.overloadpacket)
-        return func(*args, **(kwargs or {}))
+
+def _list(self: _Dispatched, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    self.operators.append(func.overloadpacket)
+    return func(*args, **(kwargs or {}))
+
+
+# PyTorch wraps a method that a class body defines, and the wrapper imports Dynamo: seconds, in a program without
+# torch.compile.
+_Dispatched.__torch_dispatch__ = _list  # type: ignore[assignment,method-assign]
 
 
 @dataclass(frozen=True)
@@ -106,11 +129,13 @@ class _Record(TorchFunctionMode):
     Attributes:
         steps: the calls and launches, in order. They keep all tensors of the body alive.
         dispatched: the operators that PyTorch's dispatcher has run outside the calls.
-        refused: whether the body read a value of a tensor, on which its further steps may depend.
+        refused: whether the body called one of the refused operators: it read a value of a tensor, for instance, on
+            which its further steps may depend.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refused: frozenset[Any]) -> None:
         super().__init__()
+        self._refused = refused
         self.steps: list[Any] = []
         self.dispatched = _Dispatched()
         self.refused = False
@@ -122,7 +147,7 @@ class _Record(TorchFunctionMode):
         inside = operators[before:]
         del operators[before:]
         if inside:  # a function that runs no operator reads a property, such as the shape
-            self.refused |= not _READS.isdisjoint(inside)
+            self.refused |= not self._refused.isdisjoint(inside)
             allocates = isinstance(found, Tensor) and _ALLOCATIONS.issuperset(inside)
             self.steps.append(_Call(func, args, kwargs or {}, found, allocates))
         return found
@@ -152,8 +177,14 @@ def _written(site: Site, args: Sequence[Any], found: Any, record: _Record) -> Ca
     except _NotRepeated:
         return None
     arguments = ", ".join(f"a{i}" for i in range(len(args)))
+    guards: list[str] = []
+    if site.eager and lines.calls:
+        lines.scope["is_autocast_enabled"] = torch.is_autocast_enabled
+        state = torch.is_autocast_enabled("cuda")
+        guards = [f"    if is_autocast_enabled('cuda') is not {state}:", f"        return body({arguments})"]
     text = [
         f"def repeat({arguments}):",
+        *guards,
         "    try:",
         *(f"        {line}" for line in lines.lines),
         f"        return {returned if isinstance(found, Tensor) else f'({returned},)'}",
@@ -174,6 +205,7 @@ class _Lines:
     Attributes:
         lines: the text.
         names: the expression of each tensor, by the tensor's identity.
+        calls: whether the text calls a function of PyTorch that does more than allocate.
     """
 
     def __init__(self, device: int, scope: dict[str, Any]) -> None:
@@ -181,6 +213,7 @@ class _Lines:
         self.scope = {**scope, "stream": torch._C._cuda_getCurrentRawStream, "empty": _empty(device)}
         self.lines: list[str] = []
         self.names: dict[int, str] = {}
+        self.calls = False
 
     def constant(self, value: Any) -> str:
         """Returns the name of a constant."""
@@ -209,6 +242,7 @@ class _Lines:
         if step.allocates and found.get_device() == self.device:
             self.lines.append(f"{name} = empty({tuple(found.shape)}, {found.stride()}, {self.constant(found.dtype)})")
         else:
+            self.calls = True
             given = [*map(self.value, step.args), *(f"{k}={self.value(v)}" for k, v in step.kwargs.items())]
             self.lines.append(f"{name} = {self.constant(step.function)}({', '.join(given)})")
         if isinstance(found, Tensor):

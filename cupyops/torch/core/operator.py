@@ -78,6 +78,7 @@ from .implementations import (
     with_care,
     without_tangents,
 )
+from .repeated import repeated
 from .results import held_to_schema
 from .tangents import Tangents, options_of_jvp, with_tangents
 from .tensors import PLAIN_TENSORS, NoStorageError, is_batched, symbolic_call
@@ -134,8 +135,8 @@ class Operator:
             ``cupyops.simulate()`` always keep the operator.
         repeats: whether the steps of the body, and of a backward that is declared as a function, depend on the shapes,
             strides, dtypes and numbers of the arguments alone. The steps are allocations, launches and calls of
-            PyTorch's functions. In a compiled graph with fixed shapes, the body then runs once, and later calls repeat
-            its steps. Must be False for a body that draws random numbers in Python, for instance.
+            PyTorch's functions. Later calls then repeat the steps of one call, in compiled graphs with fixed shapes and
+            in eager mode. Must be False for a body that draws random numbers in Python, for instance.
         sharding: along which dimensions the operator can be split, for DTensor and jagged nested tensors.
             ``"elementwise"``: along every dimension; the default if ``elementwise`` is True. ``"rows"``: along every
             dimension except the last. Or a rule (:mod:`cupyops.torch.scale.sharding`). A backward that is declared as a
@@ -246,17 +247,19 @@ class Operator:
         self._with_derivatives = self._plain
         self._bodies = calls.declare(self.qualified_name, self.body, on_cpu(self.body, self._plain), repeats=repeats)
         self._held = held_to_schema(self.body, parsed)
+        # The body for plain tensors on a GPU.
+        self.eager: Callable[..., Any] = repeated(parsed, self.body) if repeats else self.body
         self._apply: Callable[..., Any]
         if gradient is None:
             self._apply = self._refuse
         elif self.backward is not None and not self.backward._autocast:
-            scope = {"body_": self.body, "gradient_": self.backward.body, "call_": self.backward.call}
+            scope = {"body_": self.eager, "gradient_": self.backward.eager, "call_": self.backward.call}
             once(scope, "body_", self._held)
             once(scope, "gradient_", self.backward._held)
             scope["plain_"] = in_plain_backward
             self._apply = function_of(self.name, *recorded(parsed, arguments, wrt or (), self.backward._shared, scope))
         else:
-            self._apply = fast_function(self.name, self.body, *gradient, recording, first=self._held)
+            self._apply = fast_function(self.name, self.eager, *gradient, recording, first=self._held)
         casts = self._autocast.get("cuda")
         if record is not None:
             text = casts_source(self.name, parsed.tensors, parsed.others, casts)
@@ -280,7 +283,7 @@ class Operator:
         self.parts = parts
         late = record is not None
         text = call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=late)
-        called = {"body": self.body, "apply": self._apply, "dispatch": self._dispatch}
+        called = {"body": self.eager, "apply": self._apply, "dispatch": self._dispatch}
         self.call: Callable[..., Any] = write_call(text, called, first=self._held)
         _DECLARED[self.qualified_name] = self
 

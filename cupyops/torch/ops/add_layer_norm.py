@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from cupyops.ops.checks import check_shapes
 from cupyops.ops.layer_norm.body import add_forward as add_layer_norm_body
-from cupyops.ops.layer_norm.body import forward_call, run_forward
 from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import symbolic_call, weight_and_bias
@@ -56,7 +55,7 @@ class AddLayerNormFunction(torch.autograd.Function):
         _, s, stats = output
         ctx.mark_non_differentiable(stats)
         ctx.save_for_backward(s, weight, stats)
-        ctx.kept = None, normalized_shape, eps, None if bias is None else bias.dtype
+        ctx.kept = False, normalized_shape, eps, None if bias is None else bias.dtype
         ctx.dtypes = x.dtype, residual.dtype
 
     @staticmethod
@@ -74,11 +73,10 @@ class AddLayerNormFunction(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Returns y and s of plain tensors, and saves the statistics without returning them."""
         normalized_shape, eps, dtype = others
-        call = forward_call(x, residual, weight, bias, tuple(normalized_shape), dtype)
-        y, s, stats = run_forward(call, x, residual, weight, bias, eps)
+        y, s, stats = _add_layer_norm.eager(x, residual, weight, bias, normalized_shape, eps, dtype)
         ctx.materialize_grads = False
         ctx.to_save = s, weight, stats
-        ctx.kept = call, normalized_shape, eps, None if bias is None else bias.dtype
+        ctx.kept = True, normalized_shape, eps, None if bias is None else bias.dtype
         ctx.dtypes = x.dtype, residual.dtype
         return y, s
 
@@ -115,7 +113,7 @@ _add_layer_norm = Operator(
 
 
 def _without_stats(*args: Any) -> tuple[Tensor, Tensor]:
-    y, s, _ = add_layer_norm_body(*args)
+    y, s, _ = _add_layer_norm.eager(*args)
     return y, s
 
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from cupyops.errors import expected
 from cupyops.ops.layer_norm.body import backward as layer_norm_backward_body
-from cupyops.ops.layer_norm.body import backward_of, forward_call, run_forward
 from cupyops.ops.layer_norm.body import forward as layer_norm_body
 from cupyops.ops.layer_norm.body import inference as layer_norm_inference_body
 from cupyops.ops.layer_norm.checks import as_shape
@@ -146,7 +145,7 @@ class LayerNormFunction(torch.autograd.Function):
         _, stats = output
         ctx.mark_non_differentiable(stats)
         ctx.save_for_backward(x, weight, stats)
-        ctx.kept = None, normalized_shape, eps, None if bias is None else bias.dtype
+        ctx.kept = False, normalized_shape, eps, None if bias is None else bias.dtype
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -158,12 +157,11 @@ class LayerNormFunction(torch.autograd.Function):
     ) -> Tensor:
         """Returns y of plain tensors, and saves the statistics without returning them."""
         normalized_shape, eps, dtype = others
-        call = forward_call(x, None, weight, bias, tuple(normalized_shape), dtype)
         y: Tensor
-        y, _, stats = run_forward(call, x, None, weight, bias, eps)
+        y, stats = _layer_norm.eager(x, weight, bias, normalized_shape, eps, dtype)
         ctx.materialize_grads = False
         ctx.to_save = x, weight, stats
-        ctx.kept = call, normalized_shape, eps, None if bias is None else bias.dtype
+        ctx.kept = True, normalized_shape, eps, None if bias is None else bias.dtype
         return y
 
     @staticmethod
@@ -176,9 +174,9 @@ class LayerNormFunction(torch.autograd.Function):
         return *found, None
 
 
-# The arguments of the backward of layer normalisation that are no tensors: the configuration of the forward (None
-# unless the Function ran on plain tensors), normalized_shape, eps, and the dtype of the bias.
-Kept = tuple[Any, Sequence[int], float, torch.dtype | None]
+# The arguments of the backward of layer normalisation that are no tensors: whether the Function ran on plain tensors,
+# normalized_shape, eps, and the dtype of the bias.
+Kept = tuple[bool, Sequence[int], float, torch.dtype | None]
 
 
 def layer_norm_gradients(
@@ -192,26 +190,15 @@ def layer_norm_gradients(
     weight: Tensor | None,
     grad_sum: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    call, normalized_shape, eps, bias_dtype = kept
+    plain, normalized_shape, eps, bias_dtype = kept
+    args = grad_y, s, stats, weight, grad_sum, normalized_shape, eps, want_s, want_weight, want_bias
     found = None
-    # A user can call a node of autograd on a gradient of another shape. The operator raises an error.
-    if (
-        call is not None
-        and in_plain_backward(grad_y)
-        and grad_y.shape == s.shape
-        and (grad_sum is None or (in_plain_backward(grad_sum) and grad_sum.shape == s.shape))
-    ):
+    if plain and in_plain_backward(grad_y) and (grad_sum is None or in_plain_backward(grad_sum)):
         try:
-            found = backward_of(
-                call, grad_y, s, stats, weight, grad_sum, normalized_shape, want_s, want_weight, want_bias
-            )
+            found = _layer_norm_backward.eager(*args)
         except NoStorageError:
             found = None
-    if found is None:
-        found = _layer_norm_backward.call(
-            grad_y, s, stats, weight, grad_sum, normalized_shape, eps, want_s, want_weight, want_bias
-        )
-    grad_s, grad_weight, grad_bias = found
+    grad_s, grad_weight, grad_bias = _layer_norm_backward.call(*args) if found is None else found
     return (
         grad_s if want_s else None,
         grad_weight if want_weight else None,
@@ -299,7 +286,7 @@ def _y_in_general(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 _y = _layer_norm.shown(
     *(1, LayerNormFunction.forward_of_y, LayerNormFunction.backward_of_y),
-    *(layer_norm_inference_body, _y_in_general),
+    *(_layer_norm_inference.eager, _y_in_general),
 )
 
 

@@ -141,7 +141,7 @@ def rms_norm(
         name, other = ("weight", weight) if isinstance(x, Tensor) else ("x", x)
         raise TypeError(expected("rms_norm", name, "be a Tensor", type(other).__name__))
     # The check takes a microsecond, and raises for none of the usual operands.
-    usual = len(shape) == 1 and shape[0] <= MOST_COLUMNS and x.shape[-1:] == shape
+    usual = len(shape) == 1 and shape[0] <= MOST_COLUMNS and x.dim() and x.size(-1) == shape[0]
     if not (usual and (weight is None or weight.shape == shape)):
         check_normalized_shape("rms_norm", x, shape, weight=weight)
     rows = x if len(shape) == 1 else x.flatten(-len(shape))

@@ -331,7 +331,7 @@ def body_of(
             call.kernel.launch_vouched(*given, *outs, *scalars, *call.sizes)
             if column:
                 outs = [
-                    y if y is None or out is None or out[2] != "column" else y.sum(0).to(out[1])
+                    y if y is None or out is None or out[2] != "column" else _summed(y, out[1])
                     for y, out in zip(outs, call.outs, strict=True)
                 ]
         if made == 1:
@@ -348,6 +348,13 @@ def _allocate(call: "_Call", out: tuple[Any, torch.dtype, str], like: Tensor) ->
         return (like.new_zeros if call.zeros else like.new_empty)(call.summed, dtype=call.wide)
     made: Tensor = _library.empty(shape, DTYPE_NAMES[dtype], like)
     return made
+
+
+def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns the sum of the blocks' sums."""
+    found = parts.sum(0)
+    # Repeated steps allocate faster than `to` does.
+    return found if found.dtype == dtype else torch.empty_like(found, dtype=dtype).copy_(found)
 
 
 _MOST_CALLS = 4096  # cached configurations of an operator
