@@ -10,29 +10,16 @@ An ``autograd.Function`` encloses the call. The registered operator's own Python
 from collections.abc import Callable
 from typing import Any
 
-import torch.utils.checkpoint
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+import torch
 
 from .dispatch import fast_function
 from .gradients import Gradient
 
-__all__ = ["checkpointed", "selective"]
-
-# A version of PyTorch without these private classes calls the registered operator.
-_MODES = tuple(
-    getattr(torch.utils.checkpoint, name)
-    for name in ("_CachingTorchDispatchMode", "_CachedTorchDispatchMode")
-    if hasattr(torch.utils.checkpoint, name)
-)
-
-
-def selective() -> bool:
-    """Returns whether the function of a selective checkpoint runs, in the forward or again in the backward."""
-    return any(isinstance(mode, _MODES) for mode in _get_current_dispatch_mode_stack())
+__all__ = ["checkpointed"]
 
 
 def checkpointed(
-    name: str, op: Any, parts: Callable[..., Any] | None, gradient: Gradient
+    name: str, op: Any, parts: Callable[..., Any] | None, gradient: Gradient, by_parts: bool = False
 ) -> Callable[[tuple[Any, ...], bool], Any]:
     """Returns the call of an operator under selective checkpointing, ``call(args, recorded)``.
 
@@ -41,6 +28,7 @@ def checkpointed(
         op: the registered operator.
         parts: computes the operator's results by other differentiable operators; None to call ``op``.
         gradient: ``setup_context`` and ``backward`` of the operator, for the Function that encloses a recorded call.
+        by_parts: whether autograd records the parts, without the Function.
     """
 
     def whole(*args: Any) -> Any:
@@ -48,7 +36,7 @@ def checkpointed(
             return op(*args)
 
     function = parts or whole
-    apply = fast_function(f"{name}_checkpointed", function, *gradient)
+    apply = function if by_parts else fast_function(f"{name}_checkpointed", function, *gradient)
 
     def call(args: tuple[Any, ...], recorded: bool) -> Any:
         return apply(*args) if recorded else function(*args)

@@ -47,7 +47,7 @@ from cupyops.torch.compiled.rules import Rule, decomposes, rule_of
 from cupyops.torch.scale import sharding as scale
 from cupyops.torch.scale.declared import Scale
 
-from .checkpoints import checkpointed, selective
+from .checkpoints import checkpointed
 from .declared import declared, recorded
 from .dispatch import (
     call_source,
@@ -62,6 +62,7 @@ from .dispatch import (
     is_compiling,
     once,
     policies_of,
+    selective,
     transforms_active,
     write_call,
 )
@@ -178,6 +179,7 @@ class Operator:
         flops: Callable[..., int] | None = None,
         parts: Callable[..., Any] | None = None,
         _mend: str = "",
+        _by_parts: bool = False,
     ) -> None:
         self._autocast = policies_of(autocast)
         self._compiled = rule_of(compiled, elementwise, reference is not None)
@@ -275,7 +277,7 @@ class Operator:
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
         rest = self.name, self._registered, vmap, len(parsed.types), self._tangents
         self._transformed = None if gradient is None else transformable(gradient, *rest)
-        self._checkpointed = None if gradient is None else checkpointed(self.name, self.op, parts, gradient)
+        self._checkpointed = None if gradient is None else checkpointed(self.name, self.op, parts, gradient, _by_parts)
         self.parts = parts
         late = record is not None
         text = call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=late)
