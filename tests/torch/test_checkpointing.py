@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 import autograd_bridge as bridge
 from cupyops.torch import CheckFailed, Operator, check_op, optimize
+from cupyops.torch.core import checkpoints
 from cupyops.torch.core import operator as core
 from examples.gpt.model import build_model
 from tests.models.stand_ins import WIDTH, PreNorm
@@ -195,6 +196,37 @@ def test_autocast_copies_parameters_without_the_policy(entries: Counter[str]) ->
     assert found["aten::_to_copy"] == 2, "x, in the forward and in the backward"
 
 
+def test_the_general_dispatch_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = nn.Sequential(bridge.LayerNorm(WIDTH), bridge.LinearGELU(WIDTH, 8, bias=False), bridge.Linear(8, 3))
+    x = torch.randn(2, 3, WIDTH)
+    _, wanted = entered(modules, x, found=Counter(), autocast=False)
+    modules.zero_grad()
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("the conditions of the general dispatch")
+
+    monkeypatch.setattr(core, "cast_all", refuse)
+    with pytest.raises(AssertionError, match="general dispatch"):
+        modules(x)
+    contexts = partial(create_selective_checkpoint_contexts, Seen(PRODUCTS))
+    torch.testing.assert_close(checkpoint(modules, x, use_reentrant=False, context_fn=contexts), wanted[0])
+
+
+def test_an_argument_that_is_missing_has_the_error_of_other_calls() -> None:
+    x = torch.randn(2, WIDTH)
+    for given in ((x, None), (None, x)):
+        with create_selective_checkpoint_contexts(Seen(PRODUCTS))[0], pytest.raises(TypeError, match="be a Tensor"):
+            bridge.linear(*given)  # type: ignore[arg-type]
+
+
+def test_no_question_about_dtypes_enters_the_modes(entries: Counter[str]) -> None:
+    """A branch in bfloat16 is added to a stream in float32, and the fused norm asks for the dtype of the sum."""
+    entered(pre_norm(True), torch.randn(2, 8, WIDTH), found=entries, autocast=True)
+    entered(pre_norm(True), torch.randn(2, 8, WIDTH), found=entries, autocast=True)
+    assert entries["cupyops::add_layer_norm"] > 0
+    assert entries["aten::promote_types"] == 0
+
+
 @pytest.mark.parametrize("shape", [(6, WIDTH), (2, 3, WIDTH)])
 def test_a_saved_product_must_not_be_overwritten(shape: tuple[int, ...]) -> None:
     module = nn.Sequential(bridge.Linear(WIDTH, 8), nn.ReLU(inplace=True))
@@ -303,6 +335,7 @@ def test_check_op_finds_an_operator_that_is_not_called_in_parts(monkeypatch: pyt
     options = {"checks": "checkpointing", "backends": ["reference"]}
     check_op(op, (torch.randn(3, 4),), **options)
     monkeypatch.setattr(core, "selective", lambda: False)
+    monkeypatch.setattr(checkpoints, "alone", lambda: False)
     with pytest.raises(
         CheckFailed, match="a selective checkpoint calls cupyops_test.in_parts.default and not its parts"
     ):

@@ -174,7 +174,7 @@ def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies
     if not dtypes:
         return args
     converted = list(args)
-    hidden = alone()
+    hidden = not is_traced() and alone()  # Dynamo cannot trace the number of modes
     for i, _ in tensors:
         x = args[i]
         wanted = None if x is None else dtypes.get(x.device.type)
