@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from autograd_bridge import gelu, gelu_backward
-from cupyops.torch.ops.gelu import _gelu
+from cupyops.torch.ops.gelu import gelu_operator
 
 from .data import COLUMNS, FLOATS, ROWS, Arguments, Case, FamilyData, LaunchCase, dtype_name, launch_case, random
 
@@ -51,7 +51,7 @@ def _launches() -> Iterator[LaunchCase]:
     yield launch_case("gelu", "every second", lambda x: gelu(x[:, ::2]), ((48, 64), f))
     yield launch_case("gelu", "off the beginning", lambda x: gelu(x[3:]), ((67,), f))
     alike = ((37, 19), f, False), ((37, 19), f, False)
-    yield launch_case("gelu", "tangent", lambda t, x: _gelu.jvp(t, x, "none"), *alike)  # type: ignore[misc]
+    yield launch_case("gelu", "tangent", lambda t, x: gelu_operator.jvp(t, x, "none"), *alike)  # type: ignore[misc]
     yield launch_case("gelu_backward", "alike", gelu_backward, ((37, 19), f, False), ((37, 19), f, False))
 
 

@@ -371,10 +371,10 @@ def test_a_right_operator_passes_every_check_that_runs_on_a_cpu(capsys: pytest.C
 @pytest.mark.gpu
 def test_a_right_operator_passes_every_check_on_a_gpu() -> None:
     """GELU, which has a time to keep to: a minute."""
-    from cupyops.torch.ops.gelu import _gelu
+    from cupyops.torch.ops.gelu import gelu_operator
 
     x = torch.randn(37, 19, device="cuda")
-    report = check_op(_gelu, [(x, "none"), (x, "tanh")])
+    report = check_op(gelu_operator, [(x, "none"), (x, "tanh")])
     assert {row.check for row in report.skipped} <= {"second_device", "sanitizer", "defaults"}  # it has none
     assert {row.check for row in report.rows} == {c.name for c in CHECKS.values() if "cuda" in c.backends}
 

@@ -34,10 +34,12 @@ def test_without_a_reference_low_dtypes_stand_beside_the_operator_in_float64() -
 @pytest.mark.simulator
 @pytest.mark.parametrize("policy", ["float32", "lower"])
 def test_a_declared_policy_of_autocast_is_what_is_asked_for(policy: str) -> None:
-    from cupyops.torch.ops.gelu import _gelu, gelu_backward_operator, gelu_reference
+    from cupyops.torch.ops.gelu import gelu_backward_operator, gelu_operator, gelu_reference
 
     schema = f"faulty::gelu_{policy}(Tensor x, str approximate) -> Tensor y"
-    op = Operator(schema, _gelu.body, backward=gelu_backward_operator, reference=gelu_reference, autocast=policy)
+    op = Operator(
+        schema, gelu_operator.body, backward=gelu_backward_operator, reference=gelu_reference, autocast=policy
+    )
     report = check_op(op, (torch.randn(19, 7), "none"), checks="autocast")
     assert [row.words for row in report.passed if row.backend == "simulator"] == [
         f"4 samples of float32, float16, bfloat16, float64, policy '{policy}'"

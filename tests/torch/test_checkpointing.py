@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 import autograd_bridge as bridge
 from cupyops.torch import CheckFailed, Operator, check_op, optimize
+from cupyops.torch.core import checkpoints
 from cupyops.torch.core import operator as core
 from examples.gpt.model import build_model
 from tests.models.stand_ins import WIDTH, PreNorm
@@ -120,6 +121,135 @@ def test_a_policy_for_products_saves_the_bytes_of_nn_and_computes_no_product_aga
     torch.testing.assert_close(got, values)
 
 
+@pytest.fixture
+def entries(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The operators that enter the modes of selective checkpoints, in the forward and again in the backward."""
+    found: Counter[str] = Counter()
+
+    def counting(mode: Any) -> None:
+        enter = mode.__torch_dispatch__
+
+        def counted(self: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+            found[function.name()] += 1
+            return enter(self, function, *args, **kwargs)
+
+        monkeypatch.setattr(mode, "__torch_dispatch__", counted)
+
+    counting(torch.utils.checkpoint._CachingTorchDispatchMode)
+    counting(torch.utils.checkpoint._CachedTorchDispatchMode)
+    return found
+
+
+def entered(
+    module: nn.Module, *inputs: Tensor, found: Counter[str], autocast: bool
+) -> tuple[Counter[str], list[Tensor]]:
+    """What enters the modes in one step, and the results and gradients. No other mode is active."""
+    found.clear()
+    inputs = tuple(x.detach().requires_grad_() for x in inputs)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        results = checkpoint(
+            module,
+            *inputs,
+            use_reentrant=False,
+            context_fn=partial(create_selective_checkpoint_contexts, Seen(PRODUCTS)),
+        )
+    results = results if isinstance(results, tuple) else (results,)
+    sum(y.square().sum() for y in results).backward()
+    grads = [p.grad for p in (*inputs, *module.parameters()) if p.grad is not None]
+    return Counter(found), [*(y.detach().float() for y in results), *grads]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("name", PAIRS)
+def test_fewer_operators_enter_the_modes_than_of_nn(name: str, autocast: bool, entries: Counter[str]) -> None:
+    """Each of them takes the host some microseconds, which bound the step of a checkpointed model."""
+    make, ours, count = PAIRS[name]
+    inputs = list(torch.randn(count, 2, 8, WIDTH, generator=torch.Generator().manual_seed(1)))
+    wanted, values = entered(make(), *inputs, found=entries, autocast=autocast)
+    found, got = entered(ours(), *inputs, found=entries, autocast=autocast)
+    assert found.total() < wanted.total()
+    assert found["aten::addmm"] == wanted["aten::addmm"]
+    torch.testing.assert_close(got, values, **({"rtol": 0.05, "atol": 0.05} if autocast else {}))
+
+
+@pytest.mark.parametrize("shape", [(6, WIDTH), (2, 3, WIDTH)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_policy_decides_about_products_and_not_about_views(
+    shape: tuple[int, ...], bias: bool, entries: Counter[str]
+) -> None:
+    product = "aten::addmm" if bias else "aten::mm"
+    # PyTorch ends the second run at the last tensor that it needs: an operand of the product, or z.
+    for module, expected in ((bridge.Linear, {product: 1}), (bridge.LinearGELU, {product: 2, "cupyops::gelu": 2})):
+        given, x = module(WIDTH, 8, bias=bias), torch.randn(shape)
+        found, got = entered(given, x, found=entries, autocast=False)
+        del found["aten::detach"]
+        assert found == expected
+        assert got[0].shape == (*shape[:-1], 8)
+        x = x.requires_grad_()
+        y = given(x)
+        wanted = torch.autograd.grad(y.square().sum(), [x, *given.parameters()])
+        torch.testing.assert_close(got, [y.detach(), *wanted])
+
+
+def test_autocast_copies_parameters_without_the_policy(entries: Counter[str]) -> None:
+    found, _ = entered(bridge.Linear(WIDTH, 8), torch.randn(2, 3, WIDTH), found=entries, autocast=True)
+    assert found["aten::_to_copy"] == 2, "x, in the forward and in the backward"
+
+
+def test_the_general_dispatch_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = nn.Sequential(bridge.LayerNorm(WIDTH), bridge.LinearGELU(WIDTH, 8, bias=False), bridge.Linear(8, 3))
+    x = torch.randn(2, 3, WIDTH)
+    _, wanted = entered(modules, x, found=Counter(), autocast=False)
+    modules.zero_grad()
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("the conditions of the general dispatch")
+
+    monkeypatch.setattr(core, "cast_all", refuse)
+    with pytest.raises(AssertionError, match="general dispatch"):
+        modules(x)
+    contexts = partial(create_selective_checkpoint_contexts, Seen(PRODUCTS))
+    torch.testing.assert_close(checkpoint(modules, x, use_reentrant=False, context_fn=contexts), wanted[0])
+
+
+def test_an_argument_that_is_missing_has_the_error_of_other_calls() -> None:
+    x = torch.randn(2, WIDTH)
+    for given in ((x, None), (None, x)):
+        with create_selective_checkpoint_contexts(Seen(PRODUCTS))[0], pytest.raises(TypeError, match="be a Tensor"):
+            bridge.linear(*given)  # type: ignore[arg-type]
+
+
+def test_no_question_about_dtypes_enters_the_modes(entries: Counter[str]) -> None:
+    """A branch in bfloat16 is added to a stream in float32, and the fused norm asks for the dtype of the sum."""
+    entered(pre_norm(True), torch.randn(2, 8, WIDTH), found=entries, autocast=True)
+    entered(pre_norm(True), torch.randn(2, 8, WIDTH), found=entries, autocast=True)
+    assert entries["cupyops::add_layer_norm"] > 0
+    assert entries["aten::promote_types"] == 0
+
+
+@pytest.mark.parametrize("shape", [(6, WIDTH), (2, 3, WIDTH)])
+def test_a_saved_product_must_not_be_overwritten(shape: tuple[int, ...]) -> None:
+    module = nn.Sequential(bridge.Linear(WIDTH, 8), nn.ReLU(inplace=True))
+    with pytest.raises(RuntimeError, match="cached during selective activation checkpoint has been mutated"):
+        entered(module, torch.randn(shape), found=Counter(), autocast=False)
+
+
+@pytest.mark.parametrize("strides", ["columns", "none", "one"])
+def test_products_that_are_no_product_of_rows_are_those_of_nn(strides: str) -> None:
+    x = {
+        "columns": torch.randn(3, WIDTH, 4).transpose(1, 2),
+        "none": torch.randn(0, 4, WIDTH),
+        "one": torch.randn(WIDTH),
+    }[strides]
+    module = bridge.Linear(WIDTH, 8)
+    _, got = entered(module, x, found=Counter(), autocast=False)
+    module.zero_grad()
+    plain = nn.Linear(WIDTH, 8)
+    plain.load_state_dict(module.state_dict())
+    _, wanted = entered(plain, x, found=Counter(), autocast=False)
+    torch.testing.assert_close(got, wanted)
+
+
 @pytest.mark.gpu
 def test_kernels_under_autocast_save_the_bytes_of_nn_and_give_gradients_as_close() -> None:
     inputs = [torch.randn(64, 128, 512, device="cuda")]
@@ -205,6 +335,7 @@ def test_check_op_finds_an_operator_that_is_not_called_in_parts(monkeypatch: pyt
     options = {"checks": "checkpointing", "backends": ["reference"]}
     check_op(op, (torch.randn(3, 4),), **options)
     monkeypatch.setattr(core, "selective", lambda: False)
+    monkeypatch.setattr(checkpoints, "alone", lambda: False)
     with pytest.raises(
         CheckFailed, match="a selective checkpoint calls cupyops_test.in_parts.default and not its parts"
     ) as raised:

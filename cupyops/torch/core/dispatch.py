@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 from torch._guards import TracingContext
 from torch.autograd import forward_ad
 from torch.nn import Parameter
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from cupyops import simulator
 from cupyops.codegen import write
@@ -21,6 +23,7 @@ from cupyops.errors import expected
 from .tensors import DTYPE_NAMES, NoStorageError
 
 __all__ = [
+    "alone",
     "call_source",
     "cast",
     "cast_all",
@@ -37,6 +40,7 @@ __all__ = [
     "policies_of",
     "rows_of",
     "rows_of_traced",
+    "selective",
     "transforms_active",
     "write_call",
 ]
@@ -50,6 +54,12 @@ is_traced = torch.compiler.is_dynamo_compiling
 
 # Autocast converts these dtypes.
 _CONVERTED = frozenset(d for d in DTYPE_NAMES if d.is_floating_point and d is not torch.float64)
+# The modes of selective checkpoints. A version of PyTorch without these private classes calls the registered operator.
+_SELECTIVE = tuple(
+    getattr(torch.utils.checkpoint, name)
+    for name in ("_CachingTorchDispatchMode", "_CachedTorchDispatchMode")
+    if hasattr(torch.utils.checkpoint, name)
+)
 _einsum = torch._C._VariableFunctions.einsum  # type: ignore[attr-defined]
 
 
@@ -141,6 +151,20 @@ def policies_of(autocast: str | Mapping[str, str | None] | None) -> dict[str, st
     return {device: policy for device, policy in policies.items() if policy is not None}
 
 
+def selective() -> bool:
+    """Returns whether the function of a selective checkpoint runs, in the forward or again in the backward."""
+    return any(isinstance(mode, _SELECTIVE) for mode in _get_current_dispatch_mode_stack())
+
+
+def alone() -> bool:
+    """Returns whether the mode of a selective checkpoint is the only mode.
+
+    A call may then hide operations on plain tensors from the policy, by ``torch._C._DisableTorchDispatch``: views, and
+    autocast's copies of parameters. They cost little to compute again, and the policy takes more host time than a view.
+    """
+    return dispatch_modes() == 1 and selective()
+
+
 def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies: Mapping[str, str]) -> tuple[Any, ...]:
     """Returns the arguments of a call, with the tensors converted that autocast converts. The general dispatch calls
     this.
@@ -150,19 +174,26 @@ def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies
         tensors: positions and names of the tensors.
         policies: the policy, ``"float32"`` or ``"lower"``, by the type of device.
     """
-    if not policies:
+    dtypes = {
+        device: torch.float32 if policy == "float32" else torch.get_autocast_dtype(device)
+        for device, policy in policies.items()
+        if torch.is_autocast_enabled(device)
+    }
+    if not dtypes:
         return args
     converted = list(args)
+    hidden = not is_traced() and alone()  # Dynamo cannot trace the number of modes
     for i, _ in tensors:
         x = args[i]
-        if x is None:
+        wanted = None if x is None else dtypes.get(x.device.type)
+        # A call of `to` that converts nothing is left out: it takes host time.
+        if wanted is None or x.dtype is wanted or not x.is_floating_point() or x.dtype is torch.float64:
             continue
-        device = x.device.type
-        policy = policies.get(device)
-        if policy is None or not x.is_floating_point() or x.dtype == torch.float64:
-            continue
-        if torch.is_autocast_enabled(device):
-            converted[i] = x.to(torch.float32 if policy == "float32" else torch.get_autocast_dtype(device))
+        if hidden and type(x) is Parameter:
+            with torch._C._DisableTorchDispatch():
+                converted[i] = x.to(wanted)
+        else:
+            converted[i] = x.to(wanted)
     return tuple(converted)
 
 

@@ -48,7 +48,7 @@ from cupyops.torch.scale import sharding as scale
 from cupyops.torch.scale.declared import Scale
 from cupyops.torch.scale.distributed import correct_dtypes
 
-from .checkpoints import checkpointed, selective
+from .checkpoints import checkpointed, of_plain_tensors
 from .declared import declared, recorded
 from .dispatch import (
     call_source,
@@ -63,6 +63,7 @@ from .dispatch import (
     is_compiling,
     once,
     policies_of,
+    selective,
     transforms_active,
     write_call,
 )
@@ -180,6 +181,7 @@ class Operator:
         flops: Callable[..., int] | None = None,
         parts: Callable[..., Any] | None = None,
         _mend: str = "",
+        _by_parts: bool = False,
     ) -> None:
         self._autocast = policies_of(autocast)
         self._compiled = rule_of(compiled, elementwise, reference is not None)
@@ -279,10 +281,11 @@ class Operator:
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
         rest = self.name, self._registered, vmap, len(parsed.types), self._tangents
         self._transformed = None if gradient is None else transformable(gradient, *rest)
-        self._checkpointed = None if gradient is None else checkpointed(self.name, self.op, parts, gradient)
+        self._checkpointed = None if gradient is None else checkpointed(self.name, self.op, parts, gradient, _by_parts)
+        self._alone = of_plain_tensors(self._checkpointed, self._tensors, self._optional, self._autocast)
         self.parts = parts
-        late = record is not None
-        text = call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=late)
+        kinds = parsed.tensors, parsed.others, parsed.defaults
+        text = call_source(self.name, *kinds, casts=casts, late=record is not None)
         called = {"body": self.eager, "apply": self._apply, "dispatch": self._dispatch}
         self.call: Callable[..., Any] = write_call(text, called, first=self._held)
         _DECLARED[self.qualified_name] = self
@@ -344,6 +347,8 @@ class Operator:
             args: the arguments.
             apply: records a call on plain tensors; by default the Function of the operator.
         """
+        if not (is_compiling() or self._withdrawn) and (found := self._alone(args)) is not None:
+            return found
         for i, name in self._tensors:
             if not isinstance(args[i], Tensor) and not (args[i] is None and name in self._optional):
                 if (proxy := symbolic_call(self.op, args)) is not None:

@@ -187,6 +187,10 @@ def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
     return [norm(s)], s
 
 
+# PyTorch dispatches promote_types to the modes of a selective checkpoint, though it takes no tensor.
+_promoted = cache(torch.promote_types)
+
+
 @inlined_only
 def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     operator: Callable[..., tuple[Tensor, Tensor]] = add_layer_norm
@@ -198,7 +202,7 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _observed(norm):
         return None
     shape, *parameters, eps = operands(a)
-    dtype = a.dtype if a.dtype is b.dtype else torch.promote_types(a.dtype, b.dtype)
+    dtype = a.dtype if a.dtype is b.dtype else (torch.promote_types if is_traced() else _promoted)(a.dtype, b.dtype)
     given = {p.dtype for p in parameters if p is not None}
     # Autocast converts the operands of the norms to float32, and does not convert the operands of the fused operators.
     cast = torch.is_autocast_enabled("cuda") and dtype is not torch.float32

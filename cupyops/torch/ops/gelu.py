@@ -79,7 +79,7 @@ gelu_backward_operator = Operator(
     compiled="auto",
     repeats=True,
 )
-_gelu = Operator(
+gelu_operator = Operator(
     "cupyops::gelu(Tensor x, str approximate) -> Tensor y",
     gelu_body,
     backward=gelu_backward_operator,
@@ -119,7 +119,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     >>> gelu(torch.tensor([-1.0, 0.0, 1.0]))
     tensor([-0.1587,  0.0000,  0.8413])
     """
-    y: Tensor = _gelu.call(x, approximate)
+    y: Tensor = gelu_operator.call(x, approximate)
     return y
 
 

@@ -14,7 +14,7 @@ from cupyops.ops.linear.body import by_library as linear_by_library
 from cupyops.ops.linear.body import forward as linear_body
 from cupyops.ops.linear.odd import Odd, is_odd
 from cupyops.ops.linear.products import check_gradients, check_product
-from cupyops.torch.core.dispatch import in_plain_backward
+from cupyops.torch.core.dispatch import alone, in_plain_backward
 from cupyops.torch.core.gradients import without_autocast
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, NoStorageError, weight_and_bias
@@ -37,9 +37,39 @@ def _parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
     The operator has a rule for DTensors with pieces of unequal size, and PyTorch's operators refuse them.
     """
-    plain = PLAIN_TENSORS.issuperset((type(x), type(weight)))
-    y: Tensor = _linear_reference(x, weight, bias) if plain else _linear.op(x, weight, bias)
-    return y
+    if not PLAIN_TENSORS.issuperset((type(x), type(weight))):
+        found: Tensor = _linear.op(x, weight, bias)
+        return found
+    z = product_in_checkpoint(x, weight, bias)
+    return _linear_reference(x, weight, bias) if z is None else z
+
+
+def product_in_checkpoint(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """Returns x·Wᵀ + b by the one operation that the policy of a selective checkpoint decides about; None elsewhere.
+
+    ``torch.nn.functional.linear`` of (A, B, K) is four operations for the policy: the same product and three views.
+
+    Args:
+        x, weight, bias: the arguments of :func:`linear`, plain tensors.
+    """
+    if (
+        not alone()
+        or not x.is_contiguous()
+        or weight.dim() != 2
+        or x.dtype is not weight.dtype
+        or not x.numel()
+        or x.size(-1) != weight.size(1)
+        or (bias is not None and (bias.dim() != 1 or bias.size(0) != weight.size(0) or bias.dtype is not x.dtype))
+    ):
+        return None
+    apart = x.dim() != 2
+    with torch._C._DisableTorchDispatch():
+        rows, columns = x.view(-1, x.size(-1)) if apart else x, weight.t()
+    z = torch.mm(rows, columns) if bias is None else torch.addmm(bias, rows, columns)
+    if apart:
+        with torch._C._DisableTorchDispatch():
+            z = z.view(*x.shape[:-1], z.size(1))
+    return z
 
 
 def linear_backward_reference(
@@ -225,6 +255,7 @@ _linear = Operator(
     sharding=linear_sharding,
     flops=linear_flops,
     parts=_parts,
+    _by_parts=True,
     compiled="decompose",  # Inductor pads the operands of a product whose rows are unaligned, and fuses what follows
 )
 linear_backward_operator = Operator(

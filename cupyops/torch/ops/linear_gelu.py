@@ -17,10 +17,10 @@ from cupyops.ops.linear.odd import is_odd
 from cupyops.ops.linear.products import check_product
 from cupyops.torch.core.dispatch import in_plain_backward, is_compiling, rows_of_traced
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias
+from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, NoStorageError, weight_and_bias
 from cupyops.torch.scale.sharding import Split
 
-from .gelu import gelu, gelu_backward_operator, gelu_backward_reference, gelu_onnx, gelu_reference
+from .gelu import gelu, gelu_backward_operator, gelu_backward_reference, gelu_onnx, gelu_operator, gelu_reference
 from .linear import (
     linear,
     linear_backward_flops,
@@ -32,6 +32,7 @@ from .linear import (
     linear_onnx,
     linear_sharding,
     operands_of_gradient,
+    product_in_checkpoint,
 )
 
 is_autocast_enabled, get_autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
@@ -46,8 +47,13 @@ def _linear_gelu_reference(x: Tensor, weight: Tensor, bias: Tensor | None, appro
 
 
 def _parts(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> tuple[Tensor, Tensor]:
-    z = linear(x, weight, bias)
-    return gelu(z, approximate), z
+    plain = PLAIN_TENSORS.issuperset((type(x), type(weight)))
+    z = product_in_checkpoint(x, weight, bias) if plain else None
+    if z is None:
+        z = linear(x, weight, bias)
+        return gelu(z, approximate), z
+    with torch._C._AutoDispatchBelowAutograd():  # as the dispatch of gelu would call it
+        return gelu_operator.op(z, approximate), z
 
 
 def _linear_gelu_backward_reference(
