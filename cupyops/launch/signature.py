@@ -347,7 +347,9 @@ def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, E
         return 8 * DTYPES[dtype].itemsize if (dtype := dtype_of(base) or dtype_of(names.target(base))) else 0
 
     found = accessors.declared(kernel, words, bits_of)
-    if found is None and (alias := re.fullmatch(r"(?:(const) )?([\w:]+) (\w+)", words)):
+    if found is None and (
+        alias := re.fullmatch(r"(?:(const) )?([\w:]+(?:\s*<[^<>]*>)?) (\w+)", words)
+    ):
         target = names.target(alias[2])
         if target == alias[2]:
             return None

@@ -169,7 +169,7 @@ def test_an_alias_of_a_type_that_is_left_out_is_left_out() -> None:
 
 
 FUNCTORS = """
-struct Sum { thrust::pair<int, int> p; __device__ int operator()(thrust::tuple<int> t) { return helper(); } };
+struct Sum { thrust::host_vector<int>* p; __device__ int operator()(thrust::device_ptr<int> t) { return helper(); } };
 __device__ int helper() { std::vector<int> v; return v[0]; }
 template <typename T> __device__ T twice(T v) { return 2 * v; }
 """
