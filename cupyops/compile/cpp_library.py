@@ -8,39 +8,201 @@ C++ library.
 import re
 from collections.abc import Collection
 
-__all__ = ["FOREIGN_THRUST", "FUNCTIONS", "FUNCTORS", "LIBRARY", "OF_STD", "OWN", "THRUST", "TRAITS", "library_lines", "thrust_lines"]
+__all__ = [
+    "FOREIGN_THRUST",
+    "FUNCTIONS",
+    "FUNCTORS",
+    "LIBRARY",
+    "OF_STD",
+    "OWN",
+    "THRUST",
+    "TRAITS",
+    "library_lines",
+    "thrust_lines",
+]
 
 TRAITS = frozenset(
-    """add_const add_cv add_lvalue_reference add_pointer add_rvalue_reference add_volatile aligned_storage
-    aligned_storage_t alignment_of alignment_of_v bool_constant common_type common_type_t conditional conditional_t
-    conjunction conjunction_v decay decay_t disjunction disjunction_v enable_if enable_if_t extent extent_v false_type
-    integral_constant invoke_result invoke_result_t is_arithmetic is_arithmetic_v is_array is_array_v is_assignable
-    is_base_of is_base_of_v is_class is_class_v is_const is_const_v is_constructible is_constructible_v is_convertible
-    is_convertible_v is_copy_constructible is_default_constructible is_default_constructible_v is_empty is_empty_v
-    is_enum is_enum_v is_floating_point is_floating_point_v is_function is_function_v is_fundamental is_fundamental_v
-    is_integral is_integral_v is_invocable is_invocable_v is_lvalue_reference is_lvalue_reference_v is_null_pointer
-    is_object is_object_v is_pointer is_pointer_v is_reference is_reference_v is_rvalue_reference
-    is_rvalue_reference_v is_same is_same_v is_scalar is_scalar_v is_signed is_signed_v is_standard_layout
-    is_standard_layout_v is_trivial is_trivial_v is_trivially_copyable is_trivially_copyable_v
-    is_trivially_default_constructible is_unsigned is_unsigned_v is_void is_void_v is_volatile is_volatile_v
-    make_signed make_signed_t make_unsigned make_unsigned_t negation negation_v rank rank_v remove_all_extents
-    remove_all_extents_t remove_const remove_const_t remove_cv remove_cv_t remove_extent remove_extent_t
-    remove_pointer remove_pointer_t remove_reference remove_reference_t remove_volatile remove_volatile_t true_type
-    add_const_t add_cv_t add_lvalue_reference_t add_pointer_t add_rvalue_reference_t underlying_type
-    underlying_type_t void_t""".split()
+    [
+        "add_const",
+        "add_cv",
+        "add_lvalue_reference",
+        "add_pointer",
+        "add_rvalue_reference",
+        "add_volatile",
+        "aligned_storage",
+        "aligned_storage_t",
+        "alignment_of",
+        "alignment_of_v",
+        "bool_constant",
+        "common_type",
+        "common_type_t",
+        "conditional",
+        "conditional_t",
+        "conjunction",
+        "conjunction_v",
+        "decay",
+        "decay_t",
+        "disjunction",
+        "disjunction_v",
+        "enable_if",
+        "enable_if_t",
+        "extent",
+        "extent_v",
+        "false_type",
+        "integral_constant",
+        "invoke_result",
+        "invoke_result_t",
+        "is_arithmetic",
+        "is_arithmetic_v",
+        "is_array",
+        "is_array_v",
+        "is_assignable",
+        "is_base_of",
+        "is_base_of_v",
+        "is_class",
+        "is_class_v",
+        "is_const",
+        "is_const_v",
+        "is_constructible",
+        "is_constructible_v",
+        "is_convertible",
+        "is_convertible_v",
+        "is_copy_constructible",
+        "is_default_constructible",
+        "is_default_constructible_v",
+        "is_empty",
+        "is_empty_v",
+        "is_enum",
+        "is_enum_v",
+        "is_floating_point",
+        "is_floating_point_v",
+        "is_function",
+        "is_function_v",
+        "is_fundamental",
+        "is_fundamental_v",
+        "is_integral",
+        "is_integral_v",
+        "is_invocable",
+        "is_invocable_v",
+        "is_lvalue_reference",
+        "is_lvalue_reference_v",
+        "is_null_pointer",
+        "is_object",
+        "is_object_v",
+        "is_pointer",
+        "is_pointer_v",
+        "is_reference",
+        "is_reference_v",
+        "is_rvalue_reference",
+        "is_rvalue_reference_v",
+        "is_same",
+        "is_same_v",
+        "is_scalar",
+        "is_scalar_v",
+        "is_signed",
+        "is_signed_v",
+        "is_standard_layout",
+        "is_standard_layout_v",
+        "is_trivial",
+        "is_trivial_v",
+        "is_trivially_copyable",
+        "is_trivially_copyable_v",
+        "is_trivially_default_constructible",
+        "is_unsigned",
+        "is_unsigned_v",
+        "is_void",
+        "is_void_v",
+        "is_volatile",
+        "is_volatile_v",
+        "make_signed",
+        "make_signed_t",
+        "make_unsigned",
+        "make_unsigned_t",
+        "negation",
+        "negation_v",
+        "rank",
+        "rank_v",
+        "remove_all_extents",
+        "remove_all_extents_t",
+        "remove_const",
+        "remove_const_t",
+        "remove_cv",
+        "remove_cv_t",
+        "remove_extent",
+        "remove_extent_t",
+        "remove_pointer",
+        "remove_pointer_t",
+        "remove_reference",
+        "remove_reference_t",
+        "remove_volatile",
+        "remove_volatile_t",
+        "true_type",
+        "add_const_t",
+        "add_cv_t",
+        "add_lvalue_reference_t",
+        "add_pointer_t",
+        "add_rvalue_reference_t",
+        "underlying_type",
+        "underlying_type_t",
+        "void_t",
+    ]
 )
 _UTILITIES = frozenset(
-    """as_const declval exchange index_sequence index_sequence_for integer_sequence make_index_sequence
-    make_integer_sequence make_pair pair""".split()
+    [
+        "as_const",
+        "declval",
+        "exchange",
+        "index_sequence",
+        "index_sequence_for",
+        "integer_sequence",
+        "make_index_sequence",
+        "make_integer_sequence",
+        "make_pair",
+        "pair",
+    ]
 )
 _TUPLES = frozenset(
-    "apply forward_as_tuple get ignore make_tuple tie tuple tuple_cat tuple_element tuple_element_t tuple_size tuple_size_v".split()
+    [
+        "apply",
+        "forward_as_tuple",
+        "get",
+        "ignore",
+        "make_tuple",
+        "tie",
+        "tuple",
+        "tuple_cat",
+        "tuple_element",
+        "tuple_element_t",
+        "tuple_size",
+        "tuple_size_v",
+    ]
 )
 FUNCTIONS = frozenset(
-    """bit_and bit_not bit_or bit_xor divides equal_to greater greater_equal less less_equal logical_and logical_not
-    logical_or minus modulus multiplies negate not_equal_to plus""".split()
+    [
+        "bit_and",
+        "bit_not",
+        "bit_or",
+        "bit_xor",
+        "divides",
+        "equal_to",
+        "greater",
+        "greater_equal",
+        "less",
+        "less_equal",
+        "logical_and",
+        "logical_not",
+        "logical_or",
+        "minus",
+        "modulus",
+        "multiplies",
+        "negate",
+        "not_equal_to",
+        "plus",
+    ]
 )
-_COMPLEX_FUNCTIONS = frozenset("abs arg conj exp log norm polar pow sqrt sin cos tan sinh cosh tanh".split())
+_COMPLEX_FUNCTIONS = frozenset(
+    ["abs", "arg", "conj", "exp", "log", "norm", "polar", "pow", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh"]
+)
 
 LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (TRAITS, "cuda/std/type_traits", "type_traits"),
@@ -113,7 +275,8 @@ def thrust_lines(code: str) -> list[str]:
     used = {m[1] for m in _OF_THRUST.finditer(code)}
     includes = [f"#include <{name}>" for name in sorted({_OF_CUDA[n] for n in used & _OF_CUDA.keys()})]
     within = [
-        f"using cuda::{'std::' if _OF_CUDA[n].startswith('cuda/std/') else ''}{n};" for n in sorted(used & _OF_CUDA.keys())
+        f"using cuda::{'std::' if _OF_CUDA[n].startswith('cuda/std/') else ''}{n};"
+        for n in sorted(used & _OF_CUDA.keys())
     ]
     within += [_OWN_OF_THRUST[n] for n in sorted(used & _OWN_OF_THRUST.keys())]
     return [*includes, "namespace thrust {", *within, "}"] if within else []

@@ -9,15 +9,78 @@ from collections.abc import Iterator, Sequence
 __all__ = ["beyond_nvrtc"]
 
 _OF_C = frozenset(
-    """abort aligned_alloc atof atoi atol atoll bsearch calloc div exit fprintf fputs getenv ldiv lldiv memchr memcmp memmove
-    perror putchar puts qsort rand realloc scanf snprintf srand strcat strchr strcmp strcpy strdup strlen strncat strncmp
-    strncpy strrchr strstr strtod strtof strtol strtoul system time""".split()
+    [
+        "abort",
+        "aligned_alloc",
+        "atof",
+        "atoi",
+        "atol",
+        "atoll",
+        "bsearch",
+        "calloc",
+        "div",
+        "exit",
+        "fprintf",
+        "fputs",
+        "getenv",
+        "ldiv",
+        "lldiv",
+        "memchr",
+        "memcmp",
+        "memmove",
+        "perror",
+        "putchar",
+        "puts",
+        "qsort",
+        "rand",
+        "realloc",
+        "scanf",
+        "snprintf",
+        "srand",
+        "strcat",
+        "strchr",
+        "strcmp",
+        "strcpy",
+        "strdup",
+        "strlen",
+        "strncat",
+        "strncmp",
+        "strncpy",
+        "strrchr",
+        "strstr",
+        "strtod",
+        "strtof",
+        "strtol",
+        "strtoul",
+        "system",
+        "time",
+    ]
 )
 _CALL = re.compile(rf"(?<![\w.>:])(?<!\bstruct )(?:::\s*)?({'|'.join(sorted(_OF_C))})\s*\(")
 _BUILTIN = re.compile(r"\b__builtin_(\w+)")
 _BUILTINS_OF_NVRTC = frozenset(
-    """align__ assume assume_aligned bit_cast clz clzl clzll ctz ctzl ctzll expect ffs ffsl ffsll is_constant_evaluated
-    offsetof popcount popcountl popcountll unreachable""".split()
+    [
+        "align__",
+        "assume",
+        "assume_aligned",
+        "bit_cast",
+        "clz",
+        "clzl",
+        "clzll",
+        "ctz",
+        "ctzl",
+        "ctzll",
+        "expect",
+        "ffs",
+        "ffsl",
+        "ffsll",
+        "is_constant_evaluated",
+        "offsetof",
+        "popcount",
+        "popcountl",
+        "popcountll",
+        "unreachable",
+    ]
 )
 _EXTENSIONS = (
     (re.compile(r"\bcase\b[^:;{}?]*?\.\.\."), "a range in a case"),
@@ -49,6 +112,8 @@ def beyond_nvrtc(bare: str, options: Sequence[str]) -> Iterator[tuple[int, str]]
     for match in _CALL.finditer(bare):
         name = match[1]
         if name not in declared:  # a function of the text, or a variable of this name
-            declared[name] = bool(re.search(rf"(?:[\w>*&]\s+|[*&]){name}\s*(?:\([^(){{}};]*\)\s*(?:const\s*)?\{{|[=;,)\[])", bare))
+            declared[name] = bool(
+                re.search(rf"(?:[\w>*&]\s+|[*&]){name}\s*(?:\([^(){{}};]*\)\s*(?:const\s*)?\{{|[=;,)\[])", bare)
+            )
         if not declared[name]:
             yield match.start(1), f"{name} is of the host's C library, which NVRTC does not have"

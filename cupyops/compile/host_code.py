@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from .cpp_library import FOREIGN_THRUST
 from .cuda_text import Code, scan
+from .first_branches import first_branches
+from .members import is_of_device
 from .standard import unknown
 
 __all__ = [
@@ -127,6 +129,8 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     for item in items:
         piece = (compiled or code.bare)[item.start : item.end]
         name = _left_out(piece, item.brace - item.start, given, spaces)
+        if name and item.brace >= 0 and is_of_device(_plain(piece[: item.brace - item.start]), text, macros):
+            continue
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
         declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset()
@@ -249,46 +253,9 @@ def declarations(code: Code, macros: Mapping[str, tuple[bool, str]], compiled: s
         compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
     """
     found = _items(code.bare, macros)
-    if found is None and (one := _first_branches(code, compiled)) != code.bare:
+    if found is None and (one := first_branches(code, compiled)) != code.bare:
         found = _items(one, macros)
     return found
-
-
-def _first_branches(code: Code, compiled: str) -> str:
-    """Returns code with one branch of each conditional whose branches have braces without a match, and blanks for the others.
-
-    Such branches are `if (a) {` before `#else` and `if (b) {` behind it. The first branch that no condition removes stays.
-    """
-    bare = code.bare
-    opened: list[list[int]] = []  # of each conditional: the end of a directive, the start of the next one, and so on
-    for directive in code.directives:
-        if directive.name in ("if", "ifdef", "ifndef"):
-            opened.append([directive.end])
-        elif opened and directive.name in ("elif", "elifdef", "elifndef", "else", "endif"):
-            opened[-1] += [directive.start, directive.end]
-            if directive.name != "endif":
-                continue
-            places = opened.pop()[:-1]
-            branches = list(zip(places[::2], places[1::2], strict=True))
-            if all(_matches(bare[start:end]) for start, end in branches):
-                continue
-            live = [span for span in branches if compiled[slice(*span)].strip() or not bare[slice(*span)].strip()]
-            for start, end in (span for span in branches if span != [*live, *branches][0]):
-                bare = bare[:start] + re.sub(r"[^\n]", " ", bare[start:end]) + bare[end:]
-    return bare
-
-
-def _matches(branch: str) -> bool:
-    """Returns whether the braces and parentheses of a branch have their matches in the branch."""
-    for opening, closing in ("{}", "()"):
-        depth = 0
-        for mark in re.findall(rf"[{opening}{closing}]", branch):
-            depth += 1 if mark == opening else -1
-            if depth < 0:
-                return False
-        if depth:
-            return False
-    return True
 
 
 def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | None:
@@ -355,6 +322,10 @@ def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, s
         words = re.findall(r"\b[A-Za-z_]\w*\b", signature)
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
         if marked or not _is_function(signature.rstrip("; \t\r\n")):
+            continue
+        # NVRTC refuses the word __host__ alone.
+        if of_device and re.search(r"\b__host__\b", signature):
+            found.append((start, item.brace + 1 + member.end))
             continue
         # A destructor that is host code leaves a class that the compiler destroys: a kernel's parameter may have it.
         if _DESTRUCTOR.search(signature) or (

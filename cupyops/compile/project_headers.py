@@ -38,9 +38,7 @@ def read(
     try:
         source = _decoded(path, "utf-8")
     except UnicodeDecodeError as problem:
-        raise ValueError(
-            f"{path}: it and what it includes must be UTF-8 outside comments ({problem.reason})"
-        ) from None
+        raise ValueError(f"{path}: it and what it includes must be UTF-8 outside comments ({problem.reason})") from None
     return source, headers_in(source, options, path.parent, given)
 
 

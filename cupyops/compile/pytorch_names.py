@@ -92,7 +92,9 @@ def _code(text: str) -> str:
 def _uses(code: str) -> bool:
     words = set(_WORD.findall(code))
     unqualified = _USED.search(code) is not None and not _names().isdisjoint(words)
-    return unqualified or not _bare_names().isdisjoint(words) or any(n[1] in _names() for n in _QUALIFIED.finditer(code))
+    return (
+        unqualified or not _bare_names().isdisjoint(words) or any(n[1] in _names() for n in _QUALIFIED.finditer(code))
+    )
 
 
 @cache

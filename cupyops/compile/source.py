@@ -135,7 +135,9 @@ def assemble(
     live_texts = {name: source for name, source in texts.items() if name in live_names}
     _check(live_texts, filename, followed, simulated, options)
     given_thrust = any(found_in(options, name) for name in ("thrust/pair.h", "thrust/tuple.h"))
-    macros += _standard((*texts.values(), " ".join(kernels)), simulated, _removed(own_texts, texts, followed), given_thrust)
+    macros += _standard(
+        (*texts.values(), " ".join(kernels)), simulated, _removed(own_texts, texts, followed), given_thrust
+    )
     # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
     # are, and with them their entries in caches and bundles.
     # The macros of the options -D are there before the prelude.

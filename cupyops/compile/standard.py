@@ -110,10 +110,68 @@ NUMBERS = {
     if name[:2] == "M_" or name in ("FLT_MAX", "FLT_MIN", "FLT_EPSILON")
 }
 _MATH = frozenset(
-    """abs acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor
-    fma fmax fmin fmod frexp hypot ilogb isfinite isinf isnan ldexp lgamma llrint llround log log10 log1p log2 logb
-    lrint lround modf nearbyint nextafter pow remainder remquo rint round scalbln scalbn signbit sin sinh sqrt tan
-    tanh tgamma trunc""".split()
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "copysign",
+        "cos",
+        "cosh",
+        "erf",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "fabs",
+        "fdim",
+        "floor",
+        "fma",
+        "fmax",
+        "fmin",
+        "fmod",
+        "frexp",
+        "hypot",
+        "ilogb",
+        "isfinite",
+        "isinf",
+        "isnan",
+        "ldexp",
+        "lgamma",
+        "llrint",
+        "llround",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "logb",
+        "lrint",
+        "lround",
+        "modf",
+        "nearbyint",
+        "nextafter",
+        "pow",
+        "remainder",
+        "remquo",
+        "rint",
+        "round",
+        "scalbln",
+        "scalbn",
+        "signbit",
+        "sin",
+        "sinh",
+        "sqrt",
+        "tan",
+        "tanh",
+        "tgamma",
+        "trunc",
+    ]
 )
 # The functions of <cmath> for float, which the host's library has in `std`, too.
 _MATH_OF_FLOAT = frozenset(f"{name}f" for name in _MATH - {"abs", "isfinite", "isinf", "isnan", "signbit"})
@@ -130,13 +188,38 @@ _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
 _BYTES = frozenset(("memcpy", "memset"))
 # Functions that the host's library, and nvcc with it, has for integers and for numbers of two types, which become double.
 _OF_TWO = frozenset(("atan2", "copysign", "fdim", "fmax", "fmin", "fmod", "hypot", "nextafter", "pow", "remainder"))
-_OF_ONE = (_MATH | frozenset(("j0", "j1", "y0", "y1"))) - _OF_TWO - frozenset(
-    """abs fma frexp ilogb isfinite isinf isnan ldexp llrint llround lrint lround modf remquo scalbln scalbn signbit""".split()
+_OF_ONE = (
+    (_MATH | frozenset(("j0", "j1", "y0", "y1")))
+    - _OF_TWO
+    - frozenset(
+        [
+            "abs",
+            "fma",
+            "frexp",
+            "ilogb",
+            "isfinite",
+            "isinf",
+            "isnan",
+            "ldexp",
+            "llrint",
+            "llround",
+            "lrint",
+            "lround",
+            "modf",
+            "remquo",
+            "scalbln",
+            "scalbn",
+            "signbit",
+        ]
+    )
 )
 # Functions of one such number, whose result is not a double, and the second parameter of those that have one.
 _OF_ANOTHER_RESULT = {
     **dict.fromkeys(("ilogb", "isfinite", "isinf", "isnan", "llrint", "llround", "lrint", "lround", "signbit"), ""),
-    **{"frexp": "int*", "ldexp": "int", "scalbln": "long", "scalbn": "int"},
+    "frexp": "int*",
+    "ldexp": "int",
+    "scalbln": "long",
+    "scalbn": "int",
 }
 _INTEGER_TYPES = (
     *("bool", "char", "signed char", "unsigned char", "wchar_t", "short", "unsigned short", "int", "unsigned int"),
@@ -173,7 +256,10 @@ _PREDEFINED = {
     "__DBL_MAX__": "1.7976931348623157e+308",
     "__DBL_MIN__": "2.2250738585072014e-308",
     "__DBL_EPSILON__": "2.2204460492503131e-16",
-    **{f"__SIZEOF_{name.upper().replace(' ', '_')}__": f"sizeof({name})" for name in ("short", "int", "long", "long long", "float", "double")},
+    **{
+        f"__SIZEOF_{name.upper().replace(' ', '_')}__": f"sizeof({name})"
+        for name in ("short", "int", "long", "long long", "float", "double")
+    },
     "__SIZEOF_POINTER__": "sizeof(void*)",
 }
 _KNOWN_OF_STD = (

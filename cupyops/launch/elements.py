@@ -19,8 +19,8 @@ from functools import lru_cache
 from typing import Any
 
 from cupyops.arrays import Info
-from cupyops.compile.cuda_text import scan
 from cupyops.compile.cpp_library import FUNCTIONS
+from cupyops.compile.cuda_text import scan
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.errors import expected
 

@@ -194,6 +194,33 @@ def test_declarations_of_host_types_that_a_kernel_reads_stay(use: str, kept: tup
     assert [name for name in ("helper", "struct Sum") if f"{name}" in found.replace("return helper", "")] == list(kept)
 
 
+def test_functions_and_classes_of_headers_that_no_kernel_reads_are_left_out() -> None:
+    header = """
+namespace u { __device__ int used() { return 1; } __device__ int unused() { return broken; } }
+using u::used; using u::gone;
+struct Unused { Missing m; }; struct Used { int a; __device__ Used(); __device__ ~Used(); };
+__device__ Used::Used() {} __device__ Used::~Used() {}
+enum Kind { FIRST = 3 }; constexpr int A = 1, B = 2; __device__ int table[2]; __device__ int begin(Used&);
+"""
+    text = "__device__ int own() { return 1; }\n__global__ void k(int* y) { Used u; *y = used() + B + FIRST; }"
+    found = without_unread({"": text, "a.h": header}, ["k"])
+    assert found[""] == text  # the author sees the errors of a text of one's own
+    assert not re.search(r"unused|Unused|Missing|gone", found["a.h"])
+    for name in (
+        "int used()",
+        "using u::used;",
+        "struct Used",
+        "Used::Used() {}",
+        "~Used() {}",
+        "FIRST",
+        "A = 1",
+        "table",
+        "begin",
+    ):
+        assert name in found["a.h"]
+    assert len(found["a.h"]) == len(header)
+
+
 def test_a_macro_of_a_macro_that_a_condition_defines_marks_device_code() -> None:
     text = (
         "#ifdef __CUDACC__\n#define BOTH __host__ __device__\n#else\n#define BOTH\n#endif\n#define INLINE BOTH inline\n"

@@ -9,8 +9,8 @@ import pytest
 import cupyops
 from cupyops import Kernel, Threads
 from cupyops.compile import system_headers
-from cupyops.compile.header_list import HEADERS, PARTS, SAME, SystemHeader
 from cupyops.compile.cpp_library import TRAITS
+from cupyops.compile.header_list import HEADERS, PARTS, SAME, SystemHeader
 from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _NUMBERS
 from cupyops.compile.system_headers import header
 from cupyops.errors import CompileError, MissingDependencyError

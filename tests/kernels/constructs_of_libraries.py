@@ -41,9 +41,11 @@ OF_LIBRARIES = {
         ("w.imag(3)", "w.imag(4)"),
     ),
     "function objects by value": Construct(
-        "#include <functional>\nnamespace a { template <typename T, typename R = T> struct Scale { __host__ __device__ R operator()(const T& v) const { return 2 * v; } };\n"
+        "#include <functional>\nnamespace a { template <typename T, typename R = T> struct Scale {\n"
+        " __host__ __device__ R operator()(const T& v) const { return 2 * v; } };\n"
         "struct Once { __device__ float operator()(float v) const { return v; } }; }\n"
-        "template <typename T, typename F, typename G, typename Op> __global__ void k(const T* x /* (n) */, T* y /* (n) */, int n, F f, G g, Op op) {\n"
+        "template <typename T, typename F, typename G, typename Op> __global__ void k(\n"
+        " const T* x /* (n) */, T* y /* (n) */, int n, F f, G g, Op op) {\n"
         f" {AT} if (i < n) y[i] = op(f(x[i]), g(1)); }}",
         "k<float, a::Scale<float, float>, a::Once, std::plus<float>>",
         lambda x: 2 * x + 1,
@@ -53,7 +55,8 @@ OF_LIBRARIES = {
     "functions of bits, macros and integers of 128 bits of g++": Construct(
         f"__global__ void k{LIST} {{ {AT} if (i >= n) return;\n const unsigned __int128 wide = (unsigned __int128)n << 64;\n"
         " const int c = __builtin_popcount(7) + __builtin_clz(1) + __builtin_ctz(8) + __builtin_ffs(4) + __builtin_popcountll(~0ull)\n"
-        "  + __builtin_clzll(1ull) + __builtin_ctzll(1ull << 40) + (int)(wide >> 64) - n + (__INT_MAX__ >> 30) + (int)__SIZEOF_DOUBLE__; y[i] = x[i] + c; }",
+        "  + __builtin_clzll(1ull) + __builtin_ctzll(1ull << 40) + (int)(wide >> 64) - n\n"
+        "  + (__INT_MAX__ >> 30) + (int)__SIZEOF_DOUBLE__; y[i] = x[i] + c; }",
         "k",
         lambda x: x + (3 + 31 + 3 + 3 + 64 + 63 + 40 + 1 + 8),
         ("popcount(7)", "popcount(5)"),
@@ -62,7 +65,8 @@ OF_LIBRARIES = {
         "#include <algorithm>\n#include <cmath>\n"
         f"__global__ void k{LIST} {{ {AT} if (i >= n) return;\n"
         " int c = isnan(n) + isinf(n) + isfinite(n) + signbit(-3) + lround(4) + llround(5) + lrint(6) + ilogb(8) + ldexp(3, 2) + scalbn(1, 3);\n"
-        " c += fma(2, 3.0, 1.f) + std::max({1, 7, 3}) + std::min({4.f, 2.f}) + std::max(1, 2, [](int a, int b) { return b < a; });\n y[i] = x[i] + c; }",
+        " c += fma(2, 3.0, 1.f) + std::max({1, 7, 3}) + std::min({4.f, 2.f})\n"
+        "  + std::max(1, 2, [](int a, int b) { return b < a; });\n y[i] = x[i] + c; }",
         "k",
         lambda x: x + (1 + 1 + 4 + 5 + 6 + 3 + 12 + 8 + 7 + 7 + 2 + 1),
         ("{1, 7, 3}", "{1, 6, 3}"),
@@ -94,10 +98,22 @@ OF_LIBRARIES = {
         "#define VECTOR(T, N, V, ARGS...) template <ARGS> struct Vector<T, N> { using Type = V; };\n"
         "VECTOR(float, 4, float4)\nVECTOR(T, 1, T, typename T)\n\n"
         "texture<float, 2, cudaReadModeElementType> image;\n__global__ void other(float* y) { y[0] = tex2D(image, 0, 0); }\n"
-        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = twice(x[i]) + (COUNT + sizeof(Vector<float, 4>::Type) + sizeof(Vector<int, 1>::Type)); }}",
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = twice(x[i]) "
+        "+ (COUNT + sizeof(Vector<float, 4>::Type) + sizeof(Vector<int, 1>::Type)); }",
         "k",
         lambda x: 2 * x + 84,
         ("return 2 * v", "return 3 * v"),
+    ),
+    "members that are defined outside of their class, and typedefs of pointers": Construct(
+        "class Point { public: __host__ __device__ Point(); __host__ __device__ ~Point(); __device__ Point(float v);\n"
+        " __host__ void show() { cudaDeviceSynchronize(); }\n __device__ float twice() const; int host(); float p; };\n"
+        "Point::Point() : p(0) {}\nPoint::~Point() {}\nPoint::Point(float v) : p(v) {}\n"
+        "float Point::twice() const { return 2 * p; }\nint Point::host() { return std::cout.good(); }\n"
+        "typedef float* __restrict__ OUT;\nusing IN = const float*;\n"
+        f"__global__ void k(IN x /* (n) */, OUT y /* (n) */, int n) {{ {AT} if (i < n) y[i] = Point(x[i]).twice() + Point().p; }}",
+        "k",
+        lambda x: 2 * x,
+        ("return 2 * p", "return 3 * p"),
     ),
     "integers that the text declares, and lambdas for the GPU": Construct(
         "typedef unsigned char uint8_t;\ntypedef unsigned long long uint64_t;\ntypedef uint64_t uintptr_t;\n"
