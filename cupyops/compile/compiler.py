@@ -26,6 +26,7 @@ __all__ = ["OPTIONS", "binary_for", "compile_text", "supported_architectures", "
 # With -Xptxas=-v the log reports registers and spills.
 OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
 
+_INT128 = re.compile(r"\b__u?int128(?:_t)?\b")  # NVRTC has them with an option, and nvcc has them
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 
 _KERNEL = re.compile(r"\b__global__\s(?:[^;{}()]|\([^()]*\))*?\b(?!__\w+__\b)(\w+)\s*\(")
@@ -131,6 +132,8 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
         flags.append("--no-cache")
     if relocatable:
         flags.append("-rdc=true")
+    if _INT128.search(text):
+        flags.append("--device-int128")
     names = _SYSTEM_HEADER.findall(text)
     # NVRTC reads the headers of libraries in these folders, and they include the host's headers.
     libraries = for_libraries() if folders_in(options) else {}

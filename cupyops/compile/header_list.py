@@ -8,6 +8,8 @@ docs/cuda_support.md and docs/simulator.md print the list.
 
 from dataclasses import dataclass
 
+from .cpp_library import FOREIGN_THRUST
+
 __all__ = ["HEADERS", "PARTS", "SAME", "SystemHeader"]
 
 SAME = "the header itself"  # a host compiler reads the header that NVRTC reads
@@ -208,7 +210,14 @@ HEADERS = (
     SystemHeader(("cub/warp/warp_scan.cuh",), _CCCL, "cub/warp/warp_scan.cuh", has="`WarpScan`"),
     SystemHeader(("cub/util_ptx.cuh",), _CCCL, "cub/util_ptx.cuh", has="`ShuffleUp`, `ShuffleDown`, `ShuffleIndex`"),
     SystemHeader(
-        ("cub/block/*.cuh", "cub/warp/*.cuh", "cub/thread/*.cuh", "cub/util_*.cuh"),
+        ("cub/util_*.cuh", "cub/version.cuh", "cub/config.cuh"),
+        _CCCL,
+        None,
+        _NO_TWIN,
+        its_names=r"\bcub\s*::\s*(?!(?:Block|Warp|Sum\b|Max\b|Min\b|Equality\b|Inequality\b)\w*)\w+",
+    ),
+    SystemHeader(
+        ("cub/block/*.cuh", "cub/warp/*.cuh", "cub/thread/*.cuh"),
         _CCCL,
         None,
         _NO_TWIN,
@@ -222,7 +231,6 @@ HEADERS = (
         "`skipahead`",
     ),
     SystemHeader(("curand_*.h",), (*_CCCL, "curand"), None, _NO_TWIN),
-    SystemHeader(("thrust/pair.h", "thrust/tuple.h", "thrust/functional.h"), _CCCL, None, _NO_TWIN),
     # Host code.
     SystemHeader(
         ("torch/*", "ATen/*", "c10/*", "THC/*", "pybind11/*", "Python.h"),
@@ -236,7 +244,6 @@ HEADERS = (
         (
             "cub/device/*",
             "cub/*",
-            "thrust/*",
             "cublas*",
             "cudnn*",
             "cufft*",
@@ -256,7 +263,15 @@ HEADERS = (
         ),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone",
         host=True,
-        its_names=r"\b(?:thrust|cutlass|cute|nvtx3)\s*::|\bcub\s*::\s*Device\w+|\busing\s+namespace\s+(?:thrust|cutlass|cute)\b",
+        its_names=r"\b(?:cutlass|cute|nvtx3)\s*::|\bcub\s*::\s*Device\w+|\busing\s+namespace\s+(?:cutlass|cute)\b",
+    ),
+    # cupyops.compile.cpp_library has the names of Thrust that kernels use.
+    SystemHeader(
+        ("thrust/*",),
+        reason="it calls the GPU from the host, and NVRTC compiles kernels alone; kernels have Thrust's pairs, tuples, "
+        "complex numbers and function objects",
+        host=True,
+        its_names=FOREIGN_THRUST.pattern,
     ),
     SystemHeader(
         ("glm/*",),

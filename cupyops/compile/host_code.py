@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from .cpp_library import FOREIGN_THRUST
 from .cuda_text import Code, scan
+from .first_branches import first_branches
+from .members import is_of_device
 from .standard import unknown
 
 __all__ = [
@@ -38,17 +41,22 @@ _TYPE = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b")
 _KEPT = re.compile(
     r"\s*(?:using|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
 )
+_DECLARES_TYPE = re.compile(r"(?:template\s*<[^{}()]*>\s*)?(?:struct|using|typedef)\b")
 _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
+_OF_LIBRARIES = frozenset(("thrust", "torch", "at", "c10"))
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
-    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
+    rf"|{FOREIGN_THRUST.pattern}"
 )
 _HOST_TYPE_OF_MEMBERS = re.compile(HOST_TYPE.pattern.replace("Stream|Event|", ""))
-_CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
+_CONST = re.compile(  # `const int`, and `int const`
+    r"\s*(?:(?:static|inline|extern|volatile)\s+)*(?:(?:unsigned|signed|char|short|int|long|float|double|bool|\w+_t)\s+)*const\b"
+)
 _CONSTANT = re.compile(r"\s*(?:(?:static|inline)\s+)*constexpr\b[^(){}=]*=[^{}]*;")  # of a trait, for one
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 # The explicit instantiation of a kernel, which is left out: a call instantiates the kernel by its name.
@@ -121,6 +129,8 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     for item in items:
         piece = (compiled or code.bare)[item.start : item.end]
         name = _left_out(piece, item.brace - item.start, given, spaces)
+        if name and item.brace >= 0 and is_of_device(_plain(piece[: item.brace - item.start]), text, macros):
+            continue
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
         declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset()
@@ -243,46 +253,9 @@ def declarations(code: Code, macros: Mapping[str, tuple[bool, str]], compiled: s
         compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
     """
     found = _items(code.bare, macros)
-    if found is None and (one := _first_branches(code, compiled)) != code.bare:
+    if found is None and (one := first_branches(code, compiled)) != code.bare:
         found = _items(one, macros)
     return found
-
-
-def _first_branches(code: Code, compiled: str) -> str:
-    """Returns code with one branch of each conditional whose branches have braces without a match, and blanks for the others.
-
-    Such branches are `if (a) {` before `#else` and `if (b) {` behind it. The first branch that no condition removes stays.
-    """
-    bare = code.bare
-    opened: list[list[int]] = []  # of each conditional: the end of a directive, the start of the next one, and so on
-    for directive in code.directives:
-        if directive.name in ("if", "ifdef", "ifndef"):
-            opened.append([directive.end])
-        elif opened and directive.name in ("elif", "elifdef", "elifndef", "else", "endif"):
-            opened[-1] += [directive.start, directive.end]
-            if directive.name != "endif":
-                continue
-            places = opened.pop()[:-1]
-            branches = list(zip(places[::2], places[1::2], strict=True))
-            if all(_matches(bare[start:end]) for start, end in branches):
-                continue
-            live = [span for span in branches if compiled[slice(*span)].strip() or not bare[slice(*span)].strip()]
-            for start, end in (span for span in branches if span != [*live, *branches][0]):
-                bare = bare[:start] + re.sub(r"[^\n]", " ", bare[start:end]) + bare[end:]
-    return bare
-
-
-def _matches(branch: str) -> bool:
-    """Returns whether the braces and parentheses of a branch have their matches in the branch."""
-    for opening, closing in ("{}", "()"):
-        depth = 0
-        for mark in re.findall(rf"[{opening}{closing}]", branch):
-            depth += 1 if mark == opening else -1
-            if depth < 0:
-                return False
-        if depth:
-            return False
-    return True
 
 
 def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | None:
@@ -350,6 +323,10 @@ def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, s
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
         if marked or not _is_function(signature.rstrip("; \t\r\n")):
             continue
+        # NVRTC refuses the word __host__ alone.
+        if of_device and re.search(r"\b__host__\b", signature):
+            found.append((start, item.brace + 1 + member.end))
+            continue
         # A destructor that is host code leaves a class that the compiler destroys: a kernel's parameter may have it.
         if _DESTRUCTOR.search(signature) or (
             of_device and (HOST_TYPE.search(signature) or any(True for _ in unknown(signature)))
@@ -415,14 +392,17 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if _is_function(head) and brace >= 0:
         return _name_of(plain)
     if (space := _USING_NAMESPACE.match(plain)) is not None:
-        return None if space[1].lstrip(":").partition("::")[0] in spaces - {"std"} else ""
+        path = space[1].lstrip(":")
+        return None if path in _OF_LIBRARIES or path.partition("::")[0] in spaces - {"std"} else ""
     if _KEPT.match(plain):
         # A kernel's parameter may be a struct that has a stream or an event as a member.
         of_host = HOST_TYPE if not _TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
         hosts = of_host.search(item) or any(True for _ in unknown(item))
         return "" if hosts and not _has_marked_members(item, macros) else None
     if called is not None and (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
-        return ""  # a macro whose text has no device code
+        # A macro whose text has no device code, unless it declares a type.
+        text = macros.get(called[1], (False, ""))[1].partition(")")[2].lstrip()
+        return None if _DECLARES_TYPE.match(text) and not HOST_TYPE.search(f"{text} {item}") else ""
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
         return _name_of(plain)
     constant = _CONST.match(plain) and not re.search(r"\*(?!\s*const\b)", plain.partition("=")[0])

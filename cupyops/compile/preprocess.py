@@ -46,6 +46,8 @@ _OTHER_COMPILERS = frozenset(("__NVCC__", "__HIP__", "__HIPCC__", "__HIP_PLATFOR
 _OTHER_COMPILERS |= {name for name in ("_WIN32", "_WIN64", "_MSC_VER", "__MINGW32__") if sys.platform != "win32"}
 _OTHER_COMPILERS |= {name for name in ("__APPLE__",) if sys.platform != "darwin"}
 # Macros with which projects choose another platform than CUDA, as PyTorch's USE_ROCM.
+# Macros with which a build asks for checks and messages. Headers do not define them.
+_OF_BUILDS = frozenset(("DEBUG", "_DEBUG", "NDEBUG", "VERBOSE", "WARNINGS", "PROFILE", "WIN32", "WINCE"))
 _OTHER_PLATFORM = re.compile(r"(?:\A|_)(?:HIP|HIPCC|ROCM|AMD|AMDGPU|MUSA|SYCL|OPENCL)(?:_|\Z)")
 
 
@@ -114,7 +116,7 @@ class Preprocessed:
                 read = directive.name.startswith("elif") or self.live(where, directive.start - 1) is not False
                 if not read or directive.name not in CONDITIONALS:
                     continue
-                known = _WORDS | _OTHER_COMPILERS | self._own | self.macros.keys()
+                known = _WORDS | _OTHER_COMPILERS | _OF_BUILDS | self._own | self.macros.keys()
                 names = [
                     n
                     for n in _NAME.findall(directive.rest)
@@ -131,7 +133,7 @@ class Preprocessed:
             return self._condition(directive.name.replace("el", "", 1), directive.rest) is None
         finally:
             self._own = before
-            for name in names:
+            for name in set(names):
                 del self.macros[name]
 
     def follow(self, where: str, text: str, outer: bool | None, until: int | None = None) -> None:

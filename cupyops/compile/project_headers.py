@@ -30,16 +30,16 @@ def read(
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is not UTF-8.
+        ValueError: a file is not UTF-8 outside comments and literals.
     """
     if not isinstance(text, os.PathLike):
         return text, headers_in(text, options, given=given) if isinstance(text, str) else {}
     path = Path(text)
     try:
-        source = path.read_text(encoding="utf-8")
-        return source, headers_in(source, options, path.parent, given)
+        source = _decoded(path, "utf-8")
     except UnicodeDecodeError as problem:
-        raise ValueError(f"{path}: it and what it includes must be UTF-8 ({problem.reason})") from None
+        raise ValueError(f"{path}: it and what it includes must be UTF-8 outside comments ({problem.reason})") from None
+    return source, headers_in(source, options, path.parent, given)
 
 
 def headers_in(
@@ -59,7 +59,7 @@ def headers_in(
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is not UTF-8.
+        ValueError: a file is not UTF-8 outside comments and literals.
     """
     own = [folder] if folder is not None else []
     folders = [*own, *map(Path, folders_in(options))]
@@ -117,6 +117,22 @@ def _file(name: str, folders: Sequence[Path], own: Sequence[Path]) -> Path | Non
 
 def _text_of(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return _decoded(file, "utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise ValueError(f"{file}: a header must be UTF-8 ({problem.reason})") from None
+        raise ValueError(f"{file}: a header must be UTF-8 outside comments ({problem.reason})") from None
+
+
+def _decoded(file: Path, encoding: str) -> str:
+    """Returns the text of a file. Comments and literals may have any encoding, as for nvcc.
+
+    Raises:
+        UnicodeDecodeError: code or a directive is not UTF-8.
+    """
+    try:
+        return file.read_text(encoding=encoding)
+    except UnicodeDecodeError:
+        text = file.read_text(encoding="latin-1")  # which keeps each byte
+        code = scan(text)
+        if code.bare.isascii() and all(d.rest.isascii() for d in code.directives):
+            return text
+        raise

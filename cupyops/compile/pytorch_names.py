@@ -18,6 +18,7 @@ __all__ = ["foreign", "with_pytorch"]
 HEADER = "pytorch.cuh"
 _INCLUDED = re.compile(r'["<]([^">]+)[">]')
 _QUALIFIED = re.compile(r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:native\s*::\s*)?(\w+)\b(?!\s*::)")
+_USED = re.compile(r"\busing\s+namespace\s+(?:::\s*)?(?:at|c10|torch)\s*;")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 # Shuffles of PyTorch's type of 16-bit floats, which projects declare beside PyTorch's headers. `pytorch.cuh` has CUDA's type,
 # for which CUDA has them.
@@ -89,8 +90,10 @@ def _code(text: str) -> str:
 
 
 def _uses(code: str) -> bool:
-    return any(name[1] in _names() for name in _QUALIFIED.finditer(code)) or not _bare_names().isdisjoint(
-        _WORD.findall(code)
+    words = set(_WORD.findall(code))
+    unqualified = _USED.search(code) is not None and not _names().isdisjoint(words)
+    return (
+        unqualified or not _bare_names().isdisjoint(words) or any(n[1] in _names() for n in _QUALIFIED.finditer(code))
     )
 
 

@@ -17,6 +17,7 @@ from cupyops.errors import CompileError
 
 from .absent import leave_out
 from .cuda_text import scan
+from .dialect import beyond_nvrtc
 from .header_list import SAME
 from .preprocess import CONDITIONALS, Preprocessed, defines_of, preprocess
 from .project_headers import includes
@@ -64,6 +65,9 @@ _UNINCLUDED = {
     "curand_kernel.h": re.compile(r"\bcurandState\w*\b|\bcurand_(?:init|uniform|normal)\w*\b"),
     "mma.h": re.compile(r"\bnvcuda\b"),
 }
+_SPACE = re.compile(r"\busing\s+namespace\s+(?:::\s*)?(at|c10|torch|thrust)\s*;")
+# nvcc takes a lambda with `__device__`, which the compiler of device code needs not.
+_LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:host|device)__\s*)+)(?=[({])")
 _FAMILIES = ("cub/", "curand_")  # one header of a family has the names of the others
 # The name that nearly every text gives this namespace, often in a header of its project.
 _GROUPS = re.compile(r"\bcg\s*::")
@@ -111,6 +115,9 @@ def assemble(
     own_texts = tuple(source for name, source in texts.items() if name not in shared)
     own_types = {header for d in types.values() if (header := DTYPES[d].header)}
     lines += _includes(own_types | _unincluded(own_texts) | {*of_pytorch}, texts, simulated)
+    # A directive may name the namespace of headers that are left out.
+    spaces = {name for source in own_texts for name in _SPACE.findall(scan(source).bare)}
+    lines += [f"namespace {name} {{}}" for name in sorted(spaces)]
     bare_texts = [scan(source).bare for source in own_texts]
     if any(map(_GROUPS.search, bare_texts)) and not any(map(_OWN_GROUPS.search, bare_texts)):
         lines.append("namespace cg = cooperative_groups;")
@@ -127,7 +134,10 @@ def assemble(
     live_names = {"", *(i.name for i in followed.includes)}
     live_texts = {name: source for name, source in texts.items() if name in live_names}
     _check(live_texts, filename, followed, simulated, options)
-    macros += _standard(tuple(texts.values()), simulated, _removed(own_texts, texts, followed))
+    given_thrust = any(found_in(options, name) for name in ("thrust/pair.h", "thrust/tuple.h"))
+    macros += _standard(
+        (*texts.values(), " ".join(kernels)), simulated, _removed(own_texts, texts, followed), given_thrust
+    )
     # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
     # are, and with them their entries in caches and bundles.
     # The macros of the options -D are there before the prelude.
@@ -144,7 +154,12 @@ def assemble(
     leave_out(followed, live_texts, known, options, filename)
     spliced = _splice(text, filename, known, hidden, live, set(), system_lines)
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
-    return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", spliced))
+    return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", _unmarked(spliced)))
+
+
+def _unmarked(text: str) -> str:
+    """Returns a text with blanks for ``__device__`` and ``__host__`` between the captures and the parameters of a lambda."""
+    return _LAMBDA.sub(lambda m: m[1] + re.sub(r"\S", " ", m[2]), text)
 
 
 def _unincluded(texts: tuple[str, ...]) -> set[str]:
@@ -216,7 +231,8 @@ def _check(
         if not live or name in texts or header(name) is None:
             continue
         if found_in(options, name):
-            if simulated and header(name) is not None:
+            row = header(name)
+            if simulated and row is not None and (row.folders or row.host):
                 place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
                 raise CompileError(
                     f"{place}: the simulator cannot include <{name}>: the header is of a library, which NVRTC alone reads"
@@ -239,6 +255,10 @@ def _check(
                 raise ValueError(
                     f"{place}: {name} is of PyTorch's headers, and {PYTORCH}, which takes their place, does not have it"
                 )
+        own = simulated and where not in kernels_cu.headers()
+        for start, told in sorted(beyond_nvrtc(scan(text).bare, options)) if own else ():
+            if found.live(where, start):
+                raise CompileError(f"{where or filename}:{text.count(chr(10), 0, start) + 1}: {told}")
         for start, name in unknown(scan(text).bare):
             if found.live(where, start):
                 place = f"{where or filename}:{text.count(chr(10), 0, start) + 1}"
@@ -249,13 +269,16 @@ def _check(
 
 
 @lru_cache(256)
-def _standard(texts: tuple[str, ...], simulated: bool, removed: frozenset[str] = frozenset()) -> list[str]:
+def _standard(
+    texts: tuple[str, ...], simulated: bool, removed: frozenset[str] = frozenset(), given_thrust: bool = False
+) -> list[str]:
     """Returns the lines that define the names of the C and C++ libraries that texts use.
 
     Args:
         texts: the text and its headers.
         simulated: whether the simulator compiles the texts.
         removed: types that the texts declare in code that is not compiled.
+        given_thrust: whether a folder of the options has the headers of Thrust.
     """
     code: list[str] = []
     declared: set[str] = set()
@@ -273,7 +296,7 @@ def _standard(texts: tuple[str, ...], simulated: bool, removed: frozenset[str] =
             named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
             declared.update([named] if named and named not in removed else [])
     of_nvcc = [f"#ifndef {name}\n#define {name} {_OF_NVCC[name]}\n#endif" for name in sorted(asked)]
-    return [*of_nvcc, *definitions("\n".join(code), declared, simulated, library)]
+    return [*of_nvcc, *definitions("\n".join(code), declared, simulated, library, given_thrust)]
 
 
 def _removed(own: Collection[str], texts: Mapping[str, str], followed: Preprocessed) -> frozenset[str]:

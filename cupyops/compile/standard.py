@@ -9,6 +9,8 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 
+from .cpp_library import FUNCTORS, LIBRARY, OF_STD, OWN, library_lines, thrust_lines
+
 __all__ = ["MACROS", "NUMBERS", "as_library", "definitions", "for_libraries", "unknown"]
 
 _INTEGERS = {
@@ -173,92 +175,8 @@ _MATH = frozenset(
 )
 # The functions of <cmath> for float, which the host's library has in `std`, too.
 _MATH_OF_FLOAT = frozenset(f"{name}f" for name in _MATH - {"abs", "isfinite", "isinf", "isnan", "signbit"})
-_TRAITS = frozenset(
-    [
-        "add_const",
-        "add_pointer",
-        "aligned_storage",
-        "aligned_storage_t",
-        "alignment_of",
-        "bool_constant",
-        "common_type",
-        "common_type_t",
-        "conditional",
-        "conditional_t",
-        "conjunction",
-        "conjunction_v",
-        "decay",
-        "decay_t",
-        "disjunction",
-        "disjunction_v",
-        "enable_if",
-        "enable_if_t",
-        "false_type",
-        "integral_constant",
-        "is_arithmetic",
-        "is_arithmetic_v",
-        "is_array",
-        "is_base_of",
-        "is_base_of_v",
-        "is_class",
-        "is_const",
-        "is_convertible",
-        "is_convertible_v",
-        "is_empty",
-        "is_enum",
-        "is_floating_point",
-        "is_floating_point_v",
-        "is_integral",
-        "is_integral_v",
-        "is_pointer",
-        "is_pointer_v",
-        "is_same",
-        "is_same_v",
-        "is_signed",
-        "is_signed_v",
-        "is_trivially_copyable",
-        "is_trivially_copyable_v",
-        "is_unsigned",
-        "is_unsigned_v",
-        "is_void",
-        "is_void_v",
-        "make_signed",
-        "make_signed_t",
-        "make_unsigned",
-        "make_unsigned_t",
-        "negation",
-        "negation_v",
-        "remove_const",
-        "remove_const_t",
-        "remove_cv",
-        "remove_cv_t",
-        "remove_pointer",
-        "remove_pointer_t",
-        "remove_reference",
-        "remove_reference_t",
-        "true_type",
-        "underlying_type",
-        "void_t",
-    ]
-)
-_LIMITS = frozenset(("numeric_limits",))
-_PAIRS = frozenset(
-    ["exchange", "declval", "index_sequence", "integer_sequence", "make_index_sequence", "make_integer_sequence"]
-)
 _BUILT_IN = frozenset(("move", "forward", "initializer_list"))  # NVRTC has them
-_OWN = {
-    "max": "template <class T> __host__ __device__ constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }",
-    "min": "template <class T> __host__ __device__ constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }",
-    "swap": "template <class T> __host__ __device__ constexpr void swap(T& a, T& b) { T c = a; a = b; b = c; }",
-    "clamp": "template <class T> __host__ __device__ constexpr const T& clamp(const T& v, const T& low, const T& high) "
-    "{ return v < low ? low : high < v ? high : v; }",
-}
 _CUDA_CONSTANT = re.compile(r"CUDART_[A-Z0-9_]+")
-_LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
-    (_TRAITS, "cuda/std/type_traits", "type_traits"),
-    (_LIMITS, "cuda/std/limits", "limits"),
-    (_PAIRS, "cuda/std/utility", "utility"),
-)
 _OF_CPP = (
     *("array", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdlib", "cstring", "functional"),
     *("initializer_list", "limits", "tuple", "type_traits", "utility"),
@@ -271,43 +189,85 @@ _BYTES = frozenset(("memcpy", "memset"))
 # Functions that the host's library, and nvcc with it, has for integers and for numbers of two types, which become double.
 _OF_TWO = frozenset(("atan2", "copysign", "fdim", "fmax", "fmin", "fmod", "hypot", "nextafter", "pow", "remainder"))
 _OF_ONE = (
-    _MATH
+    (_MATH | frozenset(("j0", "j1", "y0", "y1")))
     - _OF_TWO
     - frozenset(
-        *[
-            (
-                "abs",
-                "fma",
-                "frexp",
-                "ilogb",
-                "isfinite",
-                "isinf",
-                "isnan",
-                "ldexp",
-                "llrint",
-                "llround",
-                "lrint",
-                "lround",
-                "modf",
-            )
-            + ("remquo", "scalbln", "scalbn", "signbit")
+        [
+            "abs",
+            "fma",
+            "frexp",
+            "ilogb",
+            "isfinite",
+            "isinf",
+            "isnan",
+            "ldexp",
+            "llrint",
+            "llround",
+            "lrint",
+            "lround",
+            "modf",
+            "remquo",
+            "scalbln",
+            "scalbn",
+            "signbit",
         ]
     )
 )
+# Functions of one such number, whose result is not a double, and the second parameter of those that have one.
+_OF_ANOTHER_RESULT = {
+    **dict.fromkeys(("ilogb", "isfinite", "isinf", "isnan", "llrint", "llround", "lrint", "lround", "signbit"), ""),
+    "frexp": "int*",
+    "ldexp": "int",
+    "scalbln": "long",
+    "scalbn": "int",
+}
 _INTEGER_TYPES = (
     *("bool", "char", "signed char", "unsigned char", "wchar_t", "short", "unsigned short", "int", "unsigned int"),
     *("long", "unsigned long", "long long", "unsigned long long"),
 )
 # Spellings of keywords that nvcc knows and NVRTC does not.
 _KEYWORDS = {"__asm__": "asm", "__asm": "asm", "register": ""}
+# Functions of g++ on bits, which nvcc has, by CUDA's functions.
+_OF_GCC = {
+    "__builtin_popcount": "__popc",
+    "__builtin_popcountl": "__popcll",
+    "__builtin_popcountll": "__popcll",
+    "__builtin_clz": "__clz",
+    "__builtin_clzl": "__clzll",
+    "__builtin_clzll": "__clzll",
+    "__builtin_ffs": "__ffs",
+    "__builtin_ffsl": "__ffsll",
+    "__builtin_ffsll": "__ffsll",
+    "__builtin_ctz(x)": "(__ffs(x) - 1)",
+    "__builtin_ctzl(x)": "(__ffsll(x) - 1)",
+    "__builtin_ctzll(x)": "(__ffsll(x) - 1)",
+}
+# The macros that g++ defines by itself.
+_PREDEFINED = {
+    "__CHAR_BIT__": "8",
+    "__SCHAR_MAX__": "127",
+    "__SHRT_MAX__": "32767",
+    "__INT_MAX__": "2147483647",
+    "__LONG_MAX__": "((long)(~0ul >> 1))",
+    "__LONG_LONG_MAX__": "9223372036854775807LL",
+    "__FLT_MAX__": "3.402823466e+38f",
+    "__FLT_MIN__": "1.175494351e-38f",
+    "__FLT_EPSILON__": "1.192092896e-07f",
+    "__DBL_MAX__": "1.7976931348623157e+308",
+    "__DBL_MIN__": "2.2250738585072014e-308",
+    "__DBL_EPSILON__": "2.2204460492503131e-16",
+    **{
+        f"__SIZEOF_{name.upper().replace(' ', '_')}__": f"sizeof({name})"
+        for name in ("short", "int", "long", "long long", "float", "double")
+    },
+    "__SIZEOF_POINTER__": "sizeof(void*)",
+}
 _KNOWN_OF_STD = (
     _MATH
     | _MATH_OF_FLOAT
-    | _TRAITS
-    | _LIMITS
-    | _PAIRS
+    | OF_STD
     | _BUILT_IN
-    | _OWN.keys()
+    | OWN.keys()
     | _SIZES
     | _BYTES
     | {n for n in _INTEGERS if n.endswith("_t")}
@@ -323,7 +283,9 @@ def unknown(code: str) -> tuple[tuple[int, str], ...]:
     return tuple((m.start(), m[1]) for m in _STD.finditer(code) if m[1] not in _KNOWN_OF_STD)
 
 
-def definitions(code: str, declared: Collection[str], simulated: bool, library: bool = False) -> list[str]:
+def definitions(
+    code: str, declared: Collection[str], simulated: bool, library: bool = False, given_thrust: bool = False
+) -> list[str]:
     """Returns the lines that define the names of the list that a text uses.
 
     Args:
@@ -331,6 +293,7 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
         declared: names that the text itself declares.
         simulated: whether the simulator compiles the text. Its compiler has the C library's names.
         library: whether the text includes CUDA's C++ library, which defines the numbers of <cfloat> and <climits>.
+        given_thrust: whether a folder of the options has the headers of Thrust.
     """
     words = set(_WORD.findall(code)) - set(declared)
     of_std = {m[1] for m in _STD.finditer(code)} if "std" in words else set()
@@ -342,26 +305,32 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
         for n in sorted(words & _KEYWORDS.keys())
         if not simulated or n == "register"
     ]
+    thrust = thrust_lines(code) if "thrust" in words and not given_thrust else []
     if simulated:
-        hosts = [host for names, _, host in _LIBRARY if of_std & names]
+        hosts = [host for names, _, host in LIBRARY if of_std & names]
+        hosts += ["functional"] if "functional" not in hosts and not of_std.isdisjoint(FUNCTORS) else []
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
         # Not every library of a host has these in std.
         within = [f"using ::{name};" for name in sorted(of_std & (_MATH_OF_FLOAT | _BYTES))]
-        lines = [*as_library([f"<{name}>" for name in hosts]), *numbers]
+        lines = [*as_library([f"<{name}>" for name in hosts]), *thrust, *numbers]
+        # Types of the host's headers, which the text may declare with another type of 64 bits.
+        own = sorted(n for n in _INTEGERS.keys() & set(declared) if "long long" in _INTEGERS[n] and not library)
+        lines += [f"#define {name} CupyopsOwn_{name}" for name in own]
         return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
+    lines += [f"#define {n} {_OF_GCC[n]}" for n in sorted(_OF_GCC) if n.partition("(")[0] in words]
+    lines += [f"#define {n} {_PREDEFINED[n]}" for n in sorted(words & _PREDEFINED.keys())]
     lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
     lines += _for_integers(code, words)
-    within = [_OWN[name] for name in sorted(of_std & _OWN.keys())]
+    within = [OWN[name] for name in sorted(of_std & OWN.keys())]
     within += [
         f"using ::{name};"
         for name in sorted(of_std & (_MATH | _MATH_OF_FLOAT | _SIZES | _BYTES | _INTEGERS.keys()) - {"nullptr_t"})
     ]
     within += ["using nullptr_t = decltype(nullptr);"] if "nullptr_t" in of_std else []
-    for names, header, _ in _LIBRARY:
-        if used := sorted(of_std & names):
-            lines.append(f"#include <{header}>")
-            within += [f"using cuda::std::{name};" for name in used]
+    includes, names = library_lines(of_std)
+    lines += [*includes, *thrust]
+    within += names
     if numbers and (library or any(line.startswith("#include <cuda/") for line in lines)):
         lines += [f"#include <cuda/std/{name}>" for name in ("cfloat", "climits", "cstdint")]
     return [*lines, *(["namespace std {", *within, "}"] if within else []), *numbers]
@@ -373,22 +342,37 @@ def _for_integers(code: str, words: Collection[str]) -> list[str]:
 
     A function without a template is preferred where the types fit it, so float and double have CUDA's functions.
     """
-    used = sorted(name for name in (_OF_ONE | _OF_TWO) & set(words) if not _defines(name).search(code))
+    known = _OF_ONE | _OF_TWO | _OF_ANOTHER_RESULT.keys() | {"fma"}
+    used = sorted(name for name in known & set(words) if not _defines(name).search(code))
     if not used:
         return []
     lines = ["template <class T> struct CupyopsInteger {};", "template <class T> struct CupyopsNumber {};"]
     for types, name in ((_INTEGER_TYPES, "Integer"), ((*_INTEGER_TYPES, "float", "double"), "Number")):
         lines += [f"template <> struct Cupyops{name}<{of}> {{ typedef double type; }};" for of in types]
+    device = "__device__ __forceinline__"
     for name in used:
         if name in _OF_ONE:
             lines.append(
-                f"template <class T> __device__ __forceinline__ typename CupyopsInteger<T>::type {name}(T x) "
-                f"{{ return {name}((double)x); }}"
+                f"template <class T> {device} typename CupyopsInteger<T>::type {name}(T x) {{ return {name}((double)x); }}"
+            )
+        elif name in _OF_TWO:
+            lines.append(
+                f"template <class A, class B, class = typename CupyopsNumber<A>::type> {device} "
+                f"typename CupyopsNumber<B>::type {name}(A a, B b) {{ return {name}((double)a, (double)b); }}"
+            )
+        elif name == "fma":
+            lines.append(
+                "template <class A, class B, class C, class = typename CupyopsNumber<A>::type, class = typename "
+                f"CupyopsNumber<B>::type> {device} typename CupyopsNumber<C>::type fma(A a, B b, C c) "
+                "{ return fma((double)a, (double)b, (double)c); }"
             )
         else:
+            second = _OF_ANOTHER_RESULT[name]
+            declared, given = (f", {second} y", ", y") if second else ("", "")
+            call = f"{name}((double)x{given})"
             lines.append(
-                f"template <class A, class B, class = typename CupyopsNumber<A>::type> __device__ __forceinline__ "
-                f"typename CupyopsNumber<B>::type {name}(A a, B b) {{ return {name}((double)a, (double)b); }}"
+                f"template <class T, class = typename CupyopsInteger<T>::type> {device} auto {name}(T x{declared}) "
+                f"-> decltype({call}) {{ return {call}; }}"
             )
     return lines
 

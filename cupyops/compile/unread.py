@@ -2,6 +2,7 @@
 headers and that no kernel reads."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from .cuda_text import Code, scan
@@ -11,6 +12,8 @@ from .standard import MACROS, unknown
 
 __all__ = ["host_code_of", "read_spans", "without_unread"]
 
+_CALLED_UNSEEN = frozenset(("begin", "end", "get", "swap"))
+_USING = re.compile(r"\busing\s+(?:::\s*)?(?:\w+\s*::\s*)+(\w+)\s*;")
 # Libraries for kernels that are not part of CUDA. An option `-I` may give the folder of their headers, so a declaration that
 # a kernel reads stays.
 _OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm)\s*::")
@@ -44,7 +47,8 @@ def host_code_of(texts: Mapping[str, str], macros: str, defines: Mapping[str, st
 
 def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Collection[str] = ()) -> dict[str, str]:
     """Returns texts without the declarations that name types of the host's libraries or of libraries such as CUTLASS, or macros
-    that nothing defines, if no other code reads these declarations.
+    that nothing defines, if no other code reads these declarations; and without the functions and classes of headers that no
+    kernel reads.
 
     The ``__device__`` functions of a functor for thrust, for one, are code that a kernel does not call. So is a function for
     a macro that the build of a project defines, if the kernel does not call the function.
@@ -54,8 +58,9 @@ def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Co
         roots: the names of the kernels.
         defined: the macros that the texts and their headers define.
     """
+    texts = _without_usings(texts)
     undefined = _undefined(texts, defined)
-    if not undefined and not any(of_host(scan(text).bare) for text in texts.values()):
+    if len(texts) == 1 and not undefined and not any(of_host(scan(text).bare) for text in texts.values()):
         return dict(texts)
     found, graph = dict(texts), _Declarations(texts)
     suspects = {
@@ -64,8 +69,39 @@ def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Co
         if of_host(piece := graph.piece(where, item)) or not undefined.isdisjoint(WORD.findall(piece))
     }
     kept = graph.read(roots)
-    for where, item in sorted(_with_readers(suspects - kept, kept, graph), key=lambda key: -key[1].start):
+    gone = _with_readers(suspects - kept, kept, graph)
+    # Of a header, kernels need no function and no class that none of them reads. The rest of a header counts as read.
+    optional = {key for key in graph.named if key[0] and _is_optional(graph.piece(*key))}
+    rest = [word for key in {*graph.named} - optional - gone for word in WORD.findall(graph.piece(*key))]
+    gone |= optional - graph.read([*roots, *rest])
+    for where, item in sorted(gone, key=lambda key: -key[1].start):
         found[where] = _blanked(found[where], scan(texts[where]), item.start, item.end)
+    return found
+
+
+def _is_optional(piece: str) -> bool:
+    """Returns whether a declaration is a function or a class that only code with its name uses."""
+    head = re.sub(r"\A\s*(?:template\s*<[^{}()]*>\s*)*", "", piece)
+    if re.match(r"(?:struct|class)\b", head):
+        return re.search(r"\}\s*;\s*\Z", head) is not None
+    function = re.match(r"(?!typedef\b|using\b|enum\b|union\b|extern\s+\"|static_assert\b)[^=;{}]*\(", head)
+    # A range-based loop and a destructor call functions without their names.
+    return function is not None and declared_names(piece).isdisjoint(_CALLED_UNSEEN) and "~" not in function[0]
+
+
+def _without_usings(texts: Mapping[str, str]) -> dict[str, str]:
+    """Returns texts without the declarations ``using space::name;`` whose names no other code has: the function may be host
+    code, which is left out."""
+    found, codes = dict(texts), {where: scan(text) for where, text in texts.items()}
+    usings = [(where, match) for where, code in codes.items() for match in _USING.finditer(code.bare)]
+    if not usings:
+        return found
+    counts = Counter(word for code in codes.values() for word in WORD.findall(code.bare))
+    counts.update(word for code in codes.values() for d in code.directives for word in WORD.findall(d.rest))
+    of_usings = Counter(match[1] for _, match in usings)
+    for where, match in sorted(usings, key=lambda using: -using[1].start()):
+        if counts[match[1]] == of_usings[match[1]]:
+            found[where] = _blanked(found[where], codes[where], match.start(), match.end())
     return found
 
 

@@ -12,12 +12,14 @@ import contextlib
 import ctypes
 import math
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from cupyops.arrays import Info
+from cupyops.compile.cpp_library import FUNCTIONS
 from cupyops.compile.cuda_text import scan
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.errors import expected
@@ -42,6 +44,10 @@ __all__ = [
     "vector_of",
 ]
 
+_FUNCTION = re.compile(
+    rf"(?:::)?(?:(?:cuda::)?std|thrust)::(?:{'|'.join(sorted(FUNCTIONS))})\s*<[\w:\s]*>|(?:thrust|cuda)::(?:maximum|minimum|identity)\s*<[\w:\s]*>"
+    r"|cub::(?:Sum|Max|Min|Equality|Inequality)"
+)
 _COMPLEX = re.compile(r"(?:(?:::)?(?:c10|at|torch|thrust|cuda::std)::)?complex\s*<\s*((?:\w+::)?\w+)\s*>")
 _ACCESS = re.compile(r"\bclass\b|\b(?:private|protected)\s*:")
 _LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
@@ -72,7 +78,9 @@ class Element:
 
 def _vectors() -> Iterator[Element]:
     names = {"char": "int8", "uchar": "uint8", "short": "int16", "ushort": "uint16", "int": "int32", "uint": "uint32"}
-    names |= {"longlong": "int64", "ulonglong": "uint64", "float": "float32", "double": "float64"}
+    names |= {"longlong": "int64", "ulonglong": "uint64"}
+    names |= {"long": "int32", "ulong": "uint32"} if sys.platform == "win32" else {"long": "int64", "ulong": "uint64"}
+    names |= {"float": "float32", "double": "float64"}
     for name, dtype in names.items():
         size = DTYPES[dtype].itemsize
         for width in (1, 2, 3, 4):
@@ -133,7 +141,7 @@ def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
 def element_of(name: str, structs: Mapping[str, Element]) -> Element | None:
     """Returns the element of a vector type, a struct, a texture or a surface, or None for another type."""
     name = name.removeprefix("struct ")
-    return structs.get(name) or _KNOWN.get(name) or _complex_of(name)
+    return structs.get(name) or _KNOWN.get(name) or _complex_of(name) or _function_of(name)
 
 
 @lru_cache(64)
@@ -142,6 +150,16 @@ def _complex_of(name: str) -> Element | None:
     found = _COMPLEX.fullmatch(name)
     dtype = c_dtype(found[1]) if found else None
     return Element(name, dtype, 2, 2 * DTYPES[dtype].itemsize) if dtype in FLOATS else None
+
+
+@lru_cache(64)
+def _function_of(name: str) -> Element | None:
+    """Returns the element of a function object of a library, such as ``std::plus<float>``, or None for another type."""
+    if not _FUNCTION.fullmatch(name):
+        return None
+    import numpy
+
+    return Element(name, "uint8", 1, 1, numpy.dtype({"names": [], "formats": [], "itemsize": 1}), spelling=name)
 
 
 def vector_of(name: str) -> Element | None:
@@ -407,6 +425,8 @@ def packed(kernel: str, p: Any, value: Any, simulated: bool = False) -> Any:
 
     if isinstance(value, bytes):
         given: Any = value
+    elif not element.record.names and isinstance(value, tuple):  # a struct without data, such as a function object
+        given = b"" if value else bytes(element.width)
     elif isinstance(value, ctypes.Structure):
         given = bytes(value) if numpy.dtype(type(value)) == element.record else b""
     else:

@@ -74,7 +74,7 @@ class KernelSource:
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
         text = self.text if self.module else only(self.text, self.name)
-        roots = re.findall(r"\w+", " ".join(self.kernels()))
+        roots = re.findall(r"\w+", " ".join([*self.kernels(), *self.structs, *self.defines.values()]))
         own_texts = self._of_device({**self.headers, "": text}, self.text, roots)
         text = own_texts.pop("")
         headers = {**(twins or {}), **own_texts}

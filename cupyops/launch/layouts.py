@@ -91,7 +91,7 @@ def derived_structs(
         names.instance(found) for name in sorted(wanted) if structs[name].parameters for found in _ids(listed, name)
     }
     for name in sorted({name for name in wanted if not structs[name].parameters} | instances):
-        if name not in known and (layout := layouts.of(name, 0)) is not None and layout.dtype.names:
+        if name not in known and (layout := layouts.of(name, 0)) is not None:
             dtype, alignment, *_ = layout
             struct = structs[name.partition("<")[0]]
             spelling = "::".join((*struct.scope, name)) if struct.scope or struct.parameters else ""

@@ -247,7 +247,7 @@ def _nothing(statement: Registers, match: re.Match[str], operands: list[str]) ->
 MEMORY: dict[str, list[tuple[str, Row]]] = {
     "ld, st with cache hints, .volatile, .relaxed, .acquire, .release": [
         (
-            rf"ld{_order_and_space('weak|volatile|relaxed|acquire')}(?P<hints>{_HINTS})(?:\.v(?P<v>[24]))?{_TYPE}",
+            rf"ld(?:\.c[ag](?=\.global))?{_order_and_space('weak|volatile|relaxed|acquire')}(?P<hints>{_HINTS})(?:\.v(?P<v>[24]))?{_TYPE}",
             _load,
         ),
         (rf"(?P<order>ldu){_SPACE}(?P<hints>)(?:\.v(?P<v>[24]))?{_TYPE}", _load),

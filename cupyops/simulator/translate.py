@@ -38,6 +38,9 @@ _HOST_TYPES = re.compile(
     r"|Default)|Texture(?:Read|Address|Filter)Mode|(?:Read|Address|Filter)Mode\w+)\b"
 )
 _HEADERS_OF_TYPES = (("textures.h", _TEXTURES), ("host_types.h", _HOST_TYPES))
+# An assignment of `{}` to a variable, where CUDA's headers have several assignments of pairs of 16-bit floats.
+_PAIRS_OF_FLOATS = re.compile(r"\b(?:__)?(?:half2|nv_bfloat162)\b")
+_EMPTIED = re.compile(r"(?<=[;{}])(\s*)([A-Za-z_][\w.]*(?:\[[^][;{}]*\])*)\s*=\s*\{\s*\}\s*;")
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -63,6 +66,9 @@ def _without_shared(text: str, what: str) -> str:
     """Returns a final text with references in place of its declarations of shared memory, and calls in place of PTX."""
     text = _DEFINE.sub(lambda m: _shared_in_macro(m[0], text, m.start(), what), text)
     text = _with_headers(_constants(text))
+    if _PAIRS_OF_FLOATS.search(text):
+        start = max(text.find("#line"), 0)
+        text = text[:start] + _EMPTIED.sub(r"\1cupyops_empty(\2);", text[start:])
     bare = code_only(text)
     found, at = [], 0
     for number, (start, end) in enumerate(_shared_declarations(bare)):
@@ -265,7 +271,8 @@ def _kernel(bare: str, kernel: str, expression: str, number: int) -> str:
         expression: the name with the namespaces and the arguments of a template.
         number: the place of the kernel among the kernels of the text.
     """
-    function = declarations(scan(bare), kernel)[0]
+    path = expression.partition("<")[0]  # a header may declare kernels of the same name in other namespaces
+    function = declarations(scan(bare), path if re.fullmatch(r"[\w:]+", path) and "::" in path else kernel)[0]
     head = bare[function.start : function.named]
     if function.template is not None:
         head = head.partition(function.template)[2].partition(">")[2]

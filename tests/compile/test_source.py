@@ -346,9 +346,11 @@ def test_a_header_of_a_folder_is_a_part_of_the_text(tmp_path: Path) -> None:
     kernel = Kernel(text, "k", Threads("n"), options=(f"-I{tmp_path}",))
     assert "float twice" in kernel.final_text({})
     assert kernel.headers.keys() == {"outer.h"}
-    (tmp_path / "outer.h").write_bytes(b"// \xff\n")
-    with pytest.raises(ValueError, match=r"outer\.h: a header must be UTF-8"):
+    (tmp_path / "outer.h").write_bytes(b"\xff\n")
+    with pytest.raises(ValueError, match=r"outer\.h: a header must be UTF-8 outside comments"):
         Kernel(text, "k", Threads("n"), options=(f"-I{tmp_path}",))
+    (tmp_path / "outer.h").write_bytes(b"// \xff\n")
+    assert Kernel(text, "k", Threads("n"), options=(f"-I{tmp_path}",)).headers == {"outer.h": "// \xff\n"}
     with cupyops.simulate():
         kernel(y, 3)
     assert y.tolist() == [2.0] * 3

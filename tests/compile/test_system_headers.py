@@ -9,8 +9,9 @@ import pytest
 import cupyops
 from cupyops import Kernel, Threads
 from cupyops.compile import system_headers
+from cupyops.compile.cpp_library import TRAITS
 from cupyops.compile.header_list import HEADERS, PARTS, SAME, SystemHeader
-from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _NUMBERS, _TRAITS
+from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _NUMBERS
 from cupyops.compile.system_headers import header
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.simulator import build
@@ -80,7 +81,7 @@ def test_the_simulator_finds_every_header_that_has_a_twin() -> None:
 def test_a_header_without_a_twin_is_refused_in_the_simulator_by_name(row: SystemHeader) -> None:
     """The compiler's words would be of a file that is not found, or of a thousand errors within it."""
     name = EXAMPLES.get(row.names[0], row.names[0])
-    text = f"\n#include <{name}>\n{KERNEL}" + ("__device__ __nv_fp8_e4m3* p;" if row.its_names else "")
+    text = f"\n#include <{name}>\n{KERNEL}" + ("__device__ cub::NullType* p;" if row.its_names else "")
     words = f"k.cu:2: the simulator cannot include <{name}>: {row.reason}"
     assert row.reason
     with pytest.raises(CompileError, match=f"^{re.escape(words)}$"):
@@ -125,7 +126,8 @@ def test_a_header_that_the_device_code_uses_in_vain_is_refused_in_both_lanes(
 def test_a_header_of_the_same_name_that_is_given_comes_first(tmp_path: Path) -> None:
     assert "int own;" in final(f'#include "helper_cuda.h"\n{KERNEL}', headers={"helper_cuda.h": "__device__ int own;"})
     (tmp_path / "mine.h").write_text("__device__ inline int mine() { return 1; }")
-    assert "int mine()" in final(f"#include <mine.h>\n{KERNEL}", options=(f"-I{tmp_path}",))
+    used = KERNEL.replace("= x[threadIdx.x]", "= mine() * x[threadIdx.x]")
+    assert "int mine()" in final(f"#include <mine.h>\n{used}", options=(f"-I{tmp_path}",))
 
 
 def test_a_header_of_a_library_has_the_headers_of_the_host(tmp_path: Path) -> None:
@@ -201,7 +203,7 @@ def everything() -> str:
         'static_assert(sizeof(int64_t) == 8 && sizeof(uint8_t) == 1 && int8_t(-1) < 0 && uint16_t(-1) == 65535, "");',
         "constexpr float infinity = INFINITY, nothing = NAN; constexpr double huge = HUGE_VAL; constexpr float hugef = HUGE_VALF;",
         'static_assert(infinity > FLT_MAX && nothing != nothing && huge > DBL_MAX && hugef == infinity, "");',
-        *(f"using std::{name};" for name in sorted(_TRAITS)),
+        *(f"using std::{name};" for name in sorted(TRAITS)),
         "__device__ double all(double x, int* i) {",
         "float f = 1; double d = 1; (void)std::frexp(x, i); (void)std::modf(x, &d); (void)std::remquo(x, d, i); std::swap(f, f);",
         "x += std::max(1.0, x) + std::min(x, 2.0) + std::clamp(x, 0.0, 1.0) + std::numeric_limits<float>::epsilon();",

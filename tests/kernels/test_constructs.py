@@ -9,6 +9,7 @@ import torch
 import cupyops
 from cupyops import Kernel, Threads
 from tests.kernels.construct import AT, LIST, TYPED, Construct
+from tests.kernels.constructs_of_libraries import OF_LIBRARIES
 from tests.kernels.constructs_of_projects import OF_PROJECTS
 
 pytestmark = [pytest.mark.simulator, pytest.mark.filterwarnings("ignore:.*no such header is known, so it is left out")]
@@ -314,6 +315,7 @@ CONSTRUCTS = {
         ("FACTOR 2", "FACTOR 4"),
     ),
     **OF_PROJECTS,
+    **OF_LIBRARIES,
 }  # fmt: skip
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import cupyops
-from cupyops import Kernel, LaunchError, Threads
+from cupyops import CompileError, Kernel, LaunchError, Threads
+from cupyops.compile.compiler import OPTIONS, compile_text
 
 pytestmark = pytest.mark.simulator
 
@@ -206,3 +207,44 @@ def test_a_kernel_of_textures_alone_is_not_simulated() -> None:
     with cupyops.simulate(sanitize=True):
         Kernel(text, "k", Threads("n"))(TextureObject(source), SurfaceObject(target), 8)
     assert target.tolist() == source.tolist()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("memmove(y, y + 1, 8);", "memmove is of the host's C library"),
+        ('y[0] = strlen("abc");', "strlen is of the host's C library"),
+        ("y[0] = ::rand();", "rand is of the host's C library"),
+        ("switch (*y) { case 1 ... 3: y[0] = 1; }", "a range in a case is an extension"),
+        ("y[0] = y[1] ?: 2;", "a conditional without its second operand is an extension"),
+        ("y[0] = ({ int z = y[1]; z + 1; });", "a statement in an expression is an extension"),
+        ("__typeof__(y) z = y; z[0] = 1;", "typeof is an extension"),
+        ("struct { int a, b; } s = {.a = 1, .b = 2}; y[0] = s.b;", "give the option -std=c++20"),
+        ("y[0] = __builtin_parity(3);", "__builtin_parity is a function of g++"),
+        ("atomicAdd((long long*)y, 1);", "CUDA has no atomicAdd of signed 64-bit integers"),
+        ("atomicSub((unsigned long long*)y, 1ull);", "CUDA has atomicSub of int and unsigned alone"),
+    ],
+)
+def test_what_nvrtc_refuses_is_refused_by_name_and_line(code: str, words: str) -> None:
+    text = f"__global__ void k(int* y) {{\n    {code}\n}}"
+    kernel = Kernel(text, "k", 1)
+    with cupyops.simulate(), pytest.raises(CompileError, match=r"k\.cu:2\b") as caught:
+        kernel[1](np.zeros(8, np.int32))
+    assert words in str(caught.value)
+    pytest.importorskip("cupy")
+    with pytest.raises(CompileError, match=r"k\.cu:2\b.*error"):
+        compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
+
+
+def test_functions_and_variables_with_names_of_the_c_library_are_the_texts_own() -> None:
+    text = """
+struct Op { __device__ int strlen(int v) const { return v; } };
+__device__ int memcmp(int a, int b) { return a - b; }
+template <typename F> __global__ void k(int* y, F div) { Op op; y[0] = memcmp(7, 3) + op.strlen(2) + div(8); }
+struct Half { __device__ int operator()(int v) const { return v / 2; } };"""
+    y = np.zeros(1, np.int32)
+    with cupyops.simulate():
+        Kernel(text, "k<Half>", 1)[1](y, ())
+        with pytest.raises(TypeError, match="div"):
+            Kernel(text, "k<Half>", 1)[1](y, (1,))
+    assert y[0] == 4 + 2 + 4

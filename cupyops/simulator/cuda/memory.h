@@ -47,11 +47,17 @@ template <typename T> struct CupyopsWord { typedef T type; };
 template <> struct CupyopsWord<int> { typedef unsigned type; };
 template <> struct CupyopsWord<long long> { typedef unsigned long long type; };
 template <typename T> struct CupyopsSame { typedef T type; };
+template <typename T> struct CupyopsSigned64 { static constexpr bool value = false; };
+template <> struct CupyopsSigned64<long> { static constexpr bool value = sizeof(long) == 8; };
+template <> struct CupyopsSigned64<long long> { static constexpr bool value = true; };
+#define CUPYOPS_NOT_SIGNED_64(NAME) \
+    static_assert(ANY || !CupyopsSigned64<T>::value, "CUDA has no " NAME " of signed 64-bit integers: cast the address to unsigned long long*")
 
 // Replaces `old` by the expression NEXT of `old` and `value`. `value` converts to the memory's type, as in CUDA's
 // overloads.
 #define CUPYOPS_ATOMIC(NAME, NEXT)                                                                \
-    template <typename T> CUPYOPS_UNCHECKED T NAME(T* p, typename CupyopsSame<T>::type value) {   \
+    template <typename T, bool ANY = false> CUPYOPS_UNCHECKED T NAME(T* p, typename CupyopsSame<T>::type value) { \
+        CUPYOPS_##NAME##_TYPES;                                                                   \
         typedef typename CupyopsWord<T>::type word;                                               \
         cupyops_atomic(p, sizeof(T));                                                             \
         T old, next;                                                                              \
@@ -70,6 +76,16 @@ template <typename T> inline T cupyops_sum(T a, T b) {
 }
 inline float2 cupyops_sum(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
 inline float4 cupyops_sum(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+#define CUPYOPS_atomicAdd_TYPES CUPYOPS_NOT_SIGNED_64("atomicAdd")
+#define CUPYOPS_atomicSub_TYPES static_assert(ANY || sizeof(T) == 4, "CUDA has atomicSub of int and unsigned alone: add the negative value")
+#define CUPYOPS_atomicExch_TYPES CUPYOPS_NOT_SIGNED_64("atomicExch")
+#define CUPYOPS_atomicMin_TYPES (void)0
+#define CUPYOPS_atomicMax_TYPES (void)0
+#define CUPYOPS_atomicAnd_TYPES CUPYOPS_NOT_SIGNED_64("atomicAnd")
+#define CUPYOPS_atomicOr_TYPES CUPYOPS_NOT_SIGNED_64("atomicOr")
+#define CUPYOPS_atomicXor_TYPES CUPYOPS_NOT_SIGNED_64("atomicXor")
+#define CUPYOPS_atomicInc_TYPES (void)0
+#define CUPYOPS_atomicDec_TYPES (void)0
 CUPYOPS_ATOMIC(atomicAdd, cupyops_sum(old, value))
 CUPYOPS_ATOMIC(atomicSub, T(word(old) - word(value)))
 CUPYOPS_ATOMIC(atomicExch, value)
@@ -81,7 +97,8 @@ CUPYOPS_ATOMIC(atomicXor, old ^ value)
 CUPYOPS_ATOMIC(atomicInc, old >= value ? T(0) : T(old + 1))
 CUPYOPS_ATOMIC(atomicDec, old == T(0) || old > value ? value : T(old - 1))
 #undef CUPYOPS_ATOMIC
-template <typename T> CUPYOPS_UNCHECKED T atomicCAS(T* p, typename CupyopsSame<T>::type compare, typename CupyopsSame<T>::type value) {
+template <typename T, bool ANY = false> CUPYOPS_UNCHECKED T atomicCAS(T* p, typename CupyopsSame<T>::type compare, typename CupyopsSame<T>::type value) {
+    CUPYOPS_NOT_SIGNED_64("atomicCAS");
     cupyops_atomic(p, sizeof(T));
     T old;
     __builtin_memcpy(static_cast<void*>(&old), cupyops_at(p), sizeof(T));

@@ -2,6 +2,9 @@
 #pragma once
 #include <fenv.h>
 
+// The assignment `value = {};`. CUDA's headers overload it for pairs of 16-bit floats, and a host compiler finds it ambiguous.
+template <typename T> inline void cupyops_empty(T& value) { value = T(); }
+
 // Minimum and maximum, with the result types of CUDA's overloads for arguments of two types.
 typedef unsigned long cupyops_ulong;
 typedef long long cupyops_longlong;

@@ -28,15 +28,15 @@ enum { ADD, MIN, MAX, AND, OR, XOR, INC, DEC, EXCH };
 template <typename T, int OPERATION, typename B> CUPYOPS_INTRINSIC unsigned long long atomic(char* p, B operand) {
     T* const at = reinterpret_cast<T*>(p);
     const T value = as<T>(operand);
-    if constexpr (OPERATION == ADD) return bits(atomicAdd(at, value));
-    if constexpr (OPERATION == MIN) return bits(atomicMin(at, value));
-    if constexpr (OPERATION == MAX) return bits(atomicMax(at, value));
-    if constexpr (OPERATION == AND) return bits(atomicAnd(at, value));
-    if constexpr (OPERATION == OR) return bits(atomicOr(at, value));
-    if constexpr (OPERATION == XOR) return bits(atomicXor(at, value));
-    if constexpr (OPERATION == INC) return bits(atomicInc(at, value));
-    if constexpr (OPERATION == DEC) return bits(atomicDec(at, value));
-    return bits(atomicExch(at, value));
+    if constexpr (OPERATION == ADD) return bits(atomicAdd<T, true>(at, value));
+    if constexpr (OPERATION == MIN) return bits(atomicMin<T, true>(at, value));
+    if constexpr (OPERATION == MAX) return bits(atomicMax<T, true>(at, value));
+    if constexpr (OPERATION == AND) return bits(atomicAnd<T, true>(at, value));
+    if constexpr (OPERATION == OR) return bits(atomicOr<T, true>(at, value));
+    if constexpr (OPERATION == XOR) return bits(atomicXor<T, true>(at, value));
+    if constexpr (OPERATION == INC) return bits(atomicInc<T, true>(at, value));
+    if constexpr (OPERATION == DEC) return bits(atomicDec<T, true>(at, value));
+    return bits(atomicExch<T, true>(at, value));
 }
 template <typename T, typename B, typename C> CUPYOPS_INTRINSIC unsigned long long atomic_cas(char* p, B compare, C value) {
     return bits(atomicCAS(reinterpret_cast<T*>(p), as<T>(compare), as<T>(value)));

@@ -37,14 +37,14 @@ template <typename T> struct atomic_operations {
     }
     static __attribute__((noinline)) T exchange(T* p, T value, memory_order order) {
         before(order);
-        const T old = atomicExch(p, value);
+        const T old = atomicExch<T, true>(p, value);
         behind(order);
         return old;
     }
     // Replaces the number if it is the expected one; otherwise the expected one becomes the number.
     static __attribute__((noinline)) bool compare(T* p, T& expected, T desired, memory_order order) {
         before(order);
-        const T old = atomicCAS(p, expected, desired);
+        const T old = atomicCAS<T, true>(p, expected, desired);
         behind(order);
         const bool same = !__builtin_memcmp(&old, &expected, sizeof(T));
         if (!same) expected = old;
@@ -57,7 +57,7 @@ template <typename T> struct atomic_operations {
 #define CUPYOPS_FETCH(NAME, FUNCTION)                                                         \
     CUPYOPS_MEMBER T NAME(T value, memory_order order = memory_order::seq_cst) const { \
         detail::before(order);                                                                \
-        const T old = FUNCTION(where(), value);                                               \
+        const T old = FUNCTION<T, true>(where(), value);                                               \
         detail::behind(order);                                                                \
         return old;                                                                           \
     }
