@@ -143,5 +143,5 @@ class GELU(nn.GELU):
     """A ``torch.nn.GELU`` that calls :func:`gelu`, with the same arguments and (empty) ``state_dict``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        y: Tensor = _gelu.call(input, self.approximate)
+        y: Tensor = gelu_operator.call(input, self.approximate)
         return y
