@@ -5,6 +5,7 @@ launches have changed since.
     python -m tests.gpu.gpu_record --no-sanitizer
     python -m tests.gpu.gpu_record --again         # after a mend: the tests that failed in this machine's run
     python -m tests.gpu.gpu_record --fingerprint   # then, with the pinned NVRTC, on any machine: what it was that has run
+    python -m tests.gpu.gpu_record --texts         # after an edit that changes no compiled code: what the edited texts compile to
 
 The record, ``tests/gpu/gpu_record.json``, holds ``runs``, one per CUDA major of CuPy and number of GPUs, and ``fingerprints``
 of the trees that they ran: :mod:`tests.gpu.fingerprints` says what those are, and what they do not see.
@@ -12,6 +13,9 @@ of the trees that they ran: :mod:`tests.gpu.fingerprints` says what those are, a
 
 A run holds a hash of its tree's bytes. Fingerprints are taken of a tree that has the same hash, and of no other, so that
 nothing is said to have run that has not.
+
+``texts`` of the record are texts that have other tokens than what has run, and the compiled code of something that has run. The
+tests compile no text whose code the record holds, and some of ``texts`` again.
 
 ``--again`` is for faults of tests and of code that launches nothing. What passes then counts as passed, and the run holds
 the hash of the mended tree, too. Fingerprints of the mended tree are taken only if they are those of the tree that ran in
@@ -34,7 +38,17 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from .fingerprints import Fingerprints, changes, compiled, fingerprints, installed_nvrtc, look_at, pinned_nvrtc
+from .fingerprints import (
+    Compiled,
+    Fingerprints,
+    Seen,
+    changes,
+    compiled,
+    fingerprints,
+    installed_nvrtc,
+    look_at,
+    pinned_nvrtc,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("gpu_record.json")
@@ -185,6 +199,8 @@ def write(record: dict[str, Any], path: Path) -> None:
     """With no fingerprints but those of trees that have run."""
     trees = {tree for run in record["runs"].values() for tree in _trees(run)}
     record["fingerprints"] = {tree: found for tree, found in record["fingerprints"].items() if tree in trees}
+    if texts := {nvrtc: _not_run_as_such(record, nvrtc, texts) for nvrtc, texts in record.pop("texts", {}).items()}:
+        record["texts"] = texts
     path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
@@ -195,8 +211,55 @@ def _trees(run: Mapping[str, Any]) -> list[str]:
 
 def known_code(record: Mapping[str, Any], nvrtc: str) -> dict[str, str]:
     """Hashes of compiled code, by those of texts and options, that the record holds of this NVRTC."""
-    found = (Fingerprints(**f) for f in record["fingerprints"].values())
-    return {key: code for f in found if f.nvrtc == nvrtc for key, code in f.code.items()}
+    return {**record.get("texts", {}).get(nvrtc, {}), **_ran(record, nvrtc)}
+
+
+def _ran(record: Mapping[str, Any], nvrtc: str) -> dict[str, str]:
+    """Of these, what has run with these tokens."""
+    found = (Fingerprints(**f) for f in record["fingerprints"].values() if f.get("nvrtc") == nvrtc)
+    return {key: code for f in found for key, code in f.code.items()}
+
+
+def _not_run_as_such(record: Mapping[str, Any], nvrtc: str, texts: Mapping[str, str]) -> dict[str, str]:
+    """The texts that have other tokens than what has run, and the code of something that has run."""
+    ran = _ran(record, nvrtc)
+    codes = set(ran.values())
+    return {key: code for key, code in texts.items() if key not in ran and code in codes}
+
+
+def add_texts(path: Path, root: Path = ROOT) -> str:
+    """Adds the texts of the tree at hand that have other tokens than what has run, and the same code; says how many there are.
+
+    Raises:
+        SystemExit: the NVRTC at hand is not the pinned one, or it warns of a kernel.
+    """
+    record, pinned = read(path), pinned_nvrtc()
+    made, seen = _compiled(record, root)
+    found = _not_run_as_such(record, pinned, made.code)
+    record["texts"] = {pinned: found}
+    write(record, path)
+    codes = {*_ran(record, pinned).values()}
+    new = sum(code not in codes for code in made.code.values())
+    told = f"{len(found)} texts of {len(seen.sources)} kernels have other tokens than what has run, and the same code"
+    return "\n".join([f"{told}; the code of {new} has not run; written to {path}", *made.spills])
+
+
+def _compiled(record: Mapping[str, Any], root: Path) -> tuple[Compiled, Seen]:
+    """The code of every kernel of a tree, and what was seen of the tree.
+
+    Raises:
+        SystemExit: the NVRTC at hand is not the pinned one, or it warns of a kernel.
+    """
+    if installed_nvrtc() != pinned_nvrtc():
+        raise SystemExit(
+            f"fingerprints are of NVRTC {pinned_nvrtc()}, and CuPy has loaded {installed_nvrtc()}: "
+            f"pip install -c constraints.txt nvidia-cuda-nvrtc-cu12"
+        )
+    seen = look_at(root)
+    made = compiled(seen.sources, known_code(record, pinned_nvrtc()))
+    if made.faults:
+        raise SystemExit(f"no kernel may be warned of: {'; '.join(made.faults)}")
+    return made, seen
 
 
 def fingerprint(path: Path, root: Path = ROOT) -> str:
@@ -215,15 +278,7 @@ def fingerprint(path: Path, root: Path = ROOT) -> str:
             f"no run of {path} was made on this tree ({tree}), so nothing is known to have run: there are {made}. Run "
             f"`python -m tests.gpu.gpu_record` on a GPU first, or check out what has run"
         )
-    if installed_nvrtc() != pinned_nvrtc():
-        raise SystemExit(
-            f"fingerprints are of NVRTC {pinned_nvrtc()}, and CuPy has loaded {installed_nvrtc()}: "
-            f"pip install -c constraints.txt nvidia-cuda-nvrtc-cu12"
-        )
-    seen = look_at(root)
-    made = compiled(seen.sources, known_code(record, pinned_nvrtc()))
-    if made.faults:
-        raise SystemExit(f"no kernel may be warned of: {'; '.join(made.faults)}")
+    made, seen = _compiled(record, root)
     found = fingerprints(seen, made.code, pinned_nvrtc())
     for whole in {record["runs"][name]["tree"] for name in runs} - {tree}:
         if whole not in record["fingerprints"]:
@@ -245,10 +300,16 @@ def main() -> int:
     )
     parser.add_argument("--again", action="store_true", help="the failed tests of this machine's run alone")
     parser.add_argument("--fingerprint", action="store_true", help="run nothing: fingerprints of the tree that has run")
+    parser.add_argument(
+        "--texts", action="store_true", help="run nothing: the edited texts whose compiled code has run"
+    )
     parser.add_argument("--out", type=Path, default=RECORD, help="the record to add to")
     arguments = parser.parse_args()
     if arguments.fingerprint:
         print(fingerprint(arguments.out))
+        return 0
+    if arguments.texts:
+        print(add_texts(arguments.out))
         return 0
     about, tree = machine(), tree_hash()
     name = f"cupy for CUDA {about['nvrtc'].partition('.')[0]}, {about['gpus']} GPU"

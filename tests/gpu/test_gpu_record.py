@@ -111,6 +111,16 @@ def test_no_kernel_is_warned_of(at_hand: tuple[Seen, Compiled]) -> None:
     assert not at_hand[1].faults, told(at_hand[1].faults)
 
 
+def test_the_record_knows_what_edited_texts_compile_to(now: tuple[Seen, Fingerprints]) -> None:
+    """Three of them: the tests take the record's word for the others."""
+    known = RECORD.get("texts", {}).get(pinned_nvrtc(), {})
+    edited = sorted((s for s in now[0].sources if s.key in known), key=lambda s: s.key)
+    if edited:
+        need_pinned_nvrtc("compiled code")
+    for one in edited[:: -(-len(edited) // 3)] if edited else ():
+        assert code_of(one) == known[one.key], one.what
+
+
 @pytest.mark.parametrize("run", list(RUNS))
 def test_each_run_was_made_on_what_is_here(run: str, now: tuple[Seen, Fingerprints]) -> None:
     """Told, not refused: one run may be behind another; the next takes it in."""

@@ -49,10 +49,51 @@ def test_a_tree_that_has_run_gets_them(tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
+def test_an_edited_text_with_the_code_of_what_has_run_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with other code is, until it has run; and one that has run as it is needs no second entry."""
+    path, pinned = recorded(tmp_path, "tree"), pinned_nvrtc()
+    ran, edited, other = (source(TEXT.replace("2.0f", value)) for value in ("2.0f", "(1.0f + 1.0f)", "3.0f"))
+    code = {ran.key: "code", edited.key: "code", other.key: "other code"}
+    record = {**gpu_record.read(path), "fingerprints": {"tree": Fingerprints(pinned, {ran.key: "code"}, {})._asdict()}}
+    path.write_text(json.dumps(record))
+    asked: list[dict[str, str]] = []
+    faults = ["scale<>: warning: of this"]
+
+    def compiled(sources: list[Any], known: dict[str, str]) -> Compiled:
+        asked.append(known)
+        return Compiled({s.key: code[s.key] for s in sources}, faults, [])
+
+    monkeypatch.setattr(gpu_record, "look_at", lambda tree: Seen([ran, edited, other], {}))
+    monkeypatch.setattr(gpu_record, "installed_nvrtc", pinned_nvrtc)
+    monkeypatch.setattr(gpu_record, "compiled", compiled)
+    with pytest.raises(SystemExit, match="no kernel may be warned of"):
+        gpu_record.add_texts(path)
+    assert "texts" not in gpu_record.read(path)
+    faults.clear()
+    told = gpu_record.add_texts(path)
+    assert told.startswith(
+        "1 texts of 3 kernels have other tokens than what has run, and the same code; the code of 1 has"
+    )
+    assert gpu_record.read(path)["texts"] == {pinned: {edited.key: "code"}}
+    gpu_record.add_texts(path)
+    assert asked == [{ran.key: "code"}] * 2 + [{ran.key: "code", edited.key: "code"}]
+    assert gpu_record.known_code(gpu_record.read(path), "13.0") == {}
+    # What has run as it is, and what has the code of nothing that has run, leave the record.
+    record = gpu_record.read(path)
+    record["fingerprints"]["tree"]["code"] = {edited.key: "code"}
+    record["texts"][pinned] |= {ran.key: "code", other.key: "other code"}
+    gpu_record.write(record, path)
+    assert gpu_record.read(path)["texts"] == {pinned: {ran.key: "code"}}
+
+
 def test_another_nvrtc_makes_no_fingerprints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_record, "installed_nvrtc", lambda: "13.0")
     with pytest.raises(SystemExit, match="CuPy has loaded 13.0"):
         gpu_record.fingerprint(recorded(tmp_path, gpu_record.tree_hash()))
+    with pytest.raises(SystemExit, match="CuPy has loaded 13.0"):
+        gpu_record.add_texts(tmp_path / "record.json")
 
 
 def _append(path: Path) -> None:

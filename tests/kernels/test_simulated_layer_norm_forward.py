@@ -98,16 +98,21 @@ def test_forward_without_statistics_gives_the_same_bits(way: Way) -> None:
     assert alike(again, y)
 
 
-@ways({name: way for name, way in FORWARD.items() if way.config.kind != "streaming"})
+NOT_STREAMING = {name: way for name, way in FORWARD.items() if way.config.kind != "streaming"}
+
+
+@ways(NOT_STREAMING)
 def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
+    """With a residual and without one in turn: either is a kernel or two more to compile for each way."""
     x, residual = ((torch.randn(rows_of(way), way.n) + 1).to(way.dtype) for _ in range(2))
     weight, bias = way.columns
-    if way.config.kind == "wide":  # a stage for x and one for the residual
+    more = residual if list(NOT_STREAMING.values()).index(way) % 2 else None
+    if more is not None and way.config.kind == "wide":  # a stage for x and one for the residual
         way = staged(way, 2 * way.dtype.itemsize, weight.itemsize)
     few = replace(way, config=way.config.few_rows_forward(way.n, weight.itemsize))
     assert few.config.kind == "registers"
     assert few.config.affine_held == (way.config.kind == "registers")
-    for of in ((x, None, weight, bias), (x, residual, weight, None), (x, None, None, bias)):
+    for of in ((x, more, weight, bias), (x, more, weight, None), (x, more, None, bias)):
         for off in (-1, 2):
             assert all(
                 a is b is None or alike(a, b)
