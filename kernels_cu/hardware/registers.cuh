@@ -2,5 +2,6 @@
 // computes it twice. The compiler would otherwise keep the first result in a register, and could run out of registers.
 #pragma once
 
-// The compiler may assume nothing about the word afterwards. Emits no instruction.
+// The compiler may assume nothing about the word afterwards. They emit no instruction.
 __device__ __forceinline__ void opaque(unsigned& word) { asm volatile("" : "+r"(word)); }
+__device__ __forceinline__ void opaque(int& word) { asm volatile("" : "+r"(word)); }

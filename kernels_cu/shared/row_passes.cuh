@@ -115,6 +115,8 @@ template <typename Load, typename F, typename Loaded>
 __device__ __forceinline__ void pass(long long n, const Load& load, const F& f, const Loaded& loaded) {
     bool first = true;
     for (Columns at = columns_of_block(n);; at.start += CLUSTER * SLICE) {
+        // The compiler would step the address and the column of each access, in registers of their own, and would spill some.
+        if (STREAM && ROW_SHARED == 0 && CLUSTER > 1 && !FULL) opaque(at.start);
         if (STREAM && at.start >= at.n) break;
         // No row is empty. The branch keeps the compiler from placing what waits for earlier loads before the row's loads.
         if (FEW && !STREAM && at.n <= 0) return;
