@@ -205,8 +205,9 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
                 plain, registers=row + 1, others=LIGHT_REGISTERS + others - OTHER_REGISTERS[itemsize], light=True
             )
         once = _once(n, width, itemsize, plain, blocks, capability)
-        # Without reductions there is nothing to join.
-        return replace(once, unit=once.vectors) if work.reductions and once.vectors > 1 else once
+        # Without reductions there is nothing to join, nor in a float32 row of one turn.
+        joined = work.reductions > 0 and (itemsize != 4 or n > once.slice * once.cluster)
+        return replace(once, unit=once.vectors) if joined and once.vectors > 1 else once
     else:
         found = _held(n, width, plain, blocks, capability)
         if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):

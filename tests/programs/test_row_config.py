@@ -202,3 +202,10 @@ def test_exponentials_of_few_threads_have_their_row_in_shared_memory() -> None:
     for n, work in ((16384, Work((2,))), (8192, EXPS), (12288, EXPS)):  # no exponentials; four blocks; more threads
         config = config_of(n, "float16", work, 90)
         assert (config.row_shared, config.stream) == (0, False)
+
+
+def test_a_float32_row_of_one_turn_joins_no_turns() -> None:
+    once = Work((4,), passes=1, reductions=2, exponentials=True)
+    for n, unit in ((96, 0), (128, 0), (192, 3), (256, 4)):
+        assert config_of(n, "float32", once, 90).unit == unit
+    assert config_of(128, "bfloat16", Work((2,), passes=1, reductions=2, exponentials=True), 90).unit > 0
