@@ -4,6 +4,8 @@
 // Macro          values   meaning                                                 set by
 // WEIGHTED       0, 1     0: there is no weight and no bias, and no arithmetic    LayerNormConfig.weighted
 //                         for them; the bits are the same
+// AFFINE_GIVEN   0, 1     1: weight and bias are not null, and no branch stands   LayerNormConfig.affine_given
+//                         between their loads
 // PIECES_APART   0, 1     1: shared memory has the first 16 bytes of all          LayerNormConfig.pieces_apart
 //                         accesses to weight or bias, then the next 16 bytes
 #pragma once
@@ -14,16 +16,20 @@
 #ifndef WEIGHTED
 #define WEIGHTED 1
 #endif
+#ifndef AFFINE_GIVEN
+#define AFFINE_GIVEN 0
+#endif
 #ifndef PIECES_APART
 #define PIECES_APART 0
 #endif
 
 // Loads VECTOR_WIDTH elements of weight or bias. If the array is null, each element is `absent`.
 __device__ __forceinline__ Packed<weight_t> load_or(const weight_t* p, acc_t absent, int column, bool vectors) {
-    return WEIGHTED && p ? load_packed(p + column, vectors) : Packed<weight_t>::of(absent);
+    return WEIGHTED && (AFFINE_GIVEN || p) ? load_packed(p + column, vectors) : Packed<weight_t>::of(absent);
 }
 
 template <typename... T> __device__ __forceinline__ bool all_aligned(const T*... p) {
+    if constexpr (FEW) return (aligned<VECTOR_WIDTH>(p) & ...);  // one branch before the loads, not one for each array
     return (aligned<VECTOR_WIDTH>(p) && ...);
 }
 

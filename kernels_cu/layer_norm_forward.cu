@@ -13,9 +13,11 @@
 // ROWS_EACH     1 or more     rows of a group at once; 1 in a cluster              forward_config (cupyops/ops/layer_norm/config.py)
 // AFFINE_HELD   0, 1          1: weight and bias are loaded along with the row,    LayerNormConfig.few_rows_forward
 //                             for few rows; loading them later would add a
-//                             second, exposed memory latency
+//                             second, exposed memory latency. No block takes
+//                             a second row (FEW)
 // NAIVE         undefined     defined: the kernel of one thread a row              the tests
-// RESIDUAL: see layer_norm_forward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
+// RESIDUAL: see layer_norm_forward.cuh. WEIGHTED, AFFINE_GIVEN: see
+// layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 
 #ifdef NAIVE
@@ -46,15 +48,16 @@ extern "C" __global__ void layer_norm_forward_naive(
 
 #else
 
-#include "exchange.cuh"
-#include "layer_norm_forward.cuh"
-
 #ifndef ROWS_EACH
 #define ROWS_EACH 1
 #endif
 #ifndef AFFINE_HELD
 #define AFFINE_HELD 0
 #endif
+#define FEW AFFINE_HELD
+
+#include "exchange.cuh"
+#include "layer_norm_forward.cuh"
 
 // Weight and bias in registers; the constructor loads them.
 struct HeldAffine {
@@ -83,7 +86,7 @@ __device__ __forceinline__ void forward_rows(const Operands& of, RowExchange& ex
     const acc_t one_by_n = columns.one_by_n();
     const long long first = group_of_grid() * ROWS_EACH;
     // The last groups of the grid may have fewer rows, or none.
-    const int rows = of.M - first < ROWS_EACH ? static_cast<int>(of.M - first) : ROWS_EACH;
+    const int rows = !ROW_EACH && of.M - first < ROWS_EACH ? static_cast<int>(of.M - first) : ROWS_EACH;
     exchange.init();
     cluster_arrive();
     Packed<scalar_t> held[ROWS_EACH][VECTORS];
@@ -132,7 +135,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     acc_t* __restrict__ stats,                // (2, M) or null
     long long M, long long N, acc_t eps) {
     __shared__ RowExchange exchange;
-    const Operands of{x, residual, weight, bias, sum, y, stats, M, N, eps};
+    const Operands of{x, residual, weight, bias, sum, y, stats, M, FEW && FULL ? CLUSTER * SLICE : N, eps};
     const bool vectors = of.aligned();
     if (!ALIGNED_APART) forward_rows(of, exchange, vectors);
     else if (vectors) forward_rows(of, exchange, Always());

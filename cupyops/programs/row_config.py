@@ -121,7 +121,10 @@ def _shared(
     """
     row = n * sum(work.elements)
     accesses_of_16_bytes = all(size * width % 16 == 0 for size in work.elements)
-    if not (config.prefetch or config.stream) or not accesses_of_16_bytes:
+    # Two blocks that have no more threads than one with the row in shared memory: while they compute exponentials, too few
+    # loads are in flight.
+    scarce = work.exponentials and config.min_blocks <= 2 and config.min_blocks * config.block <= SHARED_BLOCK
+    if not (config.prefetch or config.stream or scarce) or not accesses_of_16_bytes:
         return None
     room = min(SHARED_ROOM, SHARED_MEMORY_OF.get(capability, SHARED_ROOM))
     cluster = 1
@@ -138,7 +141,8 @@ def _shared(
     else:
         wanted = cluster == 1 or config.min_blocks > 1
     others = SHARED_REGISTERS + 6 * max(0, work.reductions - 2)
-    others += HALF_REGISTERS if dtype == "float16" else 4 * bool(work.columns) if dtype == "float32" else 0
+    # float16 needs no more registers than bfloat16: a thread has few elements at once.
+    others += 4 * bool(work.columns) if dtype == "float32" else 0
 
     def block_of(threads: int, vectors: int, cluster: int) -> tuple[ProgramConfig, int]:
         """Returns a block, and how many of them fit shared memory; 0 if registers do not hold one."""
@@ -201,8 +205,9 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
                 plain, registers=row + 1, others=LIGHT_REGISTERS + others - OTHER_REGISTERS[itemsize], light=True
             )
         once = _once(n, width, itemsize, plain, blocks, capability)
-        # Without reductions there is nothing to join.
-        return replace(once, unit=once.vectors) if work.reductions and once.vectors > 1 else once
+        # Without reductions there is nothing to join, nor in a float32 row of one turn.
+        joined = work.reductions > 0 and (itemsize != 4 or n > once.slice * once.cluster)
+        return replace(once, unit=once.vectors) if joined and once.vectors > 1 else once
     else:
         found = _held(n, width, plain, blocks, capability)
         if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):

@@ -17,12 +17,12 @@ _GROUPS_BEYOND = {
     False: (
         "        // Groups beyond the last row take part in the barriers with a row that they do not write.",
         "        const long long row__ = ::row_of_group(first__, M__);",
-        "        const bool mine__ = first__ + group_of_block() < M__;",
+        "        const bool mine__ = ROW_EACH || first__ + group_of_block() < M__;",
     ),
     True: (
         "        // Groups beyond the last row end. No barrier of the block follows, and a group of a cluster has a row.",
         "        const long long row__ = first__ + group_of_block();",
-        "        const bool mine__ = row__ < M__;",
+        "        const bool mine__ = ROW_EACH || row__ < M__;",
         "        if (!mine__) break;",
     ),
 }
@@ -64,7 +64,8 @@ def text_of(program: RowProgram) -> str:
         "template <typename Vectors> __device__ __forceinline__ void rows__(",
         f"    Vectors vectors__, {exchange},",
         *(line[: line.index(" //")] for line in arrays),
-        f"    {', '.join(sizes)}) {{",
+        f"    {', '.join(sizes).replace('long long N,', 'long long N__,')}) {{",
+        "    const long long N = ::length_of_row(N__);",
         *_rows(program, steps, summed, most),
         "}",
         "",
@@ -119,7 +120,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "    exchange__.init();",
         "    cluster_arrive();",
         "    bool others_began__ = false;",
-        f"    for (long long first__ = {group}; first__ < M__; first__ += blocks__ * GROUPS) {{",
+        f"    for (long long first__ = {group}; ROW_EACH || first__ < M__; first__ += blocks__ * GROUPS) {{",
         *_GROUPS_BEYOND[bool(program.over)],
         "        const auto load__ = [&](const Columns& at__) {",
         *(f"            {line}" for line in load),

@@ -95,8 +95,41 @@ __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], 
     return warp;
 }
 
+// Sums the values of all readers in the order of readers_sum.
+__device__ __forceinline__ acc_t tree_sum(acc_t (&v)[READERS]) {
+#pragma unroll
+    for (int step = READERS / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int p = 0; p < step; ++p) v[p] += v[p + step];
+    return v[0];
+}
+
+// Combines the moments of the PARTS warps on a row of n elements in every thread: for few rows, whose threads would wait for
+// each of the shuffles between readers. The bits are those of `combine`.
+__device__ __forceinline__ Moments combine_alone(const Moments* parts, acc_t n, acc_t one_by_n) {
+    Moments row, of[READERS];
+    acc_t sum[READERS];
+    row.count = n;
+    row.mean = parts[0].mean;
+#pragma unroll
+    for (int p = 0; p < READERS; ++p) {
+        of[p] = p < PARTS ? parts[p < PARTS ? p : 0] : Moments{0, 0, 0, 0};
+        of[p].mean = of[p].count > 0 ? (of[p].mean - row.mean) + of[p].rest : acc_t(0);
+        sum[p] = fma(of[p].count, of[p].mean, acc_t(0));  // the rounded product, which no sum is fused with
+    }
+    row.rest = tree_sum(sum) * one_by_n;
+#pragma unroll
+    for (int p = 0; p < READERS; ++p) {
+        const acc_t d = of[p].mean - row.rest;
+        sum[p] = fma(of[p].count * d, d, of[p].squares);
+    }
+    row.squares = tree_sum(sum);
+    return row;
+}
+
 // Combines the moments of the PARTS warps on a row of n elements.
 __device__ __forceinline__ Moments combine(const Moments* parts, acc_t n, acc_t one_by_n) {
+    if constexpr (ROW_EACH && PARTS <= 16) return combine_alone(parts, n, one_by_n);
     Moments row;
     row.count = n;
     row.mean = parts[0].mean;

@@ -29,9 +29,6 @@
 #ifndef ROW_SHARED
 #define ROW_SHARED 0
 #endif
-#ifndef FEW
-#define FEW 0
-#endif
 #ifndef NAN
 #define NAN __int_as_float(0x7fffffff)
 #endif
@@ -247,7 +244,14 @@ template <int MOST> struct Team {
 
 // Returns the row of this thread's group, of the GROUPS rows from `first` on; the last row for groups beyond the end.
 __device__ __forceinline__ long long row_of_group(long long first, long long rows) {
+    if (ROW_EACH) return first;
     return first + group_of_block() < rows ? first + group_of_block() : rows - 1;
+}
+
+// Returns n, the length of a row. The config for few rows knows it if the row fills all accesses: no thread waits for a
+// parameter, and the conversion and the division by N end before the row's loads do.
+__device__ __forceinline__ long long length_of_row(long long n) {
+    return FEW && FULL && !STREAM ? static_cast<long long>(CLUSTER) * SLICE : n;
 }
 
 // Returns whether this thread stores the results of its row.

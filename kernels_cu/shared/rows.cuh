@@ -20,6 +20,8 @@
 //                                        blocks of a cluster, and gives the row the same bits
 // SPREAD          divides ROW_THREADS    this many threads share the accesses of one thread     ProgramConfig.spread
 //                                        of the config for many rows, see row_passes.cuh
+// FEW             0, 1                   1: for few rows. The grid has a block, or a cluster,   few_rows (ProgramConfig),
+//                                        for each row, and no block takes a second row          layer_norm_forward.cu
 // UNIT            0, or divides VECTORS  accesses of a thread that are reduced together, see    ProgramConfig.unit
 //                                        folds.cuh
 // ALIGNED_APART   0, 1                   1: aligned rows take a separate path without a check   RowsConfig.aligned_apart
@@ -53,6 +55,9 @@
 #ifndef SPREAD
 #define SPREAD 1
 #endif
+#ifndef FEW
+#define FEW 0
+#endif
 #ifndef UNIT
 #define UNIT 0
 #endif
@@ -70,8 +75,11 @@ constexpr int OWNERS = ROW_THREADS / SPREAD;                 // threads of a blo
 constexpr int ROW_WARPS = OWNERS > 32 ? OWNERS / 32 : 1;     // their warps
 constexpr int SLICE = ROW_THREADS * VECTORS * VECTOR_WIDTH;  // elements of a row that a block holds
 constexpr int EACH_UNIT = UNIT > 0 ? UNIT : 1;               // accesses of a unit
+// All groups of the grid have a row. The compiler does not know that thread numbers are below BLOCK_THREADS, and would compute
+// the group and check the row before it loads.
+constexpr bool ROW_EACH = FEW && GROUPS == 1;
 
-__device__ __forceinline__ int group_of_block() { return static_cast<int>(threadIdx.x) / ROW_THREADS; }
+__device__ __forceinline__ int group_of_block() { return ROW_EACH ? 0 : static_cast<int>(threadIdx.x) / ROW_THREADS; }
 
 // The index of this thread's group among all groups of the grid.
 __device__ __forceinline__ long long group_of_grid() {
@@ -81,7 +89,7 @@ __device__ __forceinline__ long long group_of_grid() {
 // Returns the offset of a thread's v-th access in a slice.
 __device__ __forceinline__ int place_of(int v) {
     constexpr int SIDE_BY_SIDE = ROW_THREADS / FOLDED;
-    const int thread = static_cast<int>(threadIdx.x) % ROW_THREADS;
+    const int thread = ROW_EACH ? static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x) % ROW_THREADS;
     // The thread has every SPREAD-th unit of the accesses of the thread whose accesses it shares.
     if (UNIT > 0 && SPREAD > 1)
         return (((v / EACH_UNIT * SPREAD + thread / OWNERS) * EACH_UNIT + v % EACH_UNIT) * OWNERS + thread % OWNERS) *

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cupyops
+from cupyops.ops.layer_norm import body
 from cupyops.ops.layer_norm.body import forward_kernel
 from tests.kernels.layer_norm_ways import EPS, FORWARD, Way, assert_near, naive_forward, placed, rows_of, staged, ways
 from tests.operators.test_layer_norm import exact_rows, hard_rows
@@ -112,12 +113,28 @@ def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
     few = replace(way, config=way.config.few_rows_forward(way.n, weight.itemsize))
     assert few.config.kind == "registers"
     assert few.config.affine_held == (way.config.kind == "registers")
-    for of in ((x, more, weight, bias), (x, more, weight, None), (x, more, None, bias)):
+    given = replace(way, config=way.config.few_rows_forward(way.n, weight.itemsize, given=True))
+    assert given.config.affine_given == few.config.affine_held
+    both = (x, more, weight, bias)
+    for known, of in ((given, both), (few, both), (few, (x, more, weight, None)), (few, (x, more, None, bias))):
         for off in (-1, 2):
             assert all(
                 a is b is None or alike(a, b)
-                for a, b in zip(run_forward(few, *of, off), run_forward(way, *of, off), strict=True)
+                for a, b in zip(run_forward(known, *of, off), run_forward(way, *of, off), strict=True)
             )
+
+
+@pytest.mark.parametrize(("weighted", "biased"), [(True, True), (True, False), (False, True), (False, False)])
+def test_few_rows_load_a_given_weight_and_bias_without_a_check(weighted: bool, biased: bool) -> None:
+    """A kernel that takes no null has both arrays."""
+    x, weight, bias = torch.randn(3, 1024), torch.randn(1024), torch.randn(1024)
+    given = weight if weighted else None, bias if biased else None
+    call = body.forward_call.__wrapped__(x, None, *given, (1024,), None)
+    y, _, _ = body.run_forward(call, x, None, *given, EPS)
+    kernel = call.launches[0].kernel
+    text = kernel.final_text(dict.fromkeys(kernel.signature.bindings, "float32"))
+    assert ("#define AFFINE_GIVEN 1" in text) == (weighted and biased)
+    torch.testing.assert_close(y, F.layer_norm(x, (1024,), *given, EPS))
 
 
 # What knows of no weight leaves out one function's loads (layer_norm.cuh). The texts call it at these places.

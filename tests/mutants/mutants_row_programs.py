@@ -195,6 +195,7 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
     (
         "turns_at_once or (few_rows_over_more_threads and 4096)",
         [
+            ("every few row taken to fill its accesses", ROWS, "FEW && FULL && !STREAM ?", "FEW && !STREAM ?"),
             ("a unit for each access", FOLDS, "UNITS_APART && v % EACH_UNIT == 0;", "UNITS_APART;"),
             ("the last unit left out", ROWS, "folded.end_row();", ""),
             ("the units before left out", FOLDS, "if (STREAM) end_row();", ""),

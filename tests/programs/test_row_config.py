@@ -184,3 +184,28 @@ def test_sums_of_rows_that_no_cluster_holds_are_in_shared_memory() -> None:
 def test_wide_columns_take_registers_where_they_are_held() -> None:
     narrow, wide = (config_of(4096, "bfloat16", Work((2, 2), (size,), sums=3), 90) for size in (2, 4))
     assert wide.vectors * wide.min_blocks <= narrow.vectors * narrow.min_blocks
+
+
+EXPS = Work((2,), reductions=2, exponentials=True)
+
+
+def test_rows_of_float16_in_shared_memory_have_the_blocks_of_bfloat16() -> None:
+    for n in (8192, 12288, 20480, 33336):
+        two = config_of(n, "float16", Work((2, 2)), 90)
+        assert two.row_shared
+        assert two.min_blocks == 2
+    assert config_of(24576, "float16", EXPS, 90) == config_of(24576, "bfloat16", EXPS, 90)
+
+
+def test_exponentials_of_few_threads_have_their_row_in_shared_memory() -> None:
+    assert config_of(16384, "float16", EXPS, 90).row_shared == 16384
+    for n, work in ((16384, Work((2,))), (8192, EXPS), (12288, EXPS)):  # no exponentials; four blocks; more threads
+        config = config_of(n, "float16", work, 90)
+        assert (config.row_shared, config.stream) == (0, False)
+
+
+def test_a_float32_row_of_one_turn_joins_no_turns() -> None:
+    once = Work((4,), passes=1, reductions=2, exponentials=True)
+    for n, unit in ((96, 0), (128, 0), (192, 3), (256, 4)):
+        assert config_of(n, "float32", once, 90).unit == unit
+    assert config_of(128, "bfloat16", Work((2,), passes=1, reductions=2, exponentials=True), 90).unit > 0

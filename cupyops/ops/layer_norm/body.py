@@ -73,7 +73,8 @@ for _dtype in FLOATS:
         _size = DTYPES[_dtype].itemsize
         _config = forward_config(_n, _dtype, _size, _size, _capability, _size)
         forward_kernel(_config, _dtype, False)
-        forward_kernel(_config.few_rows_forward(_n, _size), _dtype, False)
+        for _given in (False, True):
+            forward_kernel(_config.few_rows_forward(_n, _size, given=_given), _dtype, False)
         _config = backward_config(_n, _dtype, _size, _capability)
         backward_kernel(_config, _dtype, True, _config.kind != "streaming", False)
         if _config.kind != "streaming":
@@ -203,7 +204,8 @@ def forward_call(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape
             config = forward_config(*row, portable=True)
             kernel = forward_kernel(config, dtype, residual is not None)
     if is_few(rows, n, layer_norm_config.FEW_FORWARD):
-        config = config.few_rows_forward(n, size["weight_t"])
+        given_both = weight is not None and bias is not None
+        config = config.few_rows_forward(n, size["weight_t"], given=given_both)
         kernel = forward_kernel(config, dtype, residual is not None)
     if config.kind == "wide":
         sizes.append(min(at_once(kernel, types, dtype, device), rows))
