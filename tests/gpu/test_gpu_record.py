@@ -146,7 +146,12 @@ def test_every_kernel_is_launched_by_a_case(now: tuple[Seen, Fingerprints]) -> N
 
 # What could not run beside a CuPy for CUDA 12 on a machine whose libraries are CUDA 13's, and on one GPU.
 LACKING = {
-    ("12", 2): {"CuPy has no cuBLAS here": 3, "needs CUPYOPS_TEST_LARGE": 4},
+    ("12", 2): {
+        "CuPy has no cuBLAS here": 3,
+        "needs CUPYOPS_TEST_LARGE": 4,
+        "needs nvJitLink of CuPy's CUDA version": 2,
+        "collection skipped": 1,
+    },
     ("13", 2): {"collection skipped": 1},  # the notebooks, whose extra was not installed
     ("12", 1): {
         "CuPy has no cuBLAS here": 3,
@@ -161,11 +166,14 @@ LACKING = {
 MENDED = {
     # Beside 32 processes of tests, 4 GiB of the GPU's 79 GiB were not free.
     "13": {"tests.operators.test_linear_use::test_more_than_2_31_elements"},
-    # The gradients of two kernels that add up a row in different orders were to have the same bits. And cuRAND's headers of CUDA 13
-    # were the only ones on the machine with NVRTC 12.9, which does not compile them.
+    # The gradients of two kernels that add up a row in different orders were to have the same bits. cuRAND's headers of CUDA 13 were
+    # the only ones on the machine with NVRTC 12.9, which does not compile them. A warning of autograd about leaves of another stream
+    # was an error. And PyTorch 2.11 crashed at a call of an operator whose name was declared twice.
     "12": {
         "tests.models.test_native_rms_norm::test_the_bits_are_those_of_the_operator[cuda-dtype0]",
         "tests.simulator.test_library::test_a_construct_has_another_value_than_numpy_says[draws-cuda]",
+        "tests.torch.test_eager_repeats::test_on_a_gpu_repeated_steps_give_the_bits_of_the_body[LayerNorm]",
+        "tests.torch.test_left_out::test_a_number_that_the_backward_does_not_ask_for_counts_in_the_derivatives[cuda-=2.0]",
     },
 }
 
