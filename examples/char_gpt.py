@@ -107,9 +107,7 @@ class Trainer:
         """Take step `step`, counted from 0; return its loss (), which stays on the device."""
         loss = self.model(*self.windows.draw())
         self.fabric.backward(loss)
-        if self.options.parallel == "tp":
-            sum_gradients(self.module)
-        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(sum_gradients(self.module), 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.options.steps, self.options.lr)
         self.optimizer.step()

@@ -61,7 +61,7 @@ _CONSTANT = re.compile(r"\s*(?:(?:static|inline)\s+)*constexpr\b[^(){}=]*=[^{}]*
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 # The explicit instantiation of a kernel, which is left out: a call instantiates the kernel by its name.
 _INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
-_NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*[^\s(]+)\s*\Z")
+_NAME = re.compile(r"(~?(?<!\w)[A-Za-z_]\w*|(?<!\w)operator\s*[^\s(]+)\s*\Z")
 _INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
 _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the compiler deduces the type from the body
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")

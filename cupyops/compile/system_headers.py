@@ -14,7 +14,7 @@ from cupyops.installing import pip_install
 from .cuda_text import scan
 from .header_list import HEADERS, PARTS, SAME, SystemHeader
 from .standard import as_library
-from .toolchain import cuda_headers, cupy, header_version, nvrtc_version
+from .toolchain import cuda_headers, cupy, nvrtc_version
 
 __all__ = [
     "cub_operators",
@@ -138,8 +138,7 @@ def shared_with_host(names: Iterable[str]) -> bool:
 def _places(folder: str) -> list[Path]:
     """Returns the first folder that has the headers of a key of :data:`_FOLDERS`. CuPy's copy of CCCL comes first.
 
-    Only wheels and toolkits of NVRTC's CUDA version count: CUDA 12's NVRTC cannot compile CUDA 13's headers. A folder that
-    states no version counts.
+    Of the wheels, only those of NVRTC's CUDA version count: CUDA 12's NVRTC cannot compile CUDA 13's headers.
     """
     sentinel, wheels = _FOLDERS[folder]
     if folder == "cccl" and (own := Path(str(cupy().__file__)).parent / "_core/include/cupy/_cccl").is_dir():
@@ -149,10 +148,7 @@ def _places(folder: str) -> list[Path]:
     candidates = [Path(p) / "nvidia" / wheel for p in sys.path for wheel in own_wheels]
     roots = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda", sys.prefix]
     below = ("include", "include/cccl", "targets/x86_64-linux/include", "targets/x86_64-linux/include/cccl")
-    for root in (Path(root) for root in roots if root):
-        stated = [version for sub in (below[0], below[2]) if (version := header_version(root / sub))]
-        if not stated or stated[0][0] == major:
-            candidates += [root / sub for sub in below]
+    candidates += [Path(root) / sub for root in roots if root for sub in below]
     return next(([place] for place in candidates if (place / sentinel).is_file()), [])
 
 

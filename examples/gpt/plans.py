@@ -66,8 +66,8 @@ def split_matrices(model: Any, mesh: Any) -> nn.Module:
     return parallelize_module(model, mesh, plan)
 
 
-def sum_gradients(model: nn.Module) -> None:
-    """Add up over the ranks the gradients of parameters that are whole on every rank, after the backward.
+def sum_gradients(model: nn.Module) -> list[nn.Parameter]:
+    """Add up over the ranks the gradients of parameters that are whole on every rank; return the parameters.
 
     A rank has the norms' gradients from its part of the sequences, and DTensor would sum them later. In PyTorch 2.11,
     `clip_grad_norm_` includes such gradients in the norm, and does not scale them.
@@ -77,6 +77,7 @@ def sum_gradients(model: nn.Module) -> None:
         if isinstance(gradient, DTensor) and any(isinstance(place, Partial) for place in gradient.placements):
             whole = [Replicate() if isinstance(place, Partial) else place for place in gradient.placements]
             parameter.grad = gradient.redistribute(placements=whole)
+    return list(model.parameters())
 
 
 PLANS = {"fsdp": shard_parameters, "tp": split_matrices}

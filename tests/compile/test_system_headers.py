@@ -269,19 +269,3 @@ def test_the_headers_of_nvrtcs_cuda_version_are_taken(
     monkeypatch.setattr(system_headers.sys, "path", [str(tmp_path)])
     monkeypatch.setattr(system_headers, "nvrtc_version", lambda: version)
     assert system_headers._places.__wrapped__("curand") == [tmp_path / "nvidia" / wheel / "include"]
-
-
-@pytest.mark.parametrize(("version", "taken"), [((12, 9), False), ((13, 0), True)])
-def test_the_toolkit_of_another_cuda_version_is_left_alone(
-    version: tuple[int, int], taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "include"
-    folder.mkdir()
-    (folder / "cuda_runtime_api.h").write_text("#define CUDART_VERSION  13000\n")
-    (folder / "curand_kernel.h").write_text("")
-    monkeypatch.setattr(system_headers.sys, "path", [])
-    monkeypatch.setattr(system_headers.sys, "prefix", str(tmp_path / "none"))
-    monkeypatch.setenv("CUDA_PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.setattr(system_headers, "nvrtc_version", lambda: version)
-    assert (folder in system_headers._places.__wrapped__("curand")) == taken

@@ -276,7 +276,7 @@ def compile_error(kernel: Kernel) -> list[str]:
 def test_a_compile_error_is_at_the_line_of_the_file(tmp_path: Path) -> None:
     """Also behind an include, and in a header that lies beside the file."""
     (tmp_path / "clip.cuh").write_text("// clips\n__device__ float clip(float v) { return v / nothing; }\n")
-    text = '#include "scalar.cuh"\n#include "clip.cuh"\n' + TEXT.replace("limit * ", "limt * ")
+    text = '#include "scalar.cuh"\n#include "clip.cuh"\n' + TEXT.replace("limit * ", "clip(limt) * ")
     (tmp_path / "mine.cu").write_text(text)
     kernel = Kernel(tmp_path / "mine.cu", "softclip", Elementwise("n"), dtypes=DTYPES)
     head, *rest = compile_error(kernel)
