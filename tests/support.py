@@ -1,6 +1,10 @@
 """Small things that several test files use."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,17 @@ def alike(a: Tensor, b: Tensor) -> bool:
         return False
     kind = _BITS[a.element_size()]
     return torch.equal(a.detach().contiguous().view(kind), b.detach().contiguous().view(kind))
+
+
+def printed_by(module: str, cache: Path) -> Any:
+    """Returns the JSON that ``python -m module`` prints, with an empty cache and without the variables of cupyops."""
+    root = Path(__file__).parents[1]
+    environment = {n: v for n, v in os.environ.items() if not n.startswith("CUPYOPS_")}
+    environment |= {"PYTHONPATH": str(root), "CUPYOPS_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-m", module]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=HANG)
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout)
 
 
 def with_floats(cases: Iterable[Any]) -> list[Any]:

@@ -2,6 +2,6 @@
 // computes it twice. The compiler would otherwise keep the first result in a register, and could run out of registers.
 #pragma once
 
-// The compiler may assume nothing about the word afterwards. They emit no instruction.
+// After a call, the compiler may assume nothing about the word. Neither function emits an instruction.
 __device__ __forceinline__ void opaque(unsigned& word) { asm volatile("" : "+r"(word)); }
 __device__ __forceinline__ void opaque(int& word) { asm volatile("" : "+r"(word)); }

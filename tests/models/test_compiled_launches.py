@@ -1,10 +1,5 @@
 """Repeated launches of a call with fixed shapes: the driver is asked for what the body asks for."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +8,12 @@ import torch
 import autograd_bridge as bridge
 from cupyops.launch import recording
 from tests.models.test_compiled import codes_of, gradients, norm_of_gelu, operands
-from tests.support import HANG, alike
-
-ROOT = Path(__file__).parents[2]
+from tests.support import alike, printed_by
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    environment = {n: v for n, v in os.environ.items() if not n.startswith("CUPYOPS_")}
-    environment |= {"PYTHONPATH": str(ROOT), "CUPYOPS_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
-    command = [sys.executable, "-m", "tests.models.repeated"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HANG)
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
+    return printed_by("tests.models.repeated", tmp_path_factory.mktemp("cache"))
 
 
 def test_repeated_launches_are_those_of_the_body(seen: Any) -> None:

@@ -1,11 +1,6 @@
 """Repeated steps of eager calls, as :mod:`tests.torch.eager_repeats` sees them: the driver is asked for what the body asks for."""
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,21 +8,14 @@ import torch
 
 import autograd_bridge as bridge
 from cupyops.torch.core import repeated
-from tests.support import HANG, alike
-
-ROOT = Path(__file__).parents[2]
+from tests.support import alike, printed_by
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
     if importlib.util.find_spec("cupy") is None:
         pytest.skip("what NVRTC would be asked for is asked by way of CuPy")
-    environment = {n: v for n, v in os.environ.items() if not n.startswith("CUPYOPS_")}
-    environment |= {"PYTHONPATH": str(ROOT), "CUPYOPS_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
-    command = [sys.executable, "-m", "tests.torch.eager_repeats"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HANG)
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
+    return printed_by("tests.torch.eager_repeats", tmp_path_factory.mktemp("cache"))
 
 
 def test_repeated_steps_are_those_of_the_body(seen: Any) -> None:

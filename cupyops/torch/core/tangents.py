@@ -139,9 +139,8 @@ class Tangents:
                 ctx.primals = [None if isinstance(x, Tensor) else (x,) for x in inputs], len(results)
 
         def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
-            if not hasattr(
-                ctx, "primals"
-            ):  # a compiler calls torch.ops on tensors with tangents that Python cannot see
+            # A compiler calls torch.ops on tensors whose tangents Python cannot see.
+            if not hasattr(ctx, "primals"):
                 name = self._schema.name
                 raise RuntimeError(f"torch.ops has no forward-mode derivative of {name}: call the operator itself")
             others, count = ctx.primals
