@@ -84,7 +84,8 @@ class ProgramConfig(RowsConfig):
             most = max(1, min(SPREAD_BLOCK // self.row_threads, 1 if work.exponentials else row // SPREAD_BYTES))
         if 2 * work.reductions * self.row_threads * self.vectors * acc > SPREAD_MEMORY:
             most = 1
-        ways = (s for s in range(1, most + 1) if self.vectors % s == 0 and self.row_threads * s % 32 == 0)
+        units = self.vectors // max(1, self.unit)
+        ways = (s for s in range(1, most + 1) if units % s == 0 and self.row_threads * s % 32 == 0)
         spread = max(ways, default=0)
         if spread == 0:
             return self.one_a_block(few=True)

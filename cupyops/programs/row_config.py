@@ -34,12 +34,18 @@ PERSISTENT_REGISTERS = 84  # the same, and for its part of the arrays (N) and of
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
-LIGHT_REGISTERS = 22  # for a program that only reduces one array, in one pass of up to two reductions
+# For a program that reads one array in one pass: with up to two reductions, and without. float16 takes LIGHT_HALF more.
+LIGHT_REGISTERS, LIGHT_STORED, LIGHT_HALF = 22, 38, 4
+# More registers for accesses beyond the end of a row that is read in one pass: for such a program, without and with float16,
+# and for other programs with float16.
+BEYOND_REGISTERS, BEYOND_HALF = (12, 20), 28
 # The compiler packs single elements of float16 late. A program with several passes needs HALF_SINGLES more registers
-# for each access of 8 elements, and HALF_LESS fewer for addresses and arithmetic. A program with one pass needs
-# HALF_REGISTERS more for addresses and arithmetic.
-HALF_SINGLES, HALF_LESS, HALF_REGISTERS = 9, 16, 20
+# for each access of 8 elements, and HALF_LESS fewer for addresses and arithmetic.
+HALF_SINGLES, HALF_LESS = 9, 16
 DOUBLE_EXPONENTIALS = 24  # more registers for sums of exponentials in float64
+# Registers for addresses and arithmetic of a program with exponentials and no array (N), in a small block whose threads have
+# up to two accesses.
+SHORT_REGISTERS = {2: 24, 4: 32, 8: 80}
 # Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more bytes
 # than threads that load their next row while they compute. float16 takes more registers, so that fewer threads are
 # resident.
@@ -51,9 +57,10 @@ SMALL_BLOCK = 128  # threads of a block with several rows
 # Threads of a block of a cluster: as with ROW_BLOCK, several blocks are then resident on a multiprocessor, and one block loads
 # while another one computes.
 CLUSTER_BLOCK = 256
-# A row of a program with one pass is not held. A thread has this many accesses to the row, so that the reductions among
-# threads take little of its time, and a block has up to this many bytes of the row.
-ONCE, ONCE_BYTES = 16, 64 * 1024
+# A row of a program with one pass is not held. A thread has up to ONCE accesses to the row, so that the reductions among
+# threads take little of its time. Without reductions a thread has up to ONCE_STORED, and ONCE_APART of them if a row has a
+# power of two of accesses: the threads that share a row then store neighbouring elements at the same time.
+ONCE, ONCE_STORED, ONCE_APART = 25, 16, 4
 ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
 # A row in shared memory: the most bytes of the row in a block, the threads of the block, the accesses of a thread at
 # once, and the registers of a thread for everything else. The most blocks of a cluster, the bytes of shared memory of a
@@ -97,16 +104,17 @@ def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool
         portable: considers only clusters of up to 8 blocks, which every GPU with clusters supports.
     """
     width = vector_width_for(n, DTYPES[dtype].itemsize)
-    config = _config_of(n, dtype, work, capability, width)
+    most_cluster = PORTABLE_CLUSTER if portable else MOST_CLUSTER
+    config = _config_of(n, dtype, work, capability, width, most_cluster)
     idle = n < EVEN * config.slice or config.row_threads < WHOLE_LINE
     if work.sums and width == 8 and config.cluster == 1 and not config.stream and idle:
         # Threads without work, and lines read in parts, cost more than accesses of half the width.
-        even = _config_of(n, dtype, work, capability, width // 2)
+        even = _config_of(n, dtype, work, capability, width // 2, most_cluster)
         if not even.stream and even.row_threads <= SMALL_BLOCK and n >= EVEN * even.slice * even.cluster:
             return even
     if work.sums or work.passes == 1 or capability < CLUSTERS_SINCE or DTYPES[dtype].itemsize > 4:
         return config
-    return _shared(n, dtype, work, capability, width, config, PORTABLE_CLUSTER if portable else MOST_CLUSTER) or config
+    return _shared(n, dtype, work, capability, width, config, most_cluster) or config
 
 
 def _shared(
@@ -137,12 +145,13 @@ def _shared(
         wanted = resident > L2_ROWS or bool(work.columns)
     elif work.columns:
         wider = max(work.columns) > DTYPES[dtype].itemsize
-        wanted = cluster == 1 or (config.vectors * width > 32 and (config.min_blocks > 1 or wider))
+        wanted = cluster == 1 or (config.vectors * width > 32 and wider)
     else:
         wanted = cluster == 1 or config.min_blocks > 1
     others = SHARED_REGISTERS + 6 * max(0, work.reductions - 2)
-    # float16 needs no more registers than bfloat16: a thread has few elements at once.
+    # With one array, float16 needs no more registers than bfloat16: a thread has few elements at once.
     others += 4 * bool(work.columns) if dtype == "float32" else 0
+    others += 10 * (len(work.elements) - 1) if dtype == "float16" else 0
 
     def block_of(threads: int, vectors: int, cluster: int) -> tuple[ProgramConfig, int]:
         """Returns a block, and how many of them fit shared memory; 0 if registers do not hold one."""
@@ -168,7 +177,7 @@ def _shared(
     return block
 
 
-def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> ProgramConfig:
+def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most_cluster: int) -> ProgramConfig:
     """Returns the config for rows of n elements, with accesses of ``width`` elements, that has no row in shared memory."""
     itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
     blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
@@ -182,15 +191,15 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
     # An array (N) is loaded at its use, ahead of the arithmetic. Several reductions have a value each.
     used = words(work.columns, width) // 8
     others += DOUBLE_EXPONENTIALS if itemsize == 8 and work.exponentials else 0
-    if dtype == "float16" and not work.sums:
-        if work.passes > 1:
-            unpacked, others = HALF_SINGLES * width // 8 * halves, others - HALF_LESS + 6 * (halves - 1)
-        else:
-            others += HALF_REGISTERS
+    if dtype == "float16" and not work.sums and work.passes > 1:
+        unpacked, others = HALF_SINGLES * width // 8 * halves, others - HALF_LESS + 6 * (halves - 1)
     others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
+    beyond = BEYOND_HALF if work.passes == 1 and dtype == "float16" else 0
     flight = HALF_IN_FLIGHT if dtype == "float16" else IN_FLIGHT
     least = EXPS_BLOCKS if work.exponentials else 0
-    plain = _Needs(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, flight, least=least)
+    plain = _Needs(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, flight, least=least, beyond=beyond)
+    if work.exponentials and not work.columns and len(work.elements) == 1 and dtype != "float16":
+        plain = replace(plain, short=SHORT_REGISTERS[itemsize])
     if work.sums:
         most = PERSISTENT_REGISTERS // (ahead + columns)
         needs = _Needs(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
@@ -199,15 +208,15 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
         )
         found = _held(n, width, needs, blocks, capability) or _held(n, width, again, blocks, capability)
     elif work.passes == 1:
-        light = len(work.elements) == 1 and not work.columns and 0 < work.reductions <= 2 and itemsize < 8
+        light = len(work.elements) == 1 and not work.columns and work.reductions <= 2 and itemsize < 8
+        fewer = plain
         if light and capability >= CLUSTERS_SINCE:  # earlier GPUs would spill a few registers
-            plain = replace(
-                plain, registers=row + 1, others=LIGHT_REGISTERS + others - OTHER_REGISTERS[itemsize], light=True
-            )
-        once = _once(n, width, itemsize, plain, blocks, capability)
-        # Without reductions there is nothing to join, nor in a float32 row of one turn.
-        joined = work.reductions > 0 and (itemsize != 4 or n > once.slice * once.cluster)
-        return replace(once, unit=once.vectors) if joined and once.vectors > 1 else once
+            tight = (LIGHT_REGISTERS if work.reductions else LIGHT_STORED) + LIGHT_HALF * (dtype == "float16")
+            beyond = BEYOND_REGISTERS[dtype == "float16"]
+            fewer = replace(plain, registers=row + bool(work.reductions), others=tight, light=True, beyond=beyond)
+        once = _once(n, width, itemsize, plain, fewer, blocks, capability, work)
+        # Without reductions there is nothing to join.
+        return replace(once, unit=once.vectors) if work.reductions and once.vectors > 1 else once
     else:
         found = _held(n, width, plain, blocks, capability)
         if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):
@@ -215,26 +224,66 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
             # hides the wait.
             needs = _Needs(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
             found = _held(n, width, needs, blocks, capability) or found
+            if found is None and blocks < most_cluster and capability >= CLUSTERS_SINCE and not work.exponentials:
+                found = _held(n, width, needs, most_cluster, capability)
     if found is not None:
-        return found
+        # Few rows of several warps are not spread if they sum exponentials, so a thread needs no smaller units. Measured on
+        # an H200, units of two accesses were 2 percent faster, and units of four 2 percent slower.
+        whole = work.exponentials and itemsize == 4 and found.full and not found.prefetch and found.row_threads > 32
+        return replace(found, unit=found.vectors) if whole and found.vectors == 2 else found
     streamed = _streamed(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
     return streamed.with_shared_sums(n, work.sums, acc, capability)
 
 
-def _once(n: int, width: int, itemsize: int, needs: "_Needs", most_blocks: int, capability: int) -> ProgramConfig:
-    """Returns the config of a program with one pass: several rows in a block, a row in a block, or in a cluster."""
+def _once(
+    n: int,
+    width: int,
+    itemsize: int,
+    needs: "_Needs",
+    fewer: "_Needs",
+    most_blocks: int,
+    capability: int,
+    work: Work,
+) -> ProgramConfig:
+    """Returns the config of a program with one pass: several rows in a block, a row in a block, or in a cluster.
+
+    Args:
+        needs, fewer: the needs by a generous estimate of the registers, and by a tight one. Without reductions, more
+            resident threads are faster only for 16-bit rows of few accesses, and where few threads store lines together.
+    """
     accesses = -(-n // width)
-    threads = min(max(threads_for(accesses, ONCE), WHOLE_LINE if accesses > 2 * WHOLE_LINE else 4), CLUSTER_BLOCK)
-    cluster = 1
-    while 2 * cluster <= most_blocks and threads == CLUSTER_BLOCK and n * itemsize > ONCE_BYTES * cluster:
-        cluster *= 2
-    own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
     most = min(needs.most, max(1, ONCE_AT_ONCE // needs.nbytes))
-    # Without accesses beyond the end of the row, if the threads share the row evenly. Turns of two accesses of float32 take
-    # longer than turns of four with some of them beyond the end.
+    # Turns of two accesses of float32 take longer than turns of four with some of them beyond the end.
     fewest = 3 if itemsize == 4 else 2
-    even = [v for v in range(fewest, most + 1) if n == threads * cluster * own * width and own % v == 0]
-    vectors = even[-1] if even else max(1, -(-own // max(1, -(-own // most))))
+
+    def turns(threads: int) -> list[int]:
+        """Returns the accesses of a turn for which no thread has an access beyond the end of the row."""
+        own = n / (threads * width)
+        return [v for v in range(fewest, most + 1) if own % v == 0]
+
+    # Lines of the cache read in parts cost less than the reductions among the threads of a short row.
+    short = accesses <= 5 * WHOLE_LINE
+    least = 4 if accesses <= 2 * WHOLE_LINE or (short and work.reductions) else WHOLE_LINE
+    threads = min(max(threads_for(accesses, ONCE if work.reductions else ONCE_STORED), least), CLUSTER_BLOCK)
+    if not turns(threads):
+        below = 1 << (threads.bit_length() - 1)
+        threads = next(
+            (t for t in (below, 2 * below) if t <= CLUSTER_BLOCK and accesses <= 32 * t and turns(t)), threads
+        )
+    cluster = 1
+    while 2 * cluster <= most_blocks and threads == CLUSTER_BLOCK and accesses > ONCE * threads * cluster:
+        cluster *= 2
+    if work.reductions or (short and itemsize == 2):
+        needs = fewer
+    apart = min(accesses // ONCE_APART, ROW_BLOCK)
+    even = accesses & (accesses - 1) == 0 and least * ONCE_APART <= accesses <= 2 * ONCE_APART * apart
+    if not work.reductions and fewer.light and even:
+        threads, cluster, needs = apart, 1, fewer
+    own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
+    fitting = turns(threads * cluster)
+    if not fitting and work.exponentials and itemsize == 4:  # accesses beyond the end take registers
+        most = min(most, 3)
+    vectors = fitting[-1] if fitting else max(1, -(-own // max(1, -(-own // most))))
     return _streamed(n, width, threads, vectors, needs, cluster, capability)
 
 
@@ -244,8 +293,8 @@ def _streamed(
     """Returns the config of a kernel that reads the row in every pass."""
     block = threads if cluster > 1 else max(SMALL_BLOCK, threads) // threads * threads
     full = n > 0 and n % (threads * vectors * width * cluster) == 0
-    if needs.light:
-        needs = replace(needs, others=needs.others + (0 if full else 4))
+    if not full:
+        needs = replace(needs, others=needs.others + needs.beyond)
     min_blocks = max(1, needs.resident(vectors, block, capability))
     return ProgramConfig(block, threads, width, vectors, cluster=cluster, min_blocks=min_blocks, full=full, stream=True)
 
@@ -261,8 +310,10 @@ class _Needs:
         nbytes: bytes that an access loads from all arrays (M, N).
         wanted: bytes that a multiprocessor loads at once.
         prefetch, columns_held: the fields of the config.
-        light: the program only reduces one array.
+        light: the program reads one array in one pass.
         least: the fewest resident blocks that are enough.
+        short: registers for everything else in a small block whose threads have up to two accesses; 0: as in others.
+        beyond: registers for accesses beyond the end of the row.
     """
 
     registers: int
@@ -274,6 +325,8 @@ class _Needs:
     columns_held: bool = False
     light: bool = False
     least: int = 0
+    short: int = 0
+    beyond: int = 0
 
     @property
     def most(self) -> int:
@@ -282,7 +335,8 @@ class _Needs:
 
     def resident(self, vectors: int, block: int, capability: int) -> int:
         """Returns how many blocks are resident on a multiprocessor, or 0."""
-        registers = -(-(vectors * self.registers + self.others) // 8) * 8
+        others = self.short if self.short and vectors <= 2 and block <= SMALL_BLOCK else self.others
+        registers = -(-(vectors * self.registers + others) // 8) * 8
         threads = THREADS_AT_ONCE.get(capability, 2048)
         blocks = REGISTERS // (registers * block)
         if self.light:  # the estimate is tight, and each of the four parts of a multiprocessor has whole warps
@@ -296,7 +350,7 @@ def _held(n: int, width: int, needs: _Needs, most_blocks: int, capability: int) 
     A row has a block, if ``ROW_BLOCK`` threads hold it (``CLUSTER_BLOCK`` threads, if a block is persistent), else the
     smallest cluster of blocks of ``CLUSTER_BLOCK`` threads, or the next larger blocks.
     """
-    clusters = [c for c in (2, 4, 8) if c <= most_blocks]
+    clusters = [c for c in (2, 4, 8, 16) if c <= most_blocks]
     tiers = [(1, CLUSTER_BLOCK if needs.columns_held else ROW_BLOCK)]
     tiers += [(c, block) for block in (CLUSTER_BLOCK, ROW_BLOCK, MAX_BLOCK) for c in (1, *clusters)]
 
@@ -304,7 +358,8 @@ def _held(n: int, width: int, needs: _Needs, most_blocks: int, capability: int) 
         config = ProgramConfig.of(
             n, width, vectors, block=SMALL_BLOCK if cluster == 1 else 1, cluster=cluster, min_blocks=0, stream=False
         )
-        min_blocks = needs.resident(vectors, config.block, capability)
+        own = needs if config.full or not needs.short else replace(needs, short=needs.short + 8)
+        min_blocks = own.resident(vectors, config.block, capability)
         return replace(config, min_blocks=min_blocks, prefetch=needs.prefetch, columns_held=needs.columns_held)
 
     def cost(config: ProgramConfig) -> float:

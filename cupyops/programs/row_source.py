@@ -259,8 +259,8 @@ def _reducing_pass(
         if s.name in with_exps:
             before.append(f"acc_t {s.name}__values[VECTOR_WIDTH];")
             body.append(f"{s.name}__values[k__] = {value};")
-            exps = access + places[with_exps[s.name].name]
-            behind.append(f"::add_exps({own}, {exps}, {s.name}__values, {table}.begins(v__));")
+            place = places[with_exps[s.name].name].strip("[]")
+            behind.append(f"{table}.add_exps<{place}>(v__, {s.name}__values, {access});")
         elif s.over != EXPS:
             joined = {"sum": f"+= {value}", "max": f"= ::larger({own}, acc_t({value}))"}
             joined["min"] = f"= ::smaller({own}, acc_t({value}))"
@@ -271,7 +271,7 @@ def _reducing_pass(
     return [
         *(f"        acc_t {name}__kept[VECTORS][VECTOR_WIDTH];" for name in sorted(keeps)),
         f"        Folded<{kinds}> {table};",
-        *_each(body, before, behind, first),
+        *_each(body, before, behind, f", [&] {{ {table}.end_turn(); }}, {'gather__' if first else '[] {}'}"),
         f"        team__.reduce({table});",
         *(
             f"        const acc_t {s.name}__row = "
@@ -281,9 +281,7 @@ def _reducing_pass(
     ]
 
 
-def _each(
-    body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), first: bool = False
-) -> list[str]:
+def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), others: str = "") -> list[str]:
     return [
         "        ::pass(N, load__, [&](int v__, int column__) {",
         *(f"            {line}" for line in before),
@@ -292,7 +290,7 @@ def _each(
         *(f"                {line}" for line in body),
         "            }",
         *(f"            {line}" for line in behind),
-        "        }, gather__);" if first else "        });",
+        f"        }}{others});",
     ]
 
 

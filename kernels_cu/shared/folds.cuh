@@ -97,9 +97,10 @@ __device__ __forceinline__ void join(acc_t (&v)[sizeof...(FOLDS)], const acc_t (
 #pragma unroll
     for (int i = 1; i < COUNT; ++i)
         if (folds[i] == Fold::Exps) {
-            const acc_t origin = origin_of(v[i - 1]);
-            // Contracted by hand: the compiler could contract another of the two products where a row is spread.
-            v[i] = fma(next[i], exponential(next[i - 1] - origin), v[i] * exponential(own[i - 1] - origin));
+            // The part with the greater maximum stays as it is: e^0 is 1. The product is contracted by hand.
+            const bool rises = own[i - 1] < next[i - 1];
+            const acc_t scale = exponential((rises ? own[i - 1] : next[i - 1]) - origin_of(v[i - 1]));
+            v[i] = rises ? fma(v[i], scale, next[i]) : fma(next[i], scale, v[i]);
         }
 }
 
@@ -132,18 +133,24 @@ __device__ __forceinline__ void fold_readers(acc_t (&v)[sizeof...(FOLDS)], acc_t
 // Whether a thread's accesses are reduced in units, and the units are joined in their order, so that with SPREAD a unit can
 // be another thread's. Rows that are prefetched, and streamed rows of several passes, are never spread.
 constexpr bool UNITS_APART = UNIT > 0 || (!STREAM && !PREFETCH);
-static_assert(UNIT == 0 || STREAM || SPREAD > 1, "units of several accesses are those of a streamed row, or of its threads");
+// Whether the exponentials of a unit follow the maximum of the whole unit. The maximum then rises once for all of its
+// accesses. 16-bit elements would have to be widened twice.
+constexpr bool UNIT_AT_ONCE = UNIT > 0 && sizeof(scalar_t) == 4;
+static_assert(UNIT == 0 || !STREAM || UNIT == VECTORS, "a turn of a streamed row is a unit");
 
 // The values of a thread's part of a row.
 template <Fold... FOLDS> struct Folded {
-    static constexpr int COUNT = sizeof...(FOLDS), APART = SPREAD > 1 ? VECTORS / EACH_UNIT : 1;
-    acc_t total[APART][COUNT];
-    acc_t unit[COUNT];
+    static constexpr int COUNT = sizeof...(FOLDS), OWN = VECTORS / EACH_UNIT;  // units of a thread, or of a turn
+    static constexpr int APART = SPREAD > 1 ? OWN : 1, AT_ONCE = UNIT_AT_ONCE ? VECTORS : 1;
+    acc_t total[APART][COUNT];  // with SPREAD of each unit, else of all units that have ended
+    acc_t unit[UNIT > 0 ? OWN : 1][COUNT];
+    acc_t exponents[COUNT][AT_ONCE][VECTOR_WIDTH];
+    bool begun = false;
 
     __device__ __forceinline__ Folded() {
 #pragma unroll
         for (int v = 0; v < APART; ++v) clear(total[v]);
-        if (STREAM && UNIT > 0) clear(unit);
+        if (UNIT > 0) begin_turn();
     }
 
     static __device__ __forceinline__ void clear(acc_t (&values)[COUNT]) {
@@ -152,30 +159,75 @@ template <Fold... FOLDS> struct Folded {
         for (int i = 0; i < COUNT; ++i) values[i] = none[i];
     }
 
-    // Whether the thread's v-th access begins a unit.
-    static __device__ __forceinline__ constexpr bool begins(int v) { return UNITS_APART && v % EACH_UNIT == 0; }
+    __device__ __forceinline__ void begin_turn() {
+#pragma unroll
+        for (int u = 0; u < OWN; ++u) clear(unit[UNIT > 0 ? u : 0]);
+        if (UNIT_AT_ONCE && !FULL)  // accesses beyond the end of the row
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i)
+#pragma unroll
+                for (int v = 0; v < AT_ONCE; ++v)
+#pragma unroll
+                    for (int k = 0; k < VECTOR_WIDTH; ++k) exponents[i][v][k] = acc_t(-INFINITY);
+    }
 
     // Returns the values to which the elements of the thread's v-th access are added.
     __device__ __forceinline__ acc_t (&begin_access(int v)) [COUNT] {
+        if (UNIT > 0) return unit[UNIT > 0 ? v / EACH_UNIT : 0];
         if (!UNITS_APART) return total[0];
-        if (begins(v)) {
-            if (STREAM) end_row();
-            clear(unit);
-        }
-        return unit;
+        clear(unit[0]);
+        return unit[0];
     }
 
-    // Ends the thread's v-th access. The last unit of a streamed row may be cut short, so the next one ends it.
+    // Adds the exponents a of the thread's v-th access to Σ e^a, the EXPS-th value, whose maximum is the value before.
+    template <int EXPS> __device__
+    __forceinline__ void add_exps(int v, const acc_t (&a)[VECTOR_WIDTH], acc_t (&access)[COUNT]) {
+        if constexpr (UNIT_AT_ONCE) {
+#pragma unroll
+            for (int k = 0; k < VECTOR_WIDTH; ++k) exponents[EXPS][v][k] = a[k];
+        } else ::add_exps(access[EXPS - 1], access[EXPS], a, UNITS_APART && v % EACH_UNIT == 0);
+    }
+
+    // Ends the thread's v-th access.
     __device__ __forceinline__ void end_access(int v) {
-        if (!UNITS_APART || STREAM) return;
+        if (UNIT > 0 || !UNITS_APART) return;
         if (v == 0 || SPREAD > 1)
 #pragma unroll
-            for (int i = 0; i < COUNT; ++i) total[SPREAD > 1 ? v / EACH_UNIT : 0][i] = unit[i];
-        else join<FOLDS...>(total[0], unit);
+            for (int i = 0; i < COUNT; ++i) total[SPREAD > 1 ? v : 0][i] = unit[0][i];
+        else join<FOLDS...>(total[0], unit[0]);
     }
 
-    // Joins the last unit of a streamed row with the units before.
-    __device__ __forceinline__ void end_row() {
-        if (UNIT > 0 && STREAM) join<FOLDS...>(total[0], unit);
+    // Ends the accesses of a turn. Every thread calls it, a thread without an access, too.
+    __device__ __forceinline__ void end_turn() {
+        if (UNIT == 0) return;
+        constexpr Fold folds[COUNT] = {FOLDS...};
+#pragma unroll
+        for (int u = 0; u < OWN; ++u) {
+            acc_t(&values)[COUNT] = unit[UNIT > 0 ? u : 0];
+#pragma unroll
+            for (int i = 1; i < COUNT; ++i)
+                if (UNIT_AT_ONCE && folds[i] == Fold::Exps) exps_of_unit(values[i - 1], values[i], i, u * EACH_UNIT);
+            if (SPREAD == 1 && begun) join<FOLDS...>(total[0], values);
+            else
+#pragma unroll
+                for (int i = 0; i < COUNT; ++i) total[SPREAD > 1 ? u : 0][i] = values[i];
+            begun = true;
+        }
+        if (STREAM) begin_turn();
+    }
+
+    // Computes the maximum of the exponents of a unit, whose first access is `first`, and Σ exp(a - most).
+    __device__ __forceinline__ void exps_of_unit(acc_t& most, acc_t& exps, int i, int first) {
+        most = exponents[i][first % AT_ONCE][0];
+#pragma unroll
+        for (int v = 0; v < EACH_UNIT; ++v)
+#pragma unroll
+            for (int k = v == 0; k < VECTOR_WIDTH; ++k) most = larger(most, exponents[i][(first + v) % AT_ONCE][k]);
+        const acc_t origin = origin_of(most);
+        exps = 0;
+#pragma unroll
+        for (int v = 0; v < EACH_UNIT; ++v)
+#pragma unroll
+            for (int k = 0; k < VECTOR_WIDTH; ++k) exps += exponential(exponents[i][(first + v) % AT_ONCE][k] - origin);
     }
 };

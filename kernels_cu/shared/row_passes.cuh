@@ -107,9 +107,9 @@ template <typename T> struct ColumnValues {
 };
 
 // Calls f(v, column) for each of this thread's accesses to a row of n elements; the v-th access begins at `column`. Calls
-// `loaded` behind the first loads of the row.
-template <typename Load, typename F, typename Loaded>
-__device__ __forceinline__ void pass(long long n, const Load& load, const F& f, const Loaded& loaded) {
+// `ended` behind the accesses of each turn, and `loaded` behind the first loads of the row.
+template <typename Load, typename F, typename Ended, typename Loaded>
+__device__ __forceinline__ void pass(long long n, const Load& load, const F& f, const Ended& ended, const Loaded& loaded) {
     bool first = true;
     for (Columns at = columns_of_block(n);; at.start += CLUSTER * SLICE) {
         // The compiler would step the address and the column of each access, in registers of their own, and would spill some.
@@ -123,13 +123,14 @@ __device__ __forceinline__ void pass(long long n, const Load& load, const F& f, 
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (at.has(v)) f(v, at.of(v));
+        ended();
         if (!STREAM) break;
     }
     if (first) loaded();
 }
 
 template <typename Load, typename F> __device__ __forceinline__ void pass(long long n, const Load& load, const F& f) {
-    pass(n, load, f, [] {});
+    pass(n, load, f, [] {}, [] {});
 }
 
 template <typename T, typename Vectors>
@@ -170,7 +171,6 @@ template <int MOST> struct Team {
     __device__ __forceinline__ explicit Team(PartsExchange<MOST>& exchange) : exchange(exchange) {}
 
     template <Fold... FOLDS> __device__ __forceinline__ void reduce(Folded<FOLDS...>& folded) {
-        folded.end_row();
         if constexpr (SPREAD > 1) join_spread(folded);
         reduce<FOLDS...>(folded.total[0]);
     }

@@ -101,7 +101,7 @@ def test_sums_have_narrower_accesses_where_threads_would_be_idle() -> None:
 def test_long_rows_are_in_shared_memory(
     n: int, dtype: str, elements: tuple[int, ...], columns: tuple[int, ...], cluster: int, min_blocks: int
 ) -> None:
-    work = Work(elements, columns)
+    work = Work(elements, columns, exponentials=cluster == 16)
     config = config_of(n, dtype, work, 90)
     assert (config.cluster, config.min_blocks, config.row_threads, config.vectors) == (cluster, min_blocks, 512, 2)
     assert config.shared == config.row_shared * sum(elements) >= n // cluster * sum(elements)
@@ -113,9 +113,10 @@ def test_long_rows_are_in_shared_memory(
 
 
 def test_long_rows_stay_in_registers_where_these_were_faster() -> None:
-    """float32 rows beside columns, and rows that a cluster of large blocks holds."""
+    """Rows beside columns of their dtype, and rows that a cluster of large blocks holds."""
     for n, dtype, work in (
         (65536, "float32", Work((4,), (4,))),
+        (65536, "bfloat16", Work((2,), (2,))),
         (262144, "bfloat16", Work((2,))),
     ):
         config = config_of(n, dtype, work, 90)
@@ -136,7 +137,7 @@ def test_one_block_has_a_row_of_two_arrays_that_shared_memory_holds(n: int, dtyp
 
 def test_more_clusters_of_16_are_resident_with_one_access_at_once() -> None:
     for dtype, elements in (("bfloat16", (2, 2)), ("float32", (4,))):
-        config = config_of(262144, dtype, Work(elements, elements[:1]), 90)
+        config = config_of(262144, dtype, Work(elements, elements[:1], exponentials=True), 90)
         assert (config.cluster, config.vectors, config.min_blocks) == (16, 1, 3)
 
 
@@ -148,9 +149,8 @@ def test_some_blocks_load_while_others_compute_exponentials() -> None:
 
 
 def test_a_turn_of_float32_has_more_than_two_accesses() -> None:
-    for n in (1280, 2560):
-        vectors = {d: config_of(n, d, Work((s,), passes=1), 90).vectors for d, s in (("float32", 4), ("bfloat16", 2))}
-        assert vectors == {"float32": 4, "bfloat16": 2}
+    vectors = {d: config_of(896, d, Work((s,), passes=1), 90).vectors for d, s in (("float32", 4), ("bfloat16", 2))}
+    assert vectors == {"float32": 4, "bfloat16": 2}
 
 
 def test_sums_over_rows_prefetch_the_next_row() -> None:
@@ -204,8 +204,48 @@ def test_exponentials_of_few_threads_have_their_row_in_shared_memory() -> None:
         assert (config.row_shared, config.stream) == (0, False)
 
 
-def test_a_float32_row_of_one_turn_joins_no_turns() -> None:
-    once = Work((4,), passes=1, reductions=2, exponentials=True)
-    for n, unit in ((96, 0), (128, 0), (192, 3), (256, 4)):
-        assert config_of(n, "float32", once, 90).unit == unit
-    assert config_of(128, "bfloat16", Work((2,), passes=1, reductions=2, exponentials=True), 90).unit > 0
+ONCE = Work((4,), passes=1, reductions=2, exponentials=True)
+STORED = Work((4,), passes=1, reductions=0)
+
+
+def test_the_accesses_of_a_turn_are_a_unit() -> None:
+    for n in (96, 128, 192, 256, 4096):
+        config = config_of(n, "float32", ONCE, 90)
+        assert config.stream
+        assert config.unit == config.vectors > 1
+
+
+@pytest.mark.parametrize("n", [1280, 2560, 5120, 7168, 8192, 16384])
+def test_threads_share_a_row_of_one_pass_evenly_if_some_number_of_them_does(n: int) -> None:
+    config = config_of(n, "float32", ONCE, 90)
+    assert config.full
+    assert config.vectors >= 3
+
+
+def test_accesses_beyond_the_end_of_a_row_with_exponentials_are_fewer() -> None:
+    for n in (1600, 4544):
+        config = config_of(n, "float32", ONCE, 90)
+        assert (config.full, config.vectors) == (False, 3)
+
+
+def test_threads_store_lines_together_where_a_row_has_a_power_of_two_of_accesses() -> None:
+    threads = {n: config_of(n, "float32", STORED, 90).row_threads for n in (256, 1024, 4096, 8192, 16384)}
+    assert threads == {256: 16, 1024: 64, 4096: 256, 8192: 512, 16384: 512}
+    assert config_of(768, "float32", STORED, 90).row_threads == 16
+    # The registers for the columns leave room for too few of these threads.
+    assert config_of(4096, "float32", Work((4,), (4,), passes=1, reductions=0), 90).row_threads == 64
+
+
+def test_rows_that_no_cluster_of_eight_holds_are_held_by_sixteen() -> None:
+    rows = Work((4,), (4,))
+    config = config_of(262144, "float32", rows, 90)
+    assert (config.cluster, config.prefetch, config.stream) == (16, True, False)
+    assert config_of(262144, "float32", rows, 90, portable=True).cluster == 8
+
+
+def test_float32_rows_of_several_warps_have_one_unit_of_two_accesses() -> None:
+    """One warp's rows keep their units apart: other threads take them where rows are few."""
+    exps = Work((4,), reductions=2, exponentials=True)
+    found = {n: config_of(n, "float32", exps, 90) for n in (256, 512, 1024)}
+    assert {n: (c.vectors, c.unit) for n, c in found.items()} == {256: (2, 0), 512: (2, 2), 1024: (2, 2)}
+    assert found[1024].few_rows(1024, exps, 4).unit == 2
