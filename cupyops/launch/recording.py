@@ -35,10 +35,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class Submitted:
-    """One launch on a GPU, with its arguments.
+    """One launch with its arguments.
 
     Attributes:
-        variant: the loaded kernel, a :class:`.variant.Variant`.
+        variant: the loaded kernel, a :class:`.variant.Variant`; in the simulator,
+            :class:`cupyops.simulator.simulated.Simulated`.
         arguments: the checked arguments, a :class:`.arguments.Arguments`.
         grid: blocks in x, y, z.
     """
@@ -67,7 +68,7 @@ def submitted(variant: Any, arguments: Any, grid: Grid) -> None:
 
 @contextmanager
 def watched(launches: list[Any]) -> Iterator[None]:
-    """Adds to the list the launches on GPUs that the calling thread makes in a block of code, with their arguments.
+    """Adds to the list the launches that the calling thread makes in a block of code, with their arguments.
 
     The list keeps the arguments alive.
     """

@@ -52,6 +52,11 @@ def main() -> int:
 
     found["Dynamo"] = "torch._dynamo" in sys.modules
 
+    # The check of check_op, whose import brings Dynamo.
+    from tests.torch.checked_repeats import checked
+
+    found["checked"] = checked(torch, Operator, elementwise)
+
     # Gradients of the modules, whose forward and backward both repeat.
     found["modules"] = {}
     for make in (bridge.LayerNorm, bridge.RMSNorm, lambda n: bridge.GELU()):

@@ -109,6 +109,7 @@ class Mix:
     schema: str = "(Tensor x, Tensor w, float factor) -> Tensor"
     sharding: str | None = None
     jvp: Body | None = None
+    repeats: bool = False
 
     def operator(self) -> Operator:
         """An operator of these parts, under a name of its own."""
@@ -118,6 +119,7 @@ class Mix:
             self.gradient or self.backward_body,
             reference=self.backward_reference,
             elementwise=True,
+            repeats=self.repeats,
         )
         parts = self
 
@@ -141,6 +143,7 @@ class Mix:
             autocast=self.autocast,
             sharding=self.sharding,
             jvp=self.jvp,
+            repeats=self.repeats,
         )
 
 
@@ -179,6 +182,23 @@ def counting() -> Body:
     """A little more at each call."""
     calls = count()
     return lambda x, w, factor: body(x, w, factor + 1e-3 * next(calls))
+
+
+def chosen(choose: Callable[[Tensor], bool]) -> Body:
+    """A choice between two kernels of the same results."""
+    other = kernel("mix", ("v + factor * v * acc_t(w[i])", "factor * v * acc_t(w[i]) + v"))
+    return lambda x, w, factor: body(x, w, factor, other if not isinstance(x, FakeTensor) and choose(x) else FORWARD)
+
+
+def by_a_value(x: Tensor) -> bool:
+    """The value is read past PyTorch's dispatcher."""
+    return x.numel() > 0 and bool(x.detach().cpu().numpy().flat[0] < -1)
+
+
+def chosen_by_a_value_of_the_gradient(grad_y: Tensor, x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    if not isinstance(grad_y, FakeTensor) and by_a_value(grad_y):
+        return backward_body(grad_y.clone(), x, w, factor)
+    return backward_body(grad_y, x, w, factor)
 
 
 def without_contiguous(x: Tensor, w: Tensor, factor: float) -> Tensor:

@@ -232,6 +232,32 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         ),
         r"on a mesh of 2 ranks, tensors \(19, 7\) as S\(0\), \(19, 7\) as S\(0\): output 0.* and whole tensors give",
     ),
+    "repeats a choice by a value": (
+        "repeats",
+        lambda: Mix(body=faulty.chosen(faulty.by_a_value), repeats=True),
+        r"`repeats=True` of faulty::mix\d+ is not true. float32, with .* values: step \d is a launch of mix<float32> on a grid of "
+        r"\(1, 1, 1\) with x=x, w=w, y=t.*, factor=0.5, n=133, by another kernel of this name, .* have the kernel look at values",
+    ),
+    "repeats a choice by a value of the gradient": (
+        "repeats",
+        lambda: Mix(backward_body=faulty.chosen_by_a_value_of_the_gradient, repeats=True),
+        r"of faulty::mix\d+_backward is not true. float32, with .*: step \d is clone\(grad_y\), .*, and in the first call empty_like",
+    ),
+    "repeats a choice by an address": (
+        "repeats",
+        lambda: Mix(body=faulty.chosen(lambda x: x.data_ptr() % 16 > 0), repeats=True),
+        "is not true. float32, one element behind an aligned address: step 2 is a launch of mix<float32>",
+    ),
+    "repeats a choice by whether a gradient is needed": (
+        "repeats",
+        lambda: Mix(body=faulty.chosen(lambda x: x.requires_grad), repeats=True),
+        "is not true. float32, with tensors that require grad: step 2 is a launch",
+    ),
+    "repeats a choice by the grad mode": (
+        "repeats",
+        lambda: Mix(body=faulty.chosen(lambda x: torch.is_grad_enabled()), repeats=True),
+        "is not true. float32, with gradients enabled: step 2 is a launch",
+    ),
 }
 # The others show in any sample.
 OF_TWO_SAMPLES = {"returns its input", "takes every tensor of the last sample for contiguous"}
@@ -240,6 +266,10 @@ ALONE: dict[str, tuple[Callable[[], Mix], str]] = {
     "opcheck": (
         lambda: Mix(body=faulty.itself),
         "test_schema failed with Argument x is not defined to alias output but was aliasing",
+    ),
+    "repeats": (
+        lambda: Mix(body=faulty.looks_at_values, repeats=True),
+        "float32: the body reads a value of a tensor, on which its further steps may depend",
     ),
     "export": (lambda: Mix(body=faulty.looks_at_values), "Could not guard on data-dependent expression"),
     "torch_func": (lambda: Mix(backward=faulty.launched_in_backward), "Cannot access data pointer"),
@@ -354,7 +384,7 @@ def test_samples_are_left_as_they_are_even_by_a_faulty_operator() -> None:
 def test_a_right_operator_passes_every_check_that_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     given = [samples()[0], samples()[1][:2]]
     before = [[x.clone() if isinstance(x, Tensor) else x for x in args] for args in given]
-    report = check_op(Mix(schema="(Tensor x, Tensor w, float factor=0.25) -> Tensor").operator(), given)
+    report = check_op(Mix(schema="(Tensor x, Tensor w, float factor=0.25) -> Tensor", repeats=True).operator(), given)
     assert not report.failed
     assert not report.skipped
     on_a_cpu = {c.name for c in CHECKS.values() if "simulator" in c.backends}

@@ -1,6 +1,5 @@
-"""Declaring an operator: a backward by the names of its parameters, no reference, rules, mutation, declaring again."""
+"""Declaring an operator: a backward by the names of its parameters, no reference, rules, mutation."""
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -231,72 +230,6 @@ def test_writing_to_what_requires_grad_is_refused(doubling: Operator) -> None:
 def test_keyword_only_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="`schema` must have no keyword-only arguments"):
         Operator("declare_test::keywords(Tensor x, *, float factor) -> Tensor", times)
-
-
-# Declaring again
-
-
-def test_declaring_again_replaces_and_the_old_object_says_so() -> None:
-    def declared(factor: float) -> Operator:
-        return Operator(
-            "declare_test::again(Tensor x) -> Tensor y",
-            lambda x: x * factor,
-            backward=lambda grad_y: grad_y * factor,
-            reference=lambda x: x * factor,
-        )
-
-    old = declared(2.0)
-    assert old.op(torch.ones(1)).item() == 2.0
-    new = declared(3.0)
-    x = torch.ones(1, requires_grad=True)
-    with cupyops.simulate():
-        assert new(x).item() == torch.ops.declare_test.again(x).item() == 3.0
-        assert old(x).item() == 2.0
-        for op, factor in ((old, 2.0), (new, 3.0)):
-            assert torch.autograd.grad(op(x), x)[0].item() == factor, "the gradients of the two are mixed up"
-    assert torch.compile(lambda x: new(x), fullgraph=True, backend="aot_eager")(x).item() == 3.0
-    with pytest.raises(RuntimeError, match="declare_test::again has been declared again since"), FakeTensorMode():
-        old(torch.ones(1))
-    del old
-    gc.collect()
-    assert new.op(torch.ones(1)).item() == 3.0, "the old one's end has taken the name with it"
-
-
-def test_a_declaration_that_fails_leaves_the_one_of_before() -> None:
-    old = Operator("declare_test::kept(Tensor x) -> Tensor y", lambda x: x * 2, reference=lambda x: x * 2)
-    with pytest.raises(ValueError, match="asks for `grad_z`"):
-        Operator("declare_test::kept(Tensor x) -> Tensor y", lambda x: x * 3, backward=lambda grad_z: grad_z)
-    assert old.op(torch.ones(1)).item() == 2.0
-
-
-@pytest.mark.simulator
-def test_two_texts_of_one_name_never_mix() -> None:
-    results = []
-    for word in ("2 *", "5 *"):
-        text = TEXT.replace("factor *", word)
-        kernel = Kernel(text, "times", Threads("n"))
-
-        def body(x: Tensor, kernel: Kernel = kernel) -> Tensor:
-            y = torch.empty_like(x)
-            kernel(x, y, 0.0, x.numel())
-            return y
-
-        results.append(Operator("declare_test::same(Tensor x) -> Tensor y", body))
-    assert [op(torch.ones(1)).item() for op in results] == [2.0, 5.0]
-    assert torch.ops.declare_test.same(torch.ones(1)).item() == 5.0
-
-
-def test_a_backward_of_other_arguments_has_another_name() -> None:
-    """Compilers keep graphs on disk under operators' names: one of before must not be run with other arguments."""
-
-    def declared(backward: object) -> str:
-        op = Operator("declare_test::hashed(Tensor x) -> Tensor y", lambda x: x.exp(), backward=backward)
-        assert op.backward is not None
-        return op.backward.qualified_name
-
-    by_input, by_result = declared(lambda grad_y, x: grad_y * x.exp()), declared(lambda grad_y, y: grad_y * y)
-    assert by_input != by_result
-    assert by_input == declared(lambda grad_y, x: x.exp() * grad_y)
 
 
 # What comes back

@@ -70,6 +70,20 @@ def test_the_records_of_an_operator_are_limited(seen: Any) -> None:
     assert seen["beyond the most"] == 0
 
 
+def test_check_op_compares_the_steps_of_calls_on_a_gpu(seen: Any) -> None:
+    found = seen["checked"]["steps"]
+    assert "the body reads a value of a tensor" in found.pop("tests::reading")
+    assert len(found) == 11
+    assert set(found.values()) == {12}  # kinds of changes
+
+
+def test_check_op_compares_bits_of_repeated_steps_on_a_gpu(seen: Any) -> None:
+    compared = seen["checked"]["compared"]
+    assert len(compared) == 6
+    assert "float32, other values, on another stream, repeated" in [what for what, *_ in compared]
+    assert all(names and repeated for _, names, repeated in compared)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("make", [bridge.LayerNorm, bridge.RMSNorm, lambda n: bridge.GELU()])
 def test_on_a_gpu_repeated_steps_give_the_bits_of_the_body(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:

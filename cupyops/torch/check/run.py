@@ -30,6 +30,9 @@ from . import (
     machinery as check_machinery,
 )
 from . import (
+    repeats as check_repeats,
+)
+from . import (
     running as check_running,
 )
 from . import (
@@ -42,6 +45,7 @@ from . import (
     values as check_values,
 )
 from .registry import BACKENDS, Check, Fault, Skip
+from .repeats import declares_repeats
 from .repro import Checked
 from .subject import MEND_THE_TEXT, Subject, does_not_compile, first_words
 
@@ -87,6 +91,7 @@ CHECKS: dict[str, Check] = {
         check_scale.nested,
         check_sharded.tensor_parallel,
         check_sharded.fsdp,
+        check_repeats.repeats,
         check_running.compiles,
         check_running.side_stream,
         check_running.threads,
@@ -309,14 +314,17 @@ def check_op(
 def checks_for(op: Any) -> list[str]:
     """Returns the names of the checks that apply to an operator, for ``pytest.mark.parametrize``.
 
-    The checks of gradients do not apply to an operator whose schema declares a written argument, ``Tensor(a!)``.
+    The checks of gradients do not apply to an operator whose schema declares a written argument, ``Tensor(a!)``. The
+    check ``repeats`` applies to an operator that declares ``repeats=True``.
     """
-    arguments = operator_of(op, "checks_for").op._schema.arguments
+    operator = operator_of(op, "checks_for")
+    arguments = operator.op._schema.arguments
     mutates = any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
     of_gradients = {"gradients", "gradcheck", "gradgradcheck", "subsets", "gradient_strides", "differentiable"}
     of_gradients |= {"derivatives", "torch_func", "vmap", "transforms", "jvp", "flops", "checkpointing", "fsdp"}
     of_gradients |= {"sharding", "tensor_parallel", "nested"}
-    return [name for name in CHECKS if not (mutates and name in of_gradients)]
+    others = (of_gradients if mutates else set()) | (set() if declares_repeats(operator) else {"repeats"})
+    return [name for name in CHECKS if name not in others]
 
 
 def _chosen(checks: str | Sequence[str] | None) -> list[Check]:

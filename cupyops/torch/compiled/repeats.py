@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cupyops.codegen import write
 from cupyops.launch import driver, hooks, recording, watch
 
-__all__ = ["Site"]
+__all__ = ["READS", "Call", "Record", "Site", "recorded"]
 
 # The operators that allocate; PyTorch detaches what they return.
 _ALLOCATIONS = frozenset(
@@ -32,7 +32,7 @@ _ALLOCATIONS = frozenset(
     for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach")
 )
 # The operators that return a value of a tensor to the host.
-_READS = frozenset(getattr(torch.ops.aten, name) for name in ("_local_scalar_dense", "is_nonzero", "equal"))
+READS = frozenset(getattr(torch.ops.aten, name) for name in ("_local_scalar_dense", "is_nonzero", "equal"))
 # Matrix products. Whether a body calls them may depend on TF32.
 _PRODUCTS = frozenset(
     getattr(torch.ops.aten, name)
@@ -68,9 +68,7 @@ class Site:
         cannot be repeated."""
         if hooks.guard() is not None or recording.recording() or watch.active():
             return self.body(*args)  # debug mode, recordings and edits need the checked launch in every call
-        record = _Record(_READS | _PRODUCTS if self.eager else _READS)
-        with recording.watched(record.steps), record.dispatched, record:
-            found = self.body(*args)
+        found, record = recorded(self.body, args, READS | _PRODUCTS if self.eager else READS)
         # An operator that no function has called, torch.ops.aten.add_ for instance, is not among the steps.
         refused = record.refused or record.dispatched.operators
         repeat = None if refused else _written(self, args, found, record)
@@ -107,7 +105,7 @@ _Dispatched.__torch_dispatch__ = _list  # type: ignore[assignment,method-assign]
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
     """A call of a function of PyTorch.
 
     Attributes:
@@ -123,7 +121,7 @@ class _Call:
     allocates: bool
 
 
-class _Record(TorchFunctionMode):
+class Record(TorchFunctionMode):
     """Records the calls of PyTorch's functions that a body makes, and its launches.
 
     Attributes:
@@ -149,15 +147,26 @@ class _Record(TorchFunctionMode):
         if inside:  # a function that runs no operator reads a property, such as the shape
             self.refused |= not self._refused.isdisjoint(inside)
             allocates = isinstance(found, Tensor) and _ALLOCATIONS.issuperset(inside)
-            self.steps.append(_Call(func, args, kwargs or {}, found, allocates))
+            self.steps.append(Call(func, args, kwargs or {}, found, allocates))
         return found
+
+
+def recorded(body: Callable[..., Any], args: Sequence[Any], refused: frozenset[Any]) -> tuple[Any, Record]:
+    """Calls a body. Returns its results, and the record of its steps.
+
+    Args:
+        refused: operators of PyTorch; a call of one sets the attribute ``refused`` of the record.
+    """
+    record = Record(refused)
+    with recording.watched(record.steps), record.dispatched, record:
+        return body(*args), record
 
 
 class _NotRepeated(Exception):
     """The record has a step that cannot be repeated."""
 
 
-def _written(site: Site, args: Sequence[Any], found: Any, record: _Record) -> Callable[..., Any] | None:
+def _written(site: Site, args: Sequence[Any], found: Any, record: Record) -> Callable[..., Any] | None:
     """Returns the function that repeats a record, or None if the record cannot be repeated."""
     results = found if isinstance(found, (tuple, list)) else (found,)
     launches = [step for step in record.steps if isinstance(step, recording.Submitted)]
@@ -236,7 +245,7 @@ class _Lines:
             return f"({', '.join(map(self.value, x))},)"
         return self.constant(x)
 
-    def call(self, step: _Call) -> None:
+    def call(self, step: Call) -> None:
         """Adds a call of a function of PyTorch."""
         name, found = f"t{len(self.lines)}", step.found
         if step.allocates and found.get_device() == self.device:

@@ -41,8 +41,7 @@ from torch import Tensor
 
 from cupyops import simulator
 from cupyops.errors import expected
-from cupyops.torch.compiled import calls, recompute
-from cupyops.torch.compiled.lowering import prepare
+from cupyops.torch.compiled import calls
 from cupyops.torch.compiled.rules import Rule, decomposes, rule_of
 from cupyops.torch.scale import sharding as scale
 from cupyops.torch.scale.declared import Scale
@@ -67,18 +66,9 @@ from .dispatch import (
     transforms_active,
     write_call,
 )
-from .gradients import Backward, Gradient, Schema, of_reference, refused, without_autocast
-from .implementations import (
-    completed,
-    counted,
-    detaching,
-    on_cpu,
-    preparing,
-    transformable,
-    under_transforms,
-    with_care,
-    without_tangents,
-)
+from .gradients import Backward, Schema, of_reference, refused, without_autocast
+from .implementations import completed, counted, detaching, on_cpu, transformable
+from .registration import ending_with, register
 from .repeated import repeated
 from .results import held_to_schema
 from .tangents import Tangents, options_of_jvp, with_tangents
@@ -268,16 +258,16 @@ class Operator:
             self._apply = partial(record, write_call(text, {"apply": self._apply}))
         if (earlier := _DECLARED.get(self.qualified_name)) is not None:
             earlier._withdraw()
-        self._library = torch.library.Library(parsed.namespace, "FRAGMENT")
+        find = partial(_DECLARED.get, self.qualified_name)
         if vmap is None and not parsed.mutated:
-            find = partial(_DECLARED.get, self.qualified_name)
             if elementwise:
                 vmap = vmap_of_elementwise(find)
             else:
                 vmap = vmap_by_loop(find) if plain is None else vmap_of_reference(completed(plain, parsed))
         self._scale = Scale(parsed, rule, flops, elementwise)
-        self._register(parsed, gradient, vmap)
+        library = register(parsed, self._held, self._plain, gradient, vmap, self._scale, elementwise, find)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
+        self._unregister = ending_with(self, library, self.op, find)
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
         rest = self.name, self._registered, vmap, len(parsed.types), self._tangents
         self._transformed = None if gradient is None else transformable(gradient, *rest)
@@ -418,38 +408,10 @@ class Operator:
         """Removes the registration with PyTorch, so that another operator can take the name. Calls on plain tensors
         still work, since they need no registration."""
         self._withdrawn = True
-        self._library._destroy()
+        self._unregister()
 
     def _refuse(self, *args: Any) -> Any:
         raise RuntimeError(
             f"{self.name} writes to {', '.join(f'`{name}`' for name in self._mutated)}, and one of its tensors "
             "requires grad: it has no gradient, so call it under torch.no_grad()"
         )
-
-    def _register(self, schema: Schema, gradient: Gradient | None, vmap: Any) -> None:
-        library, name = self._library, self.qualified_name
-        library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag, *self._scale.tags))
-        self._scale.register(library)
-        body = completed(self._held, schema)
-        either = completed(on_cpu(self._held, self._plain), schema)
-        library.impl(self.name, without_tangents(self.name, body), "CUDA")
-        library.impl(self.name, without_tangents(self.name, either), "CPU")
-        if not self._mutated:
-            # torch.func does not handle operators of torch.library. This dispatch key intercepts a call while a
-            # transform is active, and applies another Function instead (transformable).
-            library.impl(
-                self.name, under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
-            )
-        steps = partial(prepare, name), partial(recompute.allow, name, self.elementwise), self._scale.prepare
-        torch.library.register_fake(name, preparing(steps, body), lib=library)
-        if gradient is not None:
-            setup_context, backward = gradient
-
-            def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-                ctx.set_materialize_grads(False)
-                setup_context(ctx, inputs, output)
-
-            backward = with_care(backward, len(schema.types))
-            torch.library.register_autograd(name, backward, setup_context=setup, lib=library)
-        if vmap is not None:
-            torch.library.register_vmap(name, vmap, lib=library)
