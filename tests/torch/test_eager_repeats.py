@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import autograd_bridge as bridge
+from cupyops.torch import Operator
+from cupyops.torch.core import operator as core
 from cupyops.torch.core import repeated
 from tests.support import alike, printed_by
 
@@ -68,6 +70,25 @@ def test_recordings_and_debug_mode_see_the_launches(seen: Any) -> None:
 
 def test_the_records_of_an_operator_are_limited(seen: Any) -> None:
     assert seen["beyond the most"] == 0
+
+
+def test_calls_through_the_dispatcher_on_a_gpu_repeat_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A selective checkpoint and other modes call the registered operator."""
+    kernels: dict[str, Any] = {}
+    register = torch.library.Library.impl
+
+    def told(library: Any, name: str, kernel: Any, key: str = "", **options: Any) -> Any:
+        kernels[key] = kernel
+        return register(library, name, kernel, key, **options)
+
+    monkeypatch.setattr(torch.library.Library, "impl", told)
+    monkeypatch.setattr(core, "repeated", lambda schema, body: torch.cos)
+    operator = Operator(
+        "cupyops_test::by_dispatcher(Tensor x) -> Tensor y", torch.sin, reference=torch.sin, repeats=True
+    )
+    x = torch.randn(3)
+    assert torch.equal(kernels["CUDA"](x), x.cos())
+    assert torch.equal(operator.op(x), x.sin())
 
 
 @pytest.mark.gpu
