@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from cupyops.torch import optimize
+
 from .models import VARIANTS, Model
 
 __all__ = ["MODES", "WAYS", "Case", "Steps", "cases", "measure"]
@@ -86,6 +88,8 @@ class Steps:
             model: Any = case.model.build(variant).train()
         if case.way == "tp":
             case.model.split(model, mesh)
+            if variant == "cupyops":
+                optimize(model)  # linear layers and norms of DTensors
         for block in case.model.blocks(model):
             forward = block.forward
             if case.mode == "checkpointing":

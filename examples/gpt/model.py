@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autograd_bridge import AddLayerNorm, LayerNorm, LinearGELU
+from autograd_bridge import AddLayerNorm, LayerNorm, Linear, LinearGELU
 
 INITIAL_STD = 0.02
 TEMPERATURE = 0.8  # of samples: logits are divided by it
@@ -70,23 +70,24 @@ class Operators:
 
     norm: Callable[[int], nn.Module]
     add_norm: Callable[[int], nn.Module]
+    linear: Callable[[int, int], nn.Linear]
     linear_gelu: Callable[[int, int], nn.Module]
 
 
 OPERATORS = {
-    "kernels": Operators(NormOfProduct, AddNormOfProduct, LinearGELU),
-    "torch": Operators(nn.LayerNorm, TorchAddLayerNorm, TorchLinearGELU),
+    "kernels": Operators(NormOfProduct, AddNormOfProduct, Linear, LinearGELU),
+    "torch": Operators(nn.LayerNorm, TorchAddLayerNorm, nn.Linear, TorchLinearGELU),
 }
 
 
 class Attention(nn.Module):
     """Causal self-attention, (B, T, width) to (B, T, width)."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, operators: Operators) -> None:
         super().__init__()
         self.head_width = width // heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        self.qkv = operators.linear(width, 3 * width)
+        self.out = operators.linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         # Heads become the second dimension by strides alone: q, k, v are (B, heads, T, head_width). A head's q, k and v
@@ -104,9 +105,9 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, operators: Operators) -> None:
         super().__init__()
-        self.attention = Attention(width, heads)
+        self.attention = Attention(width, heads, operators)
         self.norm1 = operators.add_norm(width)
-        self.mlp = nn.Sequential(operators.linear_gelu(width, 4 * width), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(operators.linear_gelu(width, 4 * width), operators.linear(4 * width, width))
         self.norm2 = operators.add_norm(width)
 
     def forward(self, y: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:

@@ -311,17 +311,24 @@ def mesh() -> Iterator[Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_dtensor_takes_the_operator_of_the_product(mesh: Any) -> None:
+@pytest.mark.parametrize("fits", [True, False], ids=["placed as a split", "placed otherwise"])
+def test_a_policy_finds_the_products_of_dtensors(mesh: Any, fits: bool) -> None:
+    """Pieces are PyTorch's products, and tensors that DTensor has to move are the operator."""
+    from torch.distributed.tensor import Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     module = nn.Sequential(bridge.LinearGELU(WIDTH, 40), nn.Linear(40, 3))
     x = torch.randn(2, 6, WIDTH)
     plain, products, wanted = step(module, x, saved=PRODUCTS)
     module.zero_grad()
-    parallelize_module(module, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    first = ColwiseParallel()
+    if not fits:
+        first.input_layouts = first.desired_input_layouts = (Shard(2),)
+    parallelize_module(module, mesh, {"0": first, "1": RowwiseParallel()})
     seen, found, got = step(module, x, saved={*PRODUCTS, torch.ops.cupyops.linear.default})
     assert seen.bytes == plain.bytes
-    assert seen.forward["cupyops::linear"] == seen.forward["cupyops::gelu"] == 1
+    assert seen.forward["cupyops::gelu"] == 1
+    assert (seen.forward["aten::addmm"], seen.forward["cupyops::linear"]) == ((2, 0) if fits else (1, 1))
     assert found == products == 2
     local = [g.full_tensor() if hasattr(g, "full_tensor") else g for g in got]
     torch.testing.assert_close(local, wanted)

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import autograd_bridge as bridge
+from cupyops.torch import Operator
+from cupyops.torch.core import operator as core
 from cupyops.torch.core import repeated
 from tests.support import alike, printed_by
 
@@ -82,6 +84,25 @@ def test_check_op_compares_bits_of_repeated_steps_on_a_gpu(seen: Any) -> None:
     assert len(compared) == 6
     assert "float32, other values, on another stream, repeated" in [what for what, *_ in compared]
     assert all(names and repeated for _, names, repeated in compared)
+
+
+def test_calls_through_the_dispatcher_on_a_gpu_repeat_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A selective checkpoint and other modes call the registered operator."""
+    kernels: dict[str, Any] = {}
+    register = torch.library.Library.impl
+
+    def told(library: Any, name: str, kernel: Any, key: str = "", **options: Any) -> Any:
+        kernels[key] = kernel
+        return register(library, name, kernel, key, **options)
+
+    monkeypatch.setattr(torch.library.Library, "impl", told)
+    monkeypatch.setattr(core, "repeated", lambda schema, body: torch.cos)
+    operator = Operator(
+        "cupyops_test::by_dispatcher(Tensor x) -> Tensor y", torch.sin, reference=torch.sin, repeats=True
+    )
+    x = torch.randn(3)
+    assert torch.equal(kernels["CUDA"](x), x.cos())
+    assert torch.equal(operator.op(x), x.sin())
 
 
 @pytest.mark.gpu

@@ -24,6 +24,7 @@ from .tensors import DTYPE_NAMES, NoStorageError
 
 __all__ = [
     "alone",
+    "autocast_dtypes",
     "call_source",
     "cast",
     "cast_all",
@@ -36,6 +37,7 @@ __all__ = [
     "has_tangent",
     "in_plain_backward",
     "is_compiling",
+    "is_traced",
     "once",
     "policies_of",
     "rows_of",
@@ -60,6 +62,7 @@ _SELECTIVE = tuple(
     for name in ("_CachingTorchDispatchMode", "_CachedTorchDispatchMode")
     if hasattr(torch.utils.checkpoint, name)
 )
+_mode_at = torch._C._get_dispatch_stack_at
 _einsum = torch._C._VariableFunctions.einsum  # type: ignore[attr-defined]
 
 
@@ -162,7 +165,20 @@ def alone() -> bool:
     A call may then hide operations on plain tensors from the policy, by ``torch._C._DisableTorchDispatch``: views, and
     autocast's copies of parameters. They cost little to compute again, and the policy takes more host time than a view.
     """
-    return dispatch_modes() == 1 and selective()
+    return dispatch_modes() == 1 and isinstance(_mode_at(0), _SELECTIVE)
+
+
+def autocast_dtypes(policies: Mapping[str, str]) -> dict[str, torch.dtype]:
+    """Returns the dtypes to which autocast converts tensors, by the type of device, where autocast is enabled.
+
+    Args:
+        policies: the policy, ``"float32"`` or ``"lower"``, by the type of device.
+    """
+    return {
+        device: torch.float32 if policy == "float32" else torch.get_autocast_dtype(device)
+        for device, policy in policies.items()
+        if torch.is_autocast_enabled(device)
+    }
 
 
 def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies: Mapping[str, str]) -> tuple[Any, ...]:
@@ -174,11 +190,7 @@ def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies
         tensors: positions and names of the tensors.
         policies: the policy, ``"float32"`` or ``"lower"``, by the type of device.
     """
-    dtypes = {
-        device: torch.float32 if policy == "float32" else torch.get_autocast_dtype(device)
-        for device, policy in policies.items()
-        if torch.is_autocast_enabled(device)
-    }
+    dtypes = autocast_dtypes(policies)
     if not dtypes:
         return args
     converted = list(args)

@@ -22,6 +22,8 @@ autocast                   the declared policy: no cast, float32, or the lower-p
 Inductor                   a direct call of the body in the generated code (:mod:`cupyops.torch.compiled`), or the
                            operations of the reference
 ONNX                       the declared translation to standard operators (:mod:`cupyops.torch.onnx.export`)
+DTensor                    the operator on the local tensors, if these are placed as the declared rule says
+                           (:mod:`.dtensors`)
 DTensor, jagged tensors    calls on parts of the tensors, by the declared rule (:mod:`cupyops.torch.scale.sharding`)
 selective checkpointing    the declared parts, which the checkpoint's policy decides about; else the operator
 symbolic tracing           ``torch.fx`` records a call of the ``torch.library`` operator
@@ -60,12 +62,14 @@ from .dispatch import (
     grad_enabled,
     in_plain_backward,
     is_compiling,
+    is_traced,
     once,
     policies_of,
     selective,
     transforms_active,
     write_call,
 )
+from .dtensors import on_dtensors
 from .gradients import Backward, Schema, of_reference, refused, without_autocast
 from .implementations import completed, counted, detaching, on_cpu, transformable
 from .registration import ending_with, register
@@ -265,7 +269,8 @@ class Operator:
             else:
                 vmap = vmap_by_loop(find) if plain is None else vmap_of_reference(completed(plain, parsed))
         self._scale = Scale(parsed, rule, flops, elementwise)
-        library = register(parsed, self._held, self._plain, gradient, vmap, self._scale, elementwise, find)
+        eager = held_to_schema(self.eager, parsed)
+        library = register(parsed, self._held, eager, self._plain, gradient, vmap, self._scale, elementwise, find)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._unregister = ending_with(self, library, self.op, find)
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
@@ -278,6 +283,8 @@ class Operator:
         text = call_source(self.name, *kinds, casts=casts, late=record is not None)
         called = {"body": self.eager, "apply": self._apply, "dispatch": self._dispatch}
         self.call: Callable[..., Any] = write_call(text, called, first=self._held)
+        of_scale = rule, self._scale.prepare, gradient, len(parsed.tensors), self._autocast
+        self._on_dtensors = on_dtensors(self.name, self.op, self.call, *of_scale)
         _DECLARED[self.qualified_name] = self
 
     def __repr__(self) -> str:
@@ -337,8 +344,10 @@ class Operator:
             args: the arguments.
             apply: records a call on plain tensors; by default the Function of the operator.
         """
-        if not (is_compiling() or self._withdrawn) and (found := self._alone(args)) is not None:
-            return found
+        if not (is_traced() or self._withdrawn):
+            direct = self._alone if args[0] is None or type(args[0]) in PLAIN_TENSORS else self._on_dtensors
+            if (found := direct(args)) is not None:
+                return found
         for i, name in self._tensors:
             if not isinstance(args[i], Tensor) and not (args[i] is None and name in self._optional):
                 if (proxy := symbolic_call(self.op, args)) is not None:

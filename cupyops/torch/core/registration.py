@@ -31,6 +31,7 @@ __all__ = ["ending_with", "register"]
 def register(
     schema: Schema,
     body: Callable[..., Any],
+    eager: Callable[..., Any],
     reference: Callable[..., Any] | None,
     gradient: Gradient | None,
     vmap: Callable[..., Any] | None,
@@ -43,6 +44,7 @@ def register(
     Args:
         schema: the operator's schema.
         body: the body, which holds its results to the schema.
+        eager: the same for CUDA tensors: it may repeat recorded steps of the body.
         reference: the reference for CPU tensors, or None.
         gradient: ``setup_context`` and ``backward``, or None for an operator that writes to its arguments.
         vmap: the rule for vmap, or None.
@@ -57,16 +59,15 @@ def register(
     library = torch.library.Library(schema.namespace, "FRAGMENT")
     library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag, *scale.tags))
     scale.register(library)
-    on_any_device = completed(body, schema)
     either = completed(on_cpu(body, reference), schema)
-    library.impl(schema.name, without_tangents(schema.name, on_any_device), "CUDA")
+    library.impl(schema.name, without_tangents(schema.name, completed(eager, schema)), "CUDA")
     library.impl(schema.name, without_tangents(schema.name, either), "CPU")
     if not schema.mutated:
         # torch.func does not handle operators of torch.library. This dispatch key intercepts a call while a transform
         # is active, and applies another Function instead (transformable).
         library.impl(schema.name, under_transforms(find, schema), "FuncTorchDynamicLayerFrontMode")
     steps = partial(prepare, name), partial(recompute.allow, name, elementwise), scale.prepare
-    torch.library.register_fake(name, preparing(steps, on_any_device), lib=library)
+    torch.library.register_fake(name, preparing(steps, completed(body, schema)), lib=library)
     if gradient is not None:
         setup_context, backward = gradient
 

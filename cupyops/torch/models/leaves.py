@@ -1,12 +1,14 @@
 """Modules whose whole ``forward`` is one shipped operator: normalisations, GELU and linear layers.
 
 :func:`leaf_of` returns the class that a module gets. The new ``forward`` calls the operator for plain tensors, and the
-module's own ``forward`` for everything else: tensor subclasses such as ``DTensor``, proxies of ``torch.fx``, and dtypes
-for which the results would differ. PyTorch's own function computes calls on few elements (:mod:`.small`).
+module's own ``forward`` for everything else: other tensor subclasses than ``DTensor``, proxies of ``torch.fx``, and
+dtypes for which the results would differ. PyTorch's own function computes calls on few elements (:mod:`.small`). An
+operator computes a DTensor of any size: it takes less of the host's time there than DTensor's dispatch
+(:mod:`cupyops.torch.core.dtensors`). While Dynamo traces, the module's own ``forward`` takes DTensors.
 
-A linear layer gets another class only if its product is padded (:mod:`cupyops.ops.linear.odd`). PyTorch computes most
-other products of the operator, and the operator's Python code would add to the host's time. A fused operator reads the
-operands of a linear layer by :func:`product_of`.
+A linear layer gets another class only if its product is padded (:mod:`cupyops.ops.linear.odd`), or if its weight is a
+DTensor. PyTorch computes most other products of the operator, and the operator's Python code would add to the host's
+time. A fused operator reads the operands of a linear layer by :func:`product_of`.
 """
 
 import re
@@ -28,6 +30,7 @@ from cupyops.torch.ops.gelu import gelu
 from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear import linear
 from cupyops.torch.ops.rms_norm import rms_norm
+from cupyops.torch.scale.distributed import is_dtensor
 
 from .classes import is_optimised, made_class
 from .recognise import RMS_NORM_KEEPS_DTYPE, Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
@@ -64,6 +67,7 @@ class _Kind(NamedTuple):
         trait: the operands of the operator, as the fused operators read them: an expression of ``self`` and ``x``.
         small: what is computed for few elements (:mod:`.small`), an expression of ``self`` and ``x``; if empty, all
             calls are calls of the operator.
+        plain: whether the operator computes plain tensors, and not DTensors alone.
     """
 
     operator: str
@@ -71,6 +75,7 @@ class _Kind(NamedTuple):
     call: str
     trait: str
     small: str = _OWN
+    plain: bool = True
 
 
 # The modules of torch.nn.
@@ -88,6 +93,7 @@ _RMS_NORM = _Kind(
 )
 _GELU = _Kind("gelu", "", "gelu({x}, self.approximate)", "self.approximate")
 _LINEAR = _Kind("linear", "", "linear({x}, self.weight, self.bias)", "", "")
+_LINEAR_OF_DTENSORS = _LINEAR._replace(plain=False)
 _CONV1D = _Kind("linear", "", "linear({x}, self.weight.t(), self.bias)", "", "")
 
 FORWARDS: dict[Any, _Kind] = {
@@ -131,8 +137,10 @@ def leaf_of(module: nn.Module) -> Leaf | str | None:
     if len(names) != 2 or forward.__code__.co_kwonlyargcount or forward.__code__.co_flags & 0x0C:
         return "its forward has other arguments than one tensor"
     if kind.operator == "linear":
-        make = (lambda: made_class(cls, kind, lambda: {"forward": _padded(forward)})) if _is_odd(module) else None
-        return Leaf(kind.operator, make)
+        of_dtensors = kind is _LINEAR and is_dtensor(getattr(module, "weight", None))
+        kind = _LINEAR_OF_DTENSORS if of_dtensors and not _is_odd(module) else kind
+        makes = of_dtensors or _is_odd(module)
+        return Leaf(kind.operator, (lambda: made_class(cls, kind, lambda: _product(forward, kind))) if makes else None)
     return Leaf(kind.operator, lambda: made_class(cls, kind, lambda: members(forward, kind, names[1])))
 
 
@@ -216,12 +224,11 @@ def _is_odd(module: Any) -> bool:
 
 
 @cache
-def _padded(forward: Any) -> Callable[..., Any]:
-    """Returns the generated ``forward`` of a linear layer whose product is padded. Classes with the same ``forward``
-    share the function, because ``_PRODUCTS`` keeps the function alive."""
-    kind = FORWARDS.get(forward, _CONV1D)
-    made: Callable[..., Any] = members(forward, kind, forward.__code__.co_varnames[1])["forward"]
-    _PRODUCTS[made] = _PRODUCTS[forward]
+def _product(forward: Any, kind: _Kind) -> Mapping[str, Any]:
+    """Returns the members of a linear layer that calls the operator. Classes with the same ``forward`` share the
+    function, because ``_PRODUCTS`` keeps the function alive."""
+    made = members(forward, kind, forward.__code__.co_varnames[1])
+    _PRODUCTS[made["forward"]] = _PRODUCTS[forward]
     return made
 
 
@@ -233,17 +240,23 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         kind: the kind of the module.
         x: the name of the argument of ``forward``, which callers may pass by name.
     """
-    condition = f"type({x}) is Tensor" + (f" and {kind.condition.format(x=x)}" if kind.condition else "")
+    condition = f" and {kind.condition.format(x=x)}" if kind.condition else ""
+    plain = [
+        f"    if type({x}) is Tensor{condition}:",
+        *([f"        if is_small({x}):", f"            return {kind.small.format(x=x)}"] if kind.small else []),
+        f"        return {kind.call.format(x=x)}",
+    ]
     text = [
         f"def forward(self, {x}):",
-        f"    if {condition}:",
-        *([f"        if is_small({x}):", f"            return {kind.small.format(x=x)}"] if kind.small else []),
+        *(plain if kind.plain else []),
+        f"    if is_dtensor({x}){condition}:",
         f"        return {kind.call.format(x=x)}",
         f"    return original(self, {x})",
     ]
     scope = {
         "F": F,
         "Tensor": Tensor,
+        "is_dtensor": is_dtensor,
         "is_small": is_small,
         "float32": torch.float32,
         "float64": torch.float64,

@@ -36,6 +36,7 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     RMSNorm, and modules that compute the same       :func:`autograd_bridge.rms_norm`
     GELU and its tanh form, in every spelling        :func:`autograd_bridge.gelu`
     Linear and Conv1D with odd sizes, such as 50257  :func:`autograd_bridge.linear`
+    Linear whose weight is a DTensor                 :func:`autograd_bridge.linear`
     a linear layer, and GELU behind it               :func:`autograd_bridge.linear_gelu`
     an addition, and a layer norm behind it          :func:`autograd_bridge.add_layer_norm`
     an addition, and an RMS norm behind it           :func:`autograd_bridge.add_rms_norm`
@@ -47,10 +48,12 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     have their own classes. Deep copies stay optimised.
 
     A fused call observes in every call whether its modules have hooks, and then calls them one after the other.
-    Tensor subclasses, such as ``DTensor``, take the module's own ``forward``. In eager mode on a GPU, PyTorch's own
-    functions compute norms and GELU of at most 2^23 elements, since these calls take less of the host's time.
+    Operators compute DTensors, too, and other tensor subclasses take the module's own ``forward``. In eager mode on a
+    GPU, PyTorch's own functions compute norms and GELU of at most 2^23 elements, since these calls take less of the
+    host's time.
 
-    Call ``optimize`` before ``torch.compile``, and before or after ``.to()`` and ``DistributedDataParallel``.
+    Call ``optimize`` before ``torch.compile``, before or after ``.to()`` and ``DistributedDataParallel``, and after
+    ``parallelize_module``.
 
     Args:
         model: the model, on any device, the meta device included.

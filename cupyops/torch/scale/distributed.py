@@ -16,7 +16,17 @@ import torch
 
 from .sharding import Place, Rule
 
-__all__ = ["correct_dtypes", "forget", "prepare", "with_whole_rows", "zeros_as_dtensors"]
+__all__ = [
+    "correct_dtypes",
+    "dtensor",
+    "forget",
+    "is_dtensor",
+    "prepare",
+    "propagated",
+    "summands",
+    "with_whole_rows",
+    "zeros_as_dtensors",
+]
 
 _MODULE = "torch.distributed.tensor"
 # The operators whose strategies are registered, and their names. A name that is declared again is another operator.
@@ -53,6 +63,95 @@ def forget(name: str) -> None:
 
             _clear_sharding_prop_cache()
         _NAMES.discard(name)
+
+
+def dtensor() -> Any:
+    """Returns the class DTensor, or None if the program has not imported it."""
+    module: Any = sys.modules.get(_MODULE)
+    return None if module is None else module.DTensor
+
+
+def is_dtensor(x: Any) -> bool:
+    """Returns whether x is a DTensor. Returns False while Dynamo traces, which knows PyTorch's modules on DTensors."""
+    return not torch.compiler.is_dynamo_compiling() and type(x) is dtensor()
+
+
+def propagated(op: Any, args: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]] | None:
+    """Returns what DTensor's sharding propagation chooses for a call: the specifications of the arguments, with None in
+    the places of those that are no DTensors, and the specifications of the results.
+
+    Returns None if a result is no DTensor, or if this version of PyTorch has no such propagation.
+
+    Args:
+        op: the registered operator.
+        args: the arguments, with DTensors as tensors.
+    """
+    kind = dtensor()
+    try:
+        dispatcher = kind._op_dispatcher
+        info = dispatcher.unwrap_to_op_info(op, tuple(args), {})
+        dispatcher.sharding_propagator.propagate(info)
+        chosen = info.output_sharding
+        results, moved = chosen.output_spec, chosen.redistribute_schema if chosen.needs_redistribute else None
+    except AttributeError:  # private parts of PyTorch
+        return None
+    results = tuple(results) if isinstance(results, (tuple, list)) else (results,)
+    given = [x._spec if type(x) is kind else None for x in args]
+    if moved is not None:
+        given = [None if spec is None else m for spec, m in zip(given, moved.args_schema, strict=False)]
+    return None if None in results else (given, results)
+
+
+def summands(
+    rule: Rule, args: Sequence[Any], tensors: int, specs: Sequence[Any], results: Sequence[Any]
+) -> list[tuple[int, int]] | None:
+    """Returns which whole tensors a rank divides, and by how many, if each rank computes its pieces of the results from
+    its pieces of the tensors.
+
+    That is so if, for each dimension of the mesh, the placements are those of a split, or all tensors are whole. A tensor
+    that is whole where the split wants summands is divided by the number of ranks. Returns None for all other placements.
+
+    Args:
+        rule: the operator's rule.
+        args: the arguments, with DTensors as tensors.
+        tensors: the number of the operator's tensor arguments.
+        specs: the specifications with which DTensor would compute the tensors.
+        results: the specifications of the results.
+    """
+    given = [(i, x._spec.placements, specs[i].placements) for i, x in enumerate(args[:tensors]) if x is not None]
+    after = [spec.placements for spec in results]
+    mesh = results[0].mesh
+    for placements in (*after, *(p for _, p, _ in given)):
+        cut = [p.dim for p in placements if hasattr(p, "dim")]
+        if len(set(cut)) < len(cut):
+            return None  # pieces of pieces, whose order is the mesh's or another
+    splits = [((None,) * len(results), (None,) * tensors), *rule(*args)]
+    divided: dict[int, int] = {}
+    for dim in range(mesh.ndim):
+        chosen = [_place(p[dim]) for p in after], {i: _place(p[dim]) for i, _, p in given}
+        if not any(
+            chosen[0] == [*of_results] and all(places[i] == place for i, place in chosen[1].items())
+            for of_results, places in splits
+        ):
+            return None
+        for i, placements, _ in given:
+            place = _place(placements[dim])
+            if place != chosen[1][i]:
+                if (place, chosen[1][i]) != (None, "sum"):
+                    return None
+                divided[i] = divided.get(i, 1) * mesh.size(dim)
+    return list(divided.items())
+
+
+def _place(placement: Any) -> Place | object:
+    """Returns the place of a placement in a split; an object that is no place for any other placement."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    if type(placement) is Replicate:
+        return None
+    if type(placement) is Shard:
+        return int(placement.dim)
+    return "sum" if type(placement) is Partial and placement.reduce_op == "sum" else placement
 
 
 def correct_dtypes(tensors: Iterable[torch.Tensor]) -> None:
