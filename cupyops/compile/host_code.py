@@ -32,23 +32,24 @@ __all__ = [
 ]
 
 _DEVICE = "__global__|__device__|__constant__|__shared__|__managed__|constexpr|consteval|__host_device__"
-_DEVICE += "|C10_DEVICE|C10_HOST_DEVICE"  # of PyTorch's headers, which pytorch.cuh defines
+# Macros of the headers of PyTorch, which pytorch.cuh defines, and of CUTLASS, which NVRTC reads.
+_DEVICE += "|C10_DEVICE|C10_HOST_DEVICE|CUTLASS_DEVICE|CUTLASS_HOST_DEVICE|CUTE_DEVICE|CUTE_HOST_DEVICE"
 _MARKED = re.compile(rf"\b(?:{_DEVICE})\b")
 _MARKS = re.compile(r"[;{}()]")
 _NAMESPACE = re.compile(r"(?:\s|\[\[[^][]*\]\])*(?:inline\s+)?namespace\b[\w:\s]*\Z|\s*extern\s*\"C(?:\+\+)?\"\s*\Z")
 _TEMPLATE = re.compile(r"\s*template\s*<")
 _TYPE = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b")
 _KEPT = re.compile(
-    r"\s*(?:using|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
+    r"\s*(?:using|concept|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
 )
 _DECLARES_TYPE = re.compile(r"(?:template\s*<[^{}()]*>\s*)?(?:struct|using|typedef)\b")
 _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
-_OF_LIBRARIES = frozenset(("thrust", "torch", "at", "c10"))
+_OF_LIBRARIES = frozenset(("thrust", "torch", "at", "at::cuda::detail", "c10"))
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
-    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"\b(?:torch|at|c10)\s*::(?!\s*(?:headeronly\s*::\s*)?(?:cuda\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b|\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
     rf"|{FOREIGN_THRUST.pattern}"
@@ -73,7 +74,7 @@ _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 _BEHIND = re.compile(r"[ \t]*(?:(?:\r?\n)+\s*[A-Za-z_#}]|\s*\Z)")  # the next declaration, on another line
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
 _ALIAS = re.compile(
-    r"\s*(?:using\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)", re.DOTALL
+    r"\s*(?:(?:using|concept)\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)", re.DOTALL
 )
 _VARIABLE = re.compile(r"[\w\s:<>,*&]*?\b([A-Za-z_]\w*)\s*(?:\[[^][]*\]\s*)*(?:=(?!=)|\{|;)")
 _CLASS = re.compile(

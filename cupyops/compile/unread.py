@@ -121,6 +121,8 @@ class _Declarations:
         self.named: list[tuple[str, Item]] = []
         self.others: list[tuple[str, Item]] = []
         self.nodes: dict[str, list[tuple[str, Item]]] = {}
+        # The call of a macro outside functions declares what the macro's text declares.
+        calls = {name for text in texts.values() for name, (parameters, _) in macros_of(text).items() if parameters}
         for where, text in texts.items():
             code, given = scan(text), macros_of(text)
             for name, (_, body) in given.items():
@@ -135,7 +137,7 @@ class _Declarations:
                 declared = declared_names(piece)
                 for name in declared:
                     self.nodes.setdefault(name, []).append((where, item))
-                if not declared or "__global__" in piece:
+                if not declared or not declared.isdisjoint(calls) or "__global__" in piece:
                     self._unread += WORD.findall(piece)
                     self.others.append((where, item))
                 else:

@@ -49,6 +49,12 @@ _FUNCTION = re.compile(
     r"|cub::(?:Sum|Max|Min|Equality|Inequality)"
 )
 _COMPLEX = re.compile(r"(?:(?:::)?(?:c10|at|torch|thrust|cuda::std)::)?complex\s*<\s*((?:\w+::)?\w+)\s*>")
+# Vectors and matrices of GLM, whose numbers lie one behind the other. A matrix lies column by column.
+_GLM = re.compile(
+    r"(?:::)?glm::(?:([diu]?)(?:vec([234])|mat([234])(?:x([234]))?)"
+    r"|vec\s*<\s*([1-4])\s*,\s*(\w+)\s*>|mat\s*<\s*([234])\s*,\s*([234])\s*,\s*(\w+)\s*>)"
+)
+_OF_GLM = {"": "float32", "d": "float64", "i": "int32", "u": "uint32"}
 _ACCESS = re.compile(r"\bclass\b|\b(?:private|protected)\s*:")
 _LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
 
@@ -141,7 +147,7 @@ def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
 def element_of(name: str, structs: Mapping[str, Element]) -> Element | None:
     """Returns the element of a vector type, a struct, a texture or a surface, or None for another type."""
     name = name.removeprefix("struct ")
-    return structs.get(name) or _KNOWN.get(name) or _complex_of(name) or _function_of(name)
+    return structs.get(name) or _KNOWN.get(name) or _complex_of(name) or _glm_of(name) or _function_of(name)
 
 
 @lru_cache(64)
@@ -150,6 +156,20 @@ def _complex_of(name: str) -> Element | None:
     found = _COMPLEX.fullmatch(name)
     dtype = c_dtype(found[1]) if found else None
     return Element(name, dtype, 2, 2 * DTYPES[dtype].itemsize) if dtype in FLOATS else None
+
+
+@lru_cache(64)
+def _glm_of(name: str) -> Element | None:
+    """Returns the element of a vector or of a matrix of GLM, or None for another type."""
+    found = _GLM.fullmatch(name)
+    if found is None:
+        return None
+    kind, length, columns, rows, size, number, width, height, of_matrix = found.groups()
+    dtype = c_dtype(number or of_matrix) if number or of_matrix else _OF_GLM[kind]
+    if dtype is None:
+        return None
+    count = int(length or size or 0) or int(columns or width) * int(rows or columns or height)
+    return Element(name, dtype, count, DTYPES[dtype].itemsize)
 
 
 @lru_cache(64)
@@ -164,7 +184,7 @@ def _function_of(name: str) -> Element | None:
 
 def vector_of(name: str) -> Element | None:
     """Returns the element of a vector type, or None for another type."""
-    found = _KNOWN.get(name)
+    found = _KNOWN.get(name) or _glm_of(name)
     return None if found is None or found.handle else found
 
 
