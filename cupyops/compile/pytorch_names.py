@@ -17,7 +17,9 @@ __all__ = ["foreign", "with_pytorch"]
 
 HEADER = "pytorch.cuh"
 _INCLUDED = re.compile(r'["<]([^">]+)[">]')
-_QUALIFIED = re.compile(r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:(?:native|headeronly|cuda(?:\s*::\s*detail)?)\s*::\s*)?(\w+)\b(?!\s*::)")
+_QUALIFIED = re.compile(
+    r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:(?:native|headeronly|cuda(?:\s*::\s*detail)?)\s*::\s*)?(\w+)\b(?!\s*::)"
+)
 _USED = re.compile(r"\busing\s+namespace\s+(?:::\s*)?(?:at(?:\s*::\s*cuda\s*::\s*detail)?|c10|torch)\s*;")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 # Shuffles of PyTorch's type of 16-bit floats, which projects declare beside PyTorch's headers. `pytorch.cuh` has CUDA's type,

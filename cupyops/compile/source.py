@@ -173,7 +173,9 @@ def _unincluded(texts: tuple[str, ...]) -> set[str]:
                 continue
             names = {match[0] for piece in pieces for match in _UNINCLUDED[header_name].finditer(piece)}
             # A text may declare the type itself, as texts with a complex number of their own do.
-            if names and not any(re.search(rf"\b(?:struct|class)\s+{re.escape(name)}\b\s*\{{", code.bare) for name in names):
+            if names and not any(
+                re.search(rf"\b(?:struct|class)\s+{re.escape(name)}\b\s*\{{", code.bare) for name in names
+            ):
                 found.add(header_name)
     return found
 
@@ -356,9 +358,7 @@ def _splice(
         missing = (filename, directive.start) in live and header(name) is None
         # A folder of the text may have a file of the name of a system header, which is included in quotes.
         given = name in known and in_text(name, directive.rest[:1] == '"')
-        system = (
-            found is not None and not given and not missing and (found[0][0] == "<" or header(name) is not None)
-        )
+        system = found is not None and not given and not missing and (found[0][0] == "<" or header(name) is not None)
         instead = system_lines(name, directive.rest[0]) if system else None
         dead = found is not None and not system and not given and (filename, directive.start) not in live
         if not once and (found is None or (system and instead is None) or dead):

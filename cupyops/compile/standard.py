@@ -187,7 +187,7 @@ _OF_C = ("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdio.h", "st
 _STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
-_BYTES = frozenset(("memcpy", "memset"))
+_BYTES = frozenset(("memcpy", "memset", "printf"))  # built in
 # Functions that the host's library, and nvcc with it, has for integers and for numbers of two types, which become double.
 _OF_TWO = frozenset(("atan2", "copysign", "fdim", "fmax", "fmin", "fmod", "hypot", "nextafter", "pow", "remainder"))
 _OF_ONE = (

@@ -19,8 +19,8 @@ from cupyops.errors import expected
 __all__ = ["Accessor", "AccessorDeclaration", "check_accessor", "conditions", "declared", "moved", "numbers", "written"]
 
 _ACCESSOR = re.compile(
-    r"(?:(?P<before>const) )?(?:::\s*)?(?:(?:torch|at)\s*::\s*(?:headeronly\s*::\s*)?)?(?P<kind>(?:(?:HeaderOnly)?Generic)?PackedTensorAccessor(?:32|64)?)\s*"
-    r"<(?P<arguments>.*)>\s*(?:(?P<behind>const)\s)?\s*(?P<name>[A-Za-z_]\w*)"
+    r"(?:(?P<before>const) )?(?:::\s*)?(?:(?:torch|at)\s*::\s*(?:headeronly\s*::\s*)?)?"
+    r"(?P<kind>(?:(?:HeaderOnly)?Generic)?PackedTensorAccessor(?:32|64)?)\s*<(?P<arguments>.*)>\s*(?:(?P<behind>const)\s)?\s*(?P<name>[A-Za-z_]\w*)"
 )
 _INFO = re.compile(
     r"(?:(?P<before>const) )?(?:::\s*)?(?:at\s*::\s*)?(?:cuda\s*::\s*)?(?:detail\s*::\s*)?(?P<kind>TensorInfo)\s*"

@@ -319,25 +319,30 @@ def _labels(structs: Mapping[str, Element]) -> dict[str, Element]:
 
 def explained(message: str, structs: Mapping[str, Element], hidden: Collection[str] = ()) -> str:
     """Returns a compiler's message, or, if a struct has another layout in the text, the two layouts in its place."""
-    found = re.search(r"CupyopsLayout_(\w+?)<([\d\sULul,()]+)>", message) if structs else None
-    if found is None or found[1] not in _labels(structs):
-        return message
-    element, numbers = _labels(structs)[found[1]], [int(n) for n in re.findall(r"\d+", found[2])]
-    lines = [
-        f"{message.splitlines()[0].rstrip(':')}: the struct {element.name} of the text has another layout than structs[{element.name!r}]",
-        f"{'field':24} {'text':>28} {'Python':>28}",
-        f"{'(size)':24} {f'{numbers[0]} bytes':>28} {f'{element.width} bytes':>28}",
-    ]
-    kinds = {1: "float", 2: "signed", 3: "unsigned"}
-    for i, (path, leaf, offset) in enumerate(_leaves(element.record, (), hidden=hidden)):
-        at, size, kind = numbers[1 + 3 * i : 4 + 3 * i]
-        wanted = _KINDS.get(leaf.base.kind, 0)
-        compiled = f"{kinds.get(kind, '')} {size} bytes at {at}".strip()
-        python = f"{kinds.get(wanted, '') if kind else ''} {leaf.itemsize} bytes at {offset}".strip()
-        mark = "" if compiled == python else "  <-"
-        lines.append(f"{'.'.join(path):24} {compiled:>28} {python:>28}{mark}")
-    lines.append("numpy.dtype([...], align=True) has the offsets of a C struct without alignment of its own.")
-    return "\n".join(lines)
+    labels = _labels(structs)
+    for found in re.finditer(r"CupyopsLayout_(\w+?)<([\d\sULul,()]+)>", message) if structs else ():
+        if found[1] not in labels:
+            continue
+        element, numbers = labels[found[1]], [int(n) for n in re.findall(r"\d+", found[2])]
+        lines = [
+            f"{message.splitlines()[0].rstrip(':')}: the struct {element.name} of the text has another layout than structs[{element.name!r}]",
+            f"{'field':24} {'text':>28} {'Python':>28}",
+            f"{'(size)':24} {f'{numbers[0]} bytes':>28} {f'{element.width} bytes':>28}",
+        ]
+        differs = numbers[0] != element.width
+        kinds = {1: "float", 2: "signed", 3: "unsigned"}
+        for i, (path, leaf, offset) in enumerate(_leaves(element.record, (), hidden=hidden)):
+            at, size, kind = numbers[1 + 3 * i : 4 + 3 * i]
+            wanted = _KINDS.get(leaf.base.kind, 0)
+            compiled = f"{kinds.get(kind, '')} {size} bytes at {at}".strip()
+            python = f"{kinds.get(wanted, '') if kind else ''} {leaf.itemsize} bytes at {offset}".strip()
+            differs = differs or compiled != python
+            mark = "" if compiled == python else "  <-"
+            lines.append(f"{'.'.join(path):24} {compiled:>28} {python:>28}{mark}")
+        if differs:  # else the compiler shows the layout from Python beside another error
+            lines.append("numpy.dtype([...], align=True) has the offsets of a C struct without alignment of its own.")
+            return "\n".join(lines)
+    return message
 
 
 def check_structs(kernel: str, parameters: Sequence[Any], texts: Sequence[str]) -> None:

@@ -97,7 +97,8 @@ OF_EXTENSIONS = {
         ("(zeros +", "(ones +"),
     ),
     "scans with a function of what precedes the block": Construct(
-        "#include <cub/block/block_scan.cuh>\nstruct Before { float all; __device__ float operator()(float aggregate) { all += aggregate; return 1; } };\n"
+        "#include <cub/block/block_scan.cuh>\n"
+        "struct Before { float all; __device__ float operator()(float aggregate) { all += aggregate; return 1; } };\n"
         "struct Larger { __device__ float operator()(float a, float b) const { return a < b ? b : a; } };\n"
         f"__global__ void k{LIST} {{ {AT} typedef cub::BlockScan<float, 512> Scan; __shared__ typename Scan::TempStorage room[4];\n"
         " Before before{0}; float up = 0, from = 0, pair[1] = {0}, two[1] = {float(threadIdx.x)};\n"
@@ -133,6 +134,19 @@ OF_EXTENSIONS = {
                 "static __device__ void add_to(float* p, float v) { AtomicAdd<float, sizeof(float)>()(p, v); }\n"
             }
         },
+    ),
+    "a struct that is made from tensors of the host, and tables of the host": Construct(
+        "#include <torch/extension.h>\n#include <cstdio>\nnamespace device { struct Rays { torch::Tensor origins; };\n"
+        "struct PackedRays {\n PackedRays(Rays& rays) : count(rays.origins.size(0)), whole(rays.origins.dim() > 1) {}\n"
+        " PackedRays(torch::Tensor t) : count(0) {}\n int64_t count; bool whole; }; }\n"
+        "struct Entry { const char* name; void (*call)(torch::Tensor); };\nvoid run(torch::Tensor t) {}\n"
+        'static const struct Entry entries[] = {{"run", run}, {nullptr, nullptr}};\n'
+        f'__global__ void k(const float* x, float* y, int n, device::PackedRays rays) {{ {AT} if (n < 0) std::printf("%d", n);\n'
+        " if (i < n) y[i] = x[i] + rays.count + rays.whole; }",
+        "k",
+        lambda x: x + 8,
+        ("rays.whole;", "2 * rays.whole;"),
+        more=((7, True),),
     ),
     "concepts": Construct(
         "#include <torch/extension.h>\nnamespace detail { template <class T> struct is_tensor { static const bool value = false; };\n"
