@@ -137,7 +137,7 @@ class Kernel:
         text, beside = read(text, options, headers)
         check_text(text, name or "Kernel", name if storage is None else None)
         if name is not None:
-            check_header(text, name, beside)
+            check_header(text, name, {**beside, **(headers or {})})
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = policy(name, geometry)
         self.hardware = Hardware.checked(name, since, exactly, cooperative, shared)
