@@ -129,6 +129,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     spaces = {*_OF_CUDA, *_spaces_of(text), *_spaces_of(macros)}
     pieces, at, names = [], 0, []
     types = set(gone)
+    taken = _passed(text) | _passed(macros)
     for item in items:
         piece = (compiled or code.bare)[item.start : item.end]
         name = _left_out(piece, item.brace - item.start, given, spaces)
@@ -144,8 +145,9 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
             name = "" if of_host or _ALIAS.match(plain) or _CONSTANT.match(plain) else None
         types |= declared if name == "" else set()
         # Of a class that is the type of a kernel's parameter, the member functions that name such types are left out alone.
-        if name == "" and not declared.isdisjoint(_passed(text) | _passed(macros)):
-            cut = _bodies_of_members(code.bare, item, given, frozenset(types - declared))
+        passed = item.brace >= 0 and not taken.isdisjoint(declared_names(code.bare[item.start : item.end]))
+        if name == "" and passed:
+            cut = _bodies_of_members(code.bare, item, given, frozenset(types - declared), passed)
             edges = [item.start, *(edge for span in cut for edge in span), item.end]
             rest = " ".join(code.bare[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))
             if cut and (types - declared).isdisjoint(WORD.findall(rest)) and not _HOST_TYPE_OF_MEMBERS.search(rest):
@@ -154,7 +156,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         if name is not None:
             names.append(name)
         else:
-            spans = _bodies_of_members(code.bare, item, given, frozenset(types))
+            spans = _bodies_of_members(code.bare, item, given, frozenset(types), passed)
         for start, stop in spans:
             place = start
             for directive in (*code.directives_between(start, stop), None):
@@ -339,7 +341,7 @@ def _passed(text: str) -> frozenset[str]:
 
 
 def _bodies_of_members(
-    bare: str, item: Item, macros: Mapping[str, tuple[bool, str]], gone: frozenset[str]
+    bare: str, item: Item, macros: Mapping[str, tuple[bool, str]], gone: frozenset[str], passed: bool
 ) -> list[tuple[int, int]]:
     """Returns the offsets of the bodies of the member functions of a class that are host code. Their declarations stay, unless
     they name types that kernels do not have and the class has device functions, or is the type of a kernel's parameter. Other
@@ -350,6 +352,7 @@ def _bodies_of_members(
         item: the class.
         macros: the macros of :func:`macros_of`.
         gone: types that are left out.
+        passed: whether the class is the type of a kernel's parameter.
     """
     head = bare[item.start : item.brace] if item.brace >= 0 else ""
     if not _TYPE.match(_plain(head)) or re.match(r"\s*(?:typedef\s+)?enum\b", _plain(head)):
@@ -371,8 +374,12 @@ def _bodies_of_members(
             found.append((start, item.brace + 1 + member.end))
             continue
         # A destructor that is host code leaves a class that the compiler destroys: a kernel's parameter may have it.
-        named = HOST_TYPE.search(signature) or any(True for _ in unknown(signature))
-        if _DESTRUCTOR.search(signature) or not gone.isdisjoint(words) or named:
+        named = (
+            HOST_TYPE.search(signature)
+            or any(True for _ in unknown(signature))
+            or (passed and not gone.isdisjoint(words))
+        )
+        if _DESTRUCTOR.search(signature) or ((of_device or passed) and named):
             labels = [*_LABEL.finditer(signature)]
             found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
         elif body and not _CONVERTS.search(signature):
