@@ -21,11 +21,12 @@ from .standard import for_libraries
 from .system_headers import folders_in, folders_of, found_in
 from .toolchain import header_version, nvrtc, nvrtc_version, reinstall_line
 
-__all__ = ["OPTIONS", "binary_for", "compile_text", "supported_architectures", "target_for"]
+__all__ = ["OPTIONS", "STANDARD", "binary_for", "compile_text", "supported_architectures", "target_for"]
 
 # With -Xptxas=-v the log reports registers and spills.
 OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
 
+STANDARD = re.compile(r"--?std=(\S+)")  # the option that chooses a version of C++
 _INT128 = re.compile(r"\b__u?int128(?:_t)?\b")  # NVRTC has them with an option, and nvcc has them
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 
@@ -127,6 +128,8 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
         return linking.compile_linked(text, what, target, options, one, resources_in)
     compiler = nvrtc()
     flags = [*([] if any(o.startswith("-arch=") for o in options) else [f"-arch={target}"]), *options]
+    versions = [flag for flag in flags if STANDARD.fullmatch(flag)]
+    flags = [flag for flag in flags if flag not in versions[:-1]]  # NVRTC warns of a second one
     if nvrtc_version() >= (12, 9):
         # NVRTC's own cache returns the code without the log, and the log reports the registers.
         flags.append("--no-cache")

@@ -119,7 +119,7 @@ class Code:
         return self._blocks.end(start)
 
 
-@lru_cache(64)
+@lru_cache(256)
 def scan(text: str) -> Code:
     """Returns the :class:`Code` of a text.
 

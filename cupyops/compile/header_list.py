@@ -32,6 +32,7 @@ class SystemHeader:
             host code or has no twin, a text that uses none of these names is compiled without the directive.
         has: what the twin has of the header, if it has a part.
         reads_cuda: the twin includes headers of CUDA, too.
+        of_project: a project may bring the header, which is then a part of the text, also in angle brackets.
         shared: the header of ``kernels_cu`` that takes its place in a text that uses the names of that header.
     """
 
@@ -43,6 +44,7 @@ class SystemHeader:
     its_names: str = ""
     has: str = ""
     reads_cuda: bool = False
+    of_project: bool = False
     shared: str = ""
 
 
@@ -187,7 +189,7 @@ HEADERS = (
         ("cub/block/block_scan.cuh",),
         _CCCL,
         "cub/block/block_scan.cuh",
-        has="`BlockScan`, with prefix functions for sums",
+        has="`BlockScan`, with prefix functions",
     ),
     SystemHeader(("cub/block/block_load.cuh",), _CCCL, "cub/block/block_load.cuh", has="`BlockLoad`"),
     SystemHeader(("cub/block/block_store.cuh",), _CCCL, "cub/block/block_store.cuh", has="`BlockStore`"),
@@ -273,6 +275,13 @@ HEADERS = (
         host=True,
         its_names=FOREIGN_THRUST.pattern,
     ),
+    # Those of NVIDIA's samples for CUDA, most of them for the host.
+    SystemHeader(
+        ("helper_*.h",),
+        reason="it is of NVIDIA's samples: give its folder as options=('-I...',)",
+        host=True,
+        of_project=True,
+    ),
     SystemHeader(
         ("glm/*",),
         reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
@@ -345,7 +354,6 @@ HEADERS = (
                 "getopt.h",
             ),
             *(
-                "helper_*.h",
                 "bits/stdc++.h",
                 "arpa/*",
                 "netinet/*",

@@ -32,23 +32,24 @@ __all__ = [
 ]
 
 _DEVICE = "__global__|__device__|__constant__|__shared__|__managed__|constexpr|consteval|__host_device__"
-_DEVICE += "|C10_DEVICE|C10_HOST_DEVICE"  # of PyTorch's headers, which pytorch.cuh defines
+# Macros of the headers of PyTorch, which pytorch.cuh defines, and of CUTLASS, which NVRTC reads.
+_DEVICE += "|C10_DEVICE|C10_HOST_DEVICE|CUTLASS_DEVICE|CUTLASS_HOST_DEVICE|CUTE_DEVICE|CUTE_HOST_DEVICE"
 _MARKED = re.compile(rf"\b(?:{_DEVICE})\b")
 _MARKS = re.compile(r"[;{}()]")
 _NAMESPACE = re.compile(r"(?:\s|\[\[[^][]*\]\])*(?:inline\s+)?namespace\b[\w:\s]*\Z|\s*extern\s*\"C(?:\+\+)?\"\s*\Z")
 _TEMPLATE = re.compile(r"\s*template\s*<")
 _TYPE = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b")
 _KEPT = re.compile(
-    r"\s*(?:using|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
+    r"\s*(?:using|concept|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
 )
 _DECLARES_TYPE = re.compile(r"(?:template\s*<[^{}()]*>\s*)?(?:struct|using|typedef)\b")
 _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
-_OF_LIBRARIES = frozenset(("thrust", "torch", "at", "c10"))
+_OF_LIBRARIES = frozenset(("thrust", "torch", "at", "at::cuda::detail", "c10"))
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
-    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"\b(?:torch|at|c10)\s*::(?!\s*(?:headeronly\s*::\s*)?(?:cuda\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b|\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
     rf"|{FOREIGN_THRUST.pattern}"
@@ -65,6 +66,7 @@ _NAME = re.compile(r"(~?(?<!\w)[A-Za-z_]\w*|(?<!\w)operator\s*[^\s(]+)\s*\Z")
 _INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
 _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the compiler deduces the type from the body
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
+_BRACES = re.compile(r"[{}]")
 WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _DESTRUCTOR = re.compile(r"(?<!virtual )~\s*[A-Za-z_]\w*\s*\(")
 _LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
@@ -73,7 +75,8 @@ _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 _BEHIND = re.compile(r"[ \t]*(?:(?:\r?\n)+\s*[A-Za-z_#}]|\s*\Z)")  # the next declaration, on another line
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
 _ALIAS = re.compile(
-    r"\s*(?:using\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)", re.DOTALL
+    r"\s*(?:(?:using|concept)\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)",
+    re.DOTALL,
 )
 _VARIABLE = re.compile(r"[\w\s:<>,*&]*?\b([A-Za-z_]\w*)\s*(?:\[[^][]*\]\s*)*(?:=(?!=)|\{|;)")
 _CLASS = re.compile(
@@ -122,10 +125,11 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     items = declarations(code, given, compiled)
     if items is None:
         return HostCode(text, ())
-    read = _read_by_constexpr("\n".join((text, macros)))
-    spaces = set(_OF_CUDA) | set(_NAMESPACES.findall(code.bare)) | set(_NAMESPACES.findall(scan(macros).bare))
+    read = _read_by_constexpr(text, macros)
+    spaces = {*_OF_CUDA, *_spaces_of(text), *_spaces_of(macros)}
     pieces, at, names = [], 0, []
     types = set(gone)
+    taken = _passed(text) | _passed(macros)
     for item in items:
         piece = (compiled or code.bare)[item.start : item.end]
         name = _left_out(piece, item.brace - item.start, given, spaces)
@@ -133,18 +137,26 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
             continue
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
-        declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset()
+        declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset[str]()
         # An alias of a type that is left out, and a class of the host that names it, are left out, too.
         if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
             plain = _plain(code.bare[item.start : item.end])
             of_host = _TYPE.match(plain) and not _MARKED.search(plain)
             name = "" if of_host or _ALIAS.match(plain) or _CONSTANT.match(plain) else None
         types |= declared if name == "" else set()
+        # Of a class that is the type of a kernel's parameter, the member functions that name such types are left out alone.
+        passed = item.brace >= 0 and not taken.isdisjoint(declared_names(code.bare[item.start : item.end]))
+        if name == "" and passed:
+            cut = _bodies_of_members(code.bare, item, given, frozenset(types - declared), passed)
+            edges = [item.start, *(edge for span in cut for edge in span), item.end]
+            rest = " ".join(code.bare[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))
+            if cut and (types - declared).isdisjoint(WORD.findall(rest)) and not _HOST_TYPE_OF_MEMBERS.search(rest):
+                name, types = None, types - declared
         spans = [(item.start, item.end)]
         if name is not None:
             names.append(name)
         else:
-            spans = _bodies_of_members(code.bare, item, given)
+            spans = _bodies_of_members(code.bare, item, given, frozenset(types), passed)
         for start, stop in spans:
             place = start
             for directive in (*code.directives_between(start, stop), None):
@@ -178,6 +190,7 @@ def declared_names(item: str) -> frozenset[str]:
     return frozenset(found)
 
 
+@lru_cache(256)
 def macros_of(text: str) -> dict[str, tuple[bool, str]]:
     """Returns, by the name of each macro of a text, whether the macro has parameters, and its replacement.
 
@@ -192,24 +205,33 @@ def macros_of(text: str) -> dict[str, tuple[bool, str]]:
     return found
 
 
-@lru_cache(64)
-def _read_by_constexpr(text: str) -> frozenset[str]:
-    """Returns the names that the bodies of a text's ``constexpr`` functions contain, directly or by macros."""
-    bare, texts = scan(text).bare, {name: words for name, (_, words) in macros_of(text).items()}
-    found: set[str] = set()
+def _read_by_constexpr(text: str, others: str) -> frozenset[str]:
+    """Returns the names that the bodies of the ``constexpr`` functions of a text and of others contain, directly or by
+    macros."""
+    macros = macros_of(text) | macros_of(others)
+    found = set(_words_of_constexpr(text) | _words_of_constexpr(others))
+    new = found & macros.keys()
+    while new:
+        words = {word for name in new for word in WORD.findall(macros[name][1])} - found
+        found |= words
+        new = words & macros.keys()
+    return frozenset(found)
+
+
+@lru_cache(256)
+def _words_of_constexpr(text: str) -> frozenset[str]:
+    """Returns the words in the bodies of a text's ``constexpr`` functions."""
+    bare, found, seen = scan(text).bare, set[str](), 0
     for match in _CONSTEXPR.finditer(bare):
-        depth, end = 0, len(bare)
-        for brace in re.finditer(r"[{}]", bare[match.start(1) :]):
+        if match.start(1) < seen:  # within another body
+            continue
+        depth, seen = 0, len(bare)
+        for brace in _BRACES.finditer(bare, match.start(1)):
             depth += 1 if brace[0] == "{" else -1
             if not depth:
-                end = match.start(1) + brace.end()
+                seen = brace.end()
                 break
-        found.update(WORD.findall(bare[match.start(1) : end]))
-    new = found & texts.keys()
-    while new:
-        words = {word for name in new for word in WORD.findall(texts[name])} - found
-        found |= words
-        new = words & texts.keys()
+        found.update(WORD.findall(bare[match.start(1) : seen]))
     return frozenset(found)
 
 
@@ -304,10 +326,34 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | No
     ]
 
 
-def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, str]]) -> list[tuple[int, int]]:
+@lru_cache(256)
+def _spaces_of(text: str) -> frozenset[str]:
+    """Returns the namespaces that a text declares."""
+    return frozenset(_NAMESPACES.findall(scan(text).bare))
+
+
+@lru_cache(256)
+def _passed(text: str) -> frozenset[str]:
+    """Returns the words in the parameters of a text's kernels."""
+    code = scan(text)
+    found = (code.bare[f.parameters : f.end] for f in code.functions if f.end > 0)
+    return frozenset(word for listed in found for word in WORD.findall(listed))
+
+
+def _bodies_of_members(
+    bare: str, item: Item, macros: Mapping[str, tuple[bool, str]], gone: frozenset[str], passed: bool
+) -> list[tuple[int, int]]:
     """Returns the offsets of the bodies of the member functions of a class that are host code. Their declarations stay, unless
-    they name types that kernels do not have and the class has device functions. Other classes that name such types are left
-    out as a whole."""
+    they name types that kernels do not have and the class has device functions, or is the type of a kernel's parameter. Other
+    classes that name such types are left out as a whole.
+
+    Args:
+        bare: the code of the text.
+        item: the class.
+        macros: the macros of :func:`macros_of`.
+        gone: types that are left out.
+        passed: whether the class is the type of a kernel's parameter.
+    """
     head = bare[item.start : item.brace] if item.brace >= 0 else ""
     if not _TYPE.match(_plain(head)) or re.match(r"\s*(?:typedef\s+)?enum\b", _plain(head)):
         return []
@@ -328,9 +374,12 @@ def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, s
             found.append((start, item.brace + 1 + member.end))
             continue
         # A destructor that is host code leaves a class that the compiler destroys: a kernel's parameter may have it.
-        if _DESTRUCTOR.search(signature) or (
-            of_device and (HOST_TYPE.search(signature) or any(True for _ in unknown(signature)))
-        ):
+        named = (
+            HOST_TYPE.search(signature)
+            or any(True for _ in unknown(signature))
+            or (passed and not gone.isdisjoint(words))
+        )
+        if _DESTRUCTOR.search(signature) or ((of_device or passed) and named):
             labels = [*_LABEL.finditer(signature)]
             found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
         elif body and not _CONVERTS.search(signature):
@@ -405,7 +454,11 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         return None if _DECLARES_TYPE.match(text) and not HOST_TYPE.search(f"{text} {item}") else ""
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
         return _name_of(plain)
-    constant = _CONST.match(plain) and not re.search(r"\*(?!\s*const\b)", plain.partition("=")[0])
+    constant = (
+        _CONST.match(plain)
+        and not re.search(r"\*(?!\s*const\b)", plain.partition("=")[0])
+        and not re.search(r"\bstruct\b[^=]*\[", plain.partition("=")[0])  # a table of the host
+    )
     if re.match(r"\s*template\b", head) or (
         constant and not HOST_TYPE.search(item) and not any(True for _ in unknown(item))
     ):

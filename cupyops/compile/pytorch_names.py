@@ -17,8 +17,10 @@ __all__ = ["foreign", "with_pytorch"]
 
 HEADER = "pytorch.cuh"
 _INCLUDED = re.compile(r'["<]([^">]+)[">]')
-_QUALIFIED = re.compile(r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:native\s*::\s*)?(\w+)\b(?!\s*::)")
-_USED = re.compile(r"\busing\s+namespace\s+(?:::\s*)?(?:at|c10|torch)\s*;")
+_QUALIFIED = re.compile(
+    r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:(?:native|headeronly|cuda(?:\s*::\s*detail)?)\s*::\s*)?(\w+)\b(?!\s*::)"
+)
+_USED = re.compile(r"\busing\s+namespace\s+(?:::\s*)?(?:at(?:\s*::\s*cuda\s*::\s*detail)?|c10|torch)\s*;")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 # Shuffles of PyTorch's type of 16-bit floats, which projects declare beside PyTorch's headers. `pytorch.cuh` has CUDA's type,
 # for which CUDA has them.
@@ -52,6 +54,10 @@ def with_pytorch(text: str, headers: Mapping[str, str]) -> tuple[str, dict[str, 
         for found in reversed([*_SHUFFLES.finditer(scan(texts[where]).bare)]):
             blank = re.sub(r"[^\n]", " ", found[0])
             texts[where] = texts[where][: found.start()] + blank + texts[where][found.end() :]
+    # A text may define a function of PyTorch's headers that it does not include.
+    own = sorted(name for name in _functions() if re.search(rf"\b{name}\s*\([^;{{}}]*\)\s*\{{", code))
+    if own:
+        texts[HEADER] = re.sub(rf"\b({'|'.join(own)})\b", r"pytorch_\1", kernels_cu.headers()[HEADER])
     words = "\n".join(texts.values())
     floats = [name for name, pattern in _FLOATS16.items() if pattern.search(words)]
     return texts.pop(""), texts, floats
@@ -112,6 +118,11 @@ def _names() -> frozenset[str]:
 def _bare_names() -> frozenset[str]:
     """Returns the macros and the functions outside namespaces that ``pytorch.cuh`` defines."""
     code = scan(kernels_cu.headers()[HEADER])
-    macros = {d.rest.split("(")[0].split()[0] for d in code.directives if d.name == "define"}
-    behind = code.bare[code.bare.rindex("namespace c10") :]
-    return frozenset(macros | set(re.findall(r"__forceinline__\s+[\w ]+?\b(\w+)\s*\(", behind)))
+    return _functions() | {d.rest.split("(")[0].split()[0] for d in code.directives if d.name == "define"}
+
+
+@cache
+def _functions() -> frozenset[str]:
+    """Returns the functions outside namespaces that ``pytorch.cuh`` defines."""
+    bare = scan(kernels_cu.headers()[HEADER]).bare
+    return frozenset(re.findall(r"__forceinline__\s+[\w ]+?\b(\w+)\s*\(", bare[bare.rindex("namespace c10") :]))

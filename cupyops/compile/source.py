@@ -65,7 +65,7 @@ _UNINCLUDED = {
     "curand_kernel.h": re.compile(r"\bcurandState\w*\b|\bcurand_(?:init|uniform|normal)\w*\b"),
     "mma.h": re.compile(r"\bnvcuda\b"),
 }
-_SPACE = re.compile(r"\busing\s+namespace\s+(?:::\s*)?(at|c10|torch|thrust)\s*;")
+_SPACE = re.compile(r"\busing\s+namespace\s+(?:::\s*)?(at(?:\s*::\s*cuda\s*::\s*detail)?|c10|torch|thrust)\s*;")
 # nvcc takes a lambda with `__device__`, which the compiler of device code needs not.
 _LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:host|device)__\s*)+)(?=[({])")
 _FAMILIES = ("cub/", "curand_")  # one header of a family has the names of the others
@@ -171,7 +171,11 @@ def _unincluded(texts: tuple[str, ...]) -> set[str]:
         for header_name in _UNINCLUDED.keys() - found - included_names:
             if any(header_name.startswith(f) and i.startswith(f) for f in _FAMILIES for i in included_names):
                 continue
-            if any(_UNINCLUDED[header_name].search(piece) for piece in pieces):
+            names = {match[0] for piece in pieces for match in _UNINCLUDED[header_name].finditer(piece)}
+            # A text may declare the type itself, as texts with a complex number of their own do.
+            if names and not any(
+                re.search(rf"\b(?:struct|class)\s+{re.escape(name)}\b\s*\{{", code.bare) for name in names
+            ):
                 found.add(header_name)
     return found
 
@@ -352,17 +356,12 @@ def _splice(
         found = _ANY_INCLUDED.match(directive.rest) if directive.name == "include" else None
         name = found[1] if found else ""
         missing = (filename, directive.start) in live and header(name) is None
-        system = (
-            found is not None and name not in known and not missing and (found[0][0] == "<" or header(name) is not None)
-        )
+        # A folder of the text may have a file of the name of a system header, which is included in quotes.
+        given = name in known and in_text(name, directive.rest[:1] == '"')
+        system = found is not None and not given and not missing and (found[0][0] == "<" or header(name) is not None)
         instead = system_lines(name, directive.rest[0]) if system else None
-        dead = found is not None and not system and name not in known and (filename, directive.start) not in live
-        if not once and (
-            found is None
-            or (system and instead is None)
-            or (not system and not in_text(name, found[0][0] == '"'))
-            or dead
-        ):
+        dead = found is not None and not system and not given and (filename, directive.start) not in live
+        if not once and (found is None or (system and instead is None) or dead):
             continue
         pieces.append(text[at : directive.start])
         line += text.count("\n", at, directive.end)
@@ -372,7 +371,7 @@ def _splice(
             continue
         if instead:
             pieces.append("\n".join(instead))
-        elif name in known and name not in seen:
+        elif given and name not in seen:
             mine = hidden.get(name, {})
             spliced = _splice(known[name], name, known, {} if mine else hidden, live, seen, system_lines)
             pieces.append(_without(spliced, mine) if mine else spliced)

@@ -6,6 +6,7 @@ A name of ``std`` that is not in this list is refused.
 """
 
 import re
+import sys
 from collections.abc import Collection
 from functools import lru_cache
 
@@ -71,6 +72,7 @@ _NUMBERS = {
     "DBL_MAX_EXP": "1024",
     "DBL_MIN_EXP": "(-1021)",
     "CHAR_BIT": "8",
+    "CLOCKS_PER_SEC": "1000" if sys.platform == "win32" else "1000000",
     "CHAR_MIN": "(-128)",
     "CHAR_MAX": "127",
     "SCHAR_MIN": "(-128)",
@@ -185,7 +187,7 @@ _OF_C = ("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdio.h", "st
 _STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
-_BYTES = frozenset(("memcpy", "memset"))
+_BYTES = frozenset(("memcpy", "memset", "printf"))  # built in
 # Functions that the host's library, and nvcc with it, has for integers and for numbers of two types, which become double.
 _OF_TWO = frozenset(("atan2", "copysign", "fdim", "fmax", "fmin", "fmod", "hypot", "nextafter", "pow", "remainder"))
 _OF_ONE = (
@@ -227,20 +229,21 @@ _INTEGER_TYPES = (
 )
 # Spellings of keywords that nvcc knows and NVRTC does not.
 _KEYWORDS = {"__asm__": "asm", "__asm": "asm", "register": ""}
-# Functions of g++ on bits, which nvcc has, by CUDA's functions.
+# Functions of g++ on bits, which nvcc has: the value in a constant expression, and CUDA's function for the rest.
+_BITS = {
+    "popcount": ("for (int i = 0; i < BITS; ++i) n += x >> i & 1;", "__popc(x)"),
+    "clz": ("while (n < BITS && !(x >> (BITS - 1 - n) & 1)) ++n;", "__clz(x)"),
+    "ctz": ("while (n < BITS && !(x >> n & 1)) ++n;", "__ffs(x) - 1"),
+    "ffs": ("while (x && !(x >> n++ & 1)) {}", "__ffs(x)"),
+}
 _OF_GCC = {
-    "__builtin_popcount": "__popc",
-    "__builtin_popcountl": "__popcll",
-    "__builtin_popcountll": "__popcll",
-    "__builtin_clz": "__clz",
-    "__builtin_clzl": "__clzll",
-    "__builtin_clzll": "__clzll",
-    "__builtin_ffs": "__ffs",
-    "__builtin_ffsl": "__ffsll",
-    "__builtin_ffsll": "__ffsll",
-    "__builtin_ctz(x)": "(__ffs(x) - 1)",
-    "__builtin_ctzl(x)": "(__ffsll(x) - 1)",
-    "__builtin_ctzll(x)": "(__ffsll(x) - 1)",
+    f"__builtin_{name}{width}": (
+        f"static __device__ __forceinline__ constexpr int cupyops_{name}{width}(unsigned {'long long' if width else 'int'} x) "
+        f"{{ int n = 0; if (__builtin_is_constant_evaluated()) {{ {known.replace('BITS', '64' if width else '32')} return n; }} "
+        f"return {of_cuda.replace('(', 'll(') if width else of_cuda}; }}"
+    )
+    for name, (known, of_cuda) in _BITS.items()
+    for width in ("", "l", "ll")
 }
 # The macros that g++ defines by itself.
 _PREDEFINED = {
@@ -318,7 +321,8 @@ def definitions(
         lines += [f"#define {name} CupyopsOwn_{name}" for name in own]
         return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
-    lines += [f"#define {n} {_OF_GCC[n]}" for n in sorted(_OF_GCC) if n.partition("(")[0] in words]
+    for name in sorted(words & _OF_GCC.keys()):
+        lines += [_OF_GCC[name], f"#define {name} cupyops_{name.removeprefix('__builtin_')}"]
     lines += [f"#define {n} {_PREDEFINED[n]}" for n in sorted(words & _PREDEFINED.keys())]
     lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
     lines += _for_integers(code, words)

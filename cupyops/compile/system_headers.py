@@ -57,13 +57,14 @@ def header(name: str) -> SystemHeader | None:
 
 def in_text(name: str, quoted: bool) -> bool:
     """Returns whether the ``#include`` of a header may mean a text that is given or lies in a folder of the text: every header
-    in quotes, and in angle brackets those that are not of CUDA or of the system.
+    in quotes, and in angle brackets those that are not of CUDA or of the system, and those that a project may bring.
 
     Args:
         name: the header.
         quoted: whether the name stands in quotes.
     """
-    return quoted or header(name) is None
+    row = header(name)
+    return quoted or row is None or row.of_project
 
 
 def folders_in(options: Sequence[str]) -> list[str]:

@@ -121,6 +121,8 @@ class _Declarations:
         self.named: list[tuple[str, Item]] = []
         self.others: list[tuple[str, Item]] = []
         self.nodes: dict[str, list[tuple[str, Item]]] = {}
+        # The call of a macro outside functions declares what the macro's text declares.
+        calls = {n: body for text in texts.values() for n, (parameters, body) in macros_of(text).items() if parameters}
         for where, text in texts.items():
             code, given = scan(text), macros_of(text)
             for name, (_, body) in given.items():
@@ -133,6 +135,8 @@ class _Declarations:
             for item in items:
                 piece = self.piece(where, item)
                 declared = declared_names(piece)
+                called = next((calls[name] for name in declared if name in calls), None)
+                declared = declared if called is None else _pasted(called, piece)
                 for name in declared:
                     self.nodes.setdefault(name, []).append((where, item))
                 if not declared or "__global__" in piece:
@@ -160,6 +164,20 @@ class _Declarations:
                     kept.add((where, item))
                     unread += WORD.findall(self.piece(where, item))
         return kept
+
+
+def _pasted(macro: str, call: str) -> frozenset[str]:
+    """Returns the names that the call of a macro makes by ``##``, such as ``AtomicAdd`` of ``Atomic##NAME``.
+
+    Args:
+        macro: the parameters and the text of the macro.
+        call: the call.
+    """
+    listed, _, body = macro.partition(")")
+    names = (name.strip() for name in listed.split(","))
+    given = dict(zip(names, (a.strip() for a in call.partition("(")[2].rpartition(")")[0].split(",")), strict=False))
+    found = (m[0] for m in re.finditer(r"\w+(?:\s*##\s*\w+)+", body))
+    return frozenset("".join(given.get(part.strip(), part.strip()) for part in name.split("##")) for name in found)
 
 
 def read_spans(texts: Mapping[str, str]) -> dict[str, list[tuple[int, int]]]:

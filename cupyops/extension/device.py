@@ -231,7 +231,7 @@ def _includes(text: str, words: Collection[str]) -> list[str]:
     already = {d.rest.strip() for d in scan(text).directives if d.name == "include"}
     found = [line for line in found if line.partition(" ")[2] not in already]
     own = {"at", "torch", "c10", *_macros(), *_functions()}
-    accessors = [word for word in words if "PackedTensorAccessor" in word]
+    accessors = [word for word in words if "PackedTensorAccessor" in word or word == "TensorInfo"]
     return [*found, *(['#include "pytorch.cuh"'] if accessors or not own.isdisjoint(words) else [])]
 
 

@@ -37,7 +37,7 @@ class ExtensionKernel:
     def __str__(self) -> str:
         listed = []
         for p in self.parameters:
-            layout = "" if p.accessor is None else f", {p.accessor.rank} dimensions"
+            layout = "" if p.accessor is None else f", {'up to ' * p.accessor.counted}{p.accessor.rank} dimensions"
             const = "const " if p.pointer and p.const else ""
             listed.append(f"{const}{p.type}{'*' if p.pointer else ''} {p.name}{layout}")
         head = f"template <{' '.join(self.template.split())}> {self.name}" if self.template else self.name

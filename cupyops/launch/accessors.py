@@ -1,8 +1,10 @@
-"""Parameters that are packed accessors of PyTorch, such as ``torch::PackedTensorAccessor32<scalar_t, 2>``.
+"""Parameters that are packed accessors of PyTorch, such as ``torch::PackedTensorAccessor32<scalar_t, 2>``, and
+``at::cuda::detail::TensorInfo<scalar_t, int>``.
 
 A call passes the array. The launch fills the accessor, which the header ``pytorch.cuh`` defines: the address of the first
-element, then the sizes, then the strides, in elements, as 32-bit or 64-bit integers. An accessor that is declared
-``const`` is an input. Any other accessor is an output.
+element, then the sizes, then the strides, in elements, as 32-bit or 64-bit integers. A ``TensorInfo`` has room for 25
+dimensions, and their number behind the strides. An accessor that is declared ``const`` is an input. Any other accessor is an
+output.
 """
 
 import re
@@ -14,13 +16,18 @@ from cupyops.arrays import Info
 from cupyops.compile.definitions import split
 from cupyops.errors import expected
 
-__all__ = ["Accessor", "AccessorDeclaration", "check_accessor", "conditions", "declared", "moved", "numbers"]
+__all__ = ["Accessor", "AccessorDeclaration", "check_accessor", "conditions", "declared", "moved", "numbers", "written"]
 
 _ACCESSOR = re.compile(
-    r"(?:(?P<before>const) )?(?:::\s*)?(?:(?:torch|at)\s*::\s*)?(?P<kind>(?:Generic)?PackedTensorAccessor(?:32|64)?)\s*"
+    r"(?:(?P<before>const) )?(?:::\s*)?(?:(?:torch|at)\s*::\s*(?:headeronly\s*::\s*)?)?"
+    r"(?P<kind>(?:(?:HeaderOnly)?Generic)?PackedTensorAccessor(?:32|64)?)\s*<(?P<arguments>.*)>\s*(?:(?P<behind>const)\s)?\s*(?P<name>[A-Za-z_]\w*)"
+)
+_INFO = re.compile(
+    r"(?:(?P<before>const) )?(?:::\s*)?(?:at\s*::\s*)?(?:cuda\s*::\s*)?(?:detail\s*::\s*)?(?P<kind>TensorInfo)\s*"
     r"<(?P<arguments>.*)>\s*(?:(?P<behind>const)\s)?\s*(?P<name>[A-Za-z_]\w*)"
 )
 _LARGEST_32 = 2**31 - 1
+_MOST = 25  # dimensions of a TensorInfo
 
 
 @dataclass(frozen=True)
@@ -30,19 +37,26 @@ class Accessor:
     Attributes:
         rank: the number of dimensions: a number, or the name of a constant.
         bits: the bits of a size or stride, 32 or 64; 0 for a type that is not known.
+        counted: the accessor has room for ``rank`` dimensions, and the number of the array's dimensions: a TensorInfo.
     """
 
     rank: str
     bits: int
+    counted: bool = False
 
     def dimensions(self, constants: Mapping[str, int]) -> int:
-        """Returns the number of dimensions."""
+        """Returns the number of dimensions for which the accessor has sizes and strides."""
         return int(constants.get(self.rank, self.rank))
 
     def packing(self, constants: Mapping[str, int]) -> tuple[str, int]:
         """Returns the codes of :mod:`struct` for an accessor, and its bytes."""
         count = 2 * self.dimensions(constants)
-        return f"Q{count}{'i' if self.bits == 32 else 'q'}", 8 + count * self.bits // 8
+        code, size = f"Q{count}{'i' if self.bits == 32 else 'q'}", 8 + count * self.bits // 8
+        return (f"{code}i4x", size + 8) if self.counted else (code, size)
+
+    def values(self, constants: Mapping[str, int]) -> int:
+        """Returns how many values :meth:`packing` packs."""
+        return 1 + 2 * self.dimensions(constants) + self.counted
 
 
 @dataclass(frozen=True)
@@ -73,23 +87,38 @@ def declared(kernel: str, declaration: str, bits_of: Callable[[str], int]) -> Ac
     Raises:
         TypeError: the number of dimensions or the type of the indices cannot be read.
     """
-    found = _ACCESSOR.fullmatch(declaration)
+    found = _ACCESSOR.fullmatch(declaration) or _INFO.fullmatch(declaration)
     if found is None:
         return None
     given = [" ".join(part.split()) for _, part in split(found["arguments"])]
     base = " ".join(word for word in given[0].split() if word != "const")
     const = found["before"] is not None or found["behind"] is not None or base != given[0]
+    if counted := found["kind"] == "TensorInfo":
+        if len(given) != 2:
+            return None
+        given = [given[0], str(_MOST), "", given[1]]
     rank = given[1] if len(given) > 1 else ""
     bits = {"32": 32, "64": 64}.get(found["kind"][-2:]) or (bits_of(given[3]) if len(given) > 3 else 64)
     if not re.fullmatch(r"[1-9]\d*|[A-Za-z_]\w*", rank) or bits not in (0, 32, 64):
         wanted = "have a number of dimensions, and indices of 32 or 64 bits"
         raise TypeError(expected(kernel, found["name"], wanted, f"{found['kind']}<{', '.join(given)}>"))
-    return AccessorDeclaration(found["name"], base, const, Accessor(rank, bits))
+    return AccessorDeclaration(found["name"], base, const, Accessor(rank, bits, counted))
 
 
-def numbers(info: Info) -> tuple[int, ...]:
+def numbers(accessor: Accessor, info: Info) -> tuple[int, ...]:
     """Returns the sizes and the strides, which the launch writes into an accessor behind the address."""
-    return (*info.shape, *info.strides)
+    if not accessor.counted:
+        return (*info.shape, *info.strides)
+    rest = (0,) * (_MOST - len(info.shape))
+    return (*info.shape, *rest, *info.strides, *rest, len(info.shape))
+
+
+def written(accessor: Accessor, x: str) -> str:
+    """Returns the expressions of :func:`numbers` for the tensor `x` of a generated launch."""
+    if not accessor.counted:
+        return f"*{x}.shape, *{x}.stride()"
+    rest = f"*(0,) * ({_MOST} - {x}.dim())"
+    return f"*{x}.shape, {rest}, *{x}.stride(), {rest}, {x}.dim()"
 
 
 def moved(address: Any, pointer: int) -> Any:
@@ -105,12 +134,14 @@ def check_accessor(kernel: str, p: Any, info: Info, constants: Mapping[str, int]
         ValueError: the array has another number of dimensions, or 32-bit indices do not reach its last element.
     """
     rank = p.accessor.dimensions(constants)
-    if len(info.shape) != rank:
+    if p.accessor.counted and len(info.shape) > _MOST:
+        raise ValueError(expected(kernel, p.name, f"have at most {_MOST} dimensions", f"shape {tuple(info.shape)}"))
+    if not p.accessor.counted and len(info.shape) != rank:
         what = f"have {rank} dimension{'s' if rank > 1 else ''}, as its accessor"
         raise ValueError(expected(kernel, p.name, what, f"shape {tuple(info.shape)}"))
     if p.accessor.bits == 32 and not info.fake:
         reach = sum((n - 1) * abs(s) for n, s in zip(info.shape, info.strides, strict=True) if n > 1)
-        largest = max([reach, *map(abs, numbers(info))])
+        largest = max([reach, *map(abs, (*info.shape, *info.strides))])
         if largest > _LARGEST_32:
             wanted = f"be within reach of 32-bit indices, or its accessor a PackedTensorAccessor64 ({_LARGEST_32})"
             raise ValueError(expected(kernel, p.name, wanted, largest))
@@ -122,8 +153,10 @@ def conditions(p: Any, x: str, constants: Mapping[str, int]) -> list[str]:
     A size or stride that needs more than 32 bits needs no condition: :mod:`struct` raises an error.
     """
     rank = p.accessor.dimensions(constants)
-    found = [f"{x}.dim() != {rank}"]
-    if p.accessor.bits == 32:
+    found = [f"{x}.dim() {'>' if p.accessor.counted else '!='} {rank}"]
+    if p.accessor.bits == 32 and p.accessor.counted:
+        found.append(f"sum((n - 1) * s for n, s in zip({x}.shape, {x}.stride())) > {_LARGEST_32}")
+    elif p.accessor.bits == 32:
         reach = " + ".join(f"({x}.size({i}) - 1) * {x}.stride({i})" for i in range(rank))
         found.append(f"{reach} > {_LARGEST_32}")
     return found

@@ -129,7 +129,11 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
             simulated = lead.place == "cpu"
             packed = {p.name: elements.packed(declared.name, p, values[p.name], simulated) for p in objects}
             values = {**values, **packed}
-    if given := {p.name: accessors.numbers(infos[p.name]) for p in declared.signature.accessors}:
+    if given := {
+        p.name: accessors.numbers(p.accessor, infos[p.name])
+        for p in declared.signature.accessors
+        if p.accessor is not None
+    }:
         return Arguments(values, library, infos, types, lead, given)
     return Arguments(values, library, infos, types, lead)
 

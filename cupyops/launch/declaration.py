@@ -63,7 +63,8 @@ def check_declaration(
             raise TypeError(f"{kernel}: `{p.name}` is an acc_t, which follows scalar_t, and no array is of scalar_t")
         if p.type not in DTYPES and p.type != "acc_t" and p.type not in bindings:
             raise TypeError(
-                f"{kernel}: no array of the call decides the type {p.type!r} of `{p.name}`; pass acc_t or a C type by value"
+                f"{kernel}: no array of the call decides the type {p.type!r} of `{p.name}`; pass acc_t or a C type by value, or give "
+                f"the text that declares the type"
             )
         if p.accessor is not None and not p.accessor.rank.isdigit() and p.accessor.rank not in constants:
             raise TypeError(

@@ -49,6 +49,12 @@ _FUNCTION = re.compile(
     r"|cub::(?:Sum|Max|Min|Equality|Inequality)"
 )
 _COMPLEX = re.compile(r"(?:(?:::)?(?:c10|at|torch|thrust|cuda::std)::)?complex\s*<\s*((?:\w+::)?\w+)\s*>")
+# Vectors and matrices of GLM, whose numbers lie one behind the other. A matrix lies column by column.
+_GLM = re.compile(
+    r"(?:::)?glm::(?:([diu]?)(?:vec([234])|mat([234])(?:x([234]))?)"
+    r"|vec\s*<\s*([1-4])\s*,\s*(\w+)\s*>|mat\s*<\s*([234])\s*,\s*([234])\s*,\s*(\w+)\s*>)"
+)
+_OF_GLM = {"": "float32", "d": "float64", "i": "int32", "u": "uint32"}
 _ACCESS = re.compile(r"\bclass\b|\b(?:private|protected)\s*:")
 _LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
 
@@ -141,7 +147,7 @@ def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
 def element_of(name: str, structs: Mapping[str, Element]) -> Element | None:
     """Returns the element of a vector type, a struct, a texture or a surface, or None for another type."""
     name = name.removeprefix("struct ")
-    return structs.get(name) or _KNOWN.get(name) or _complex_of(name) or _function_of(name)
+    return structs.get(name) or _KNOWN.get(name) or _complex_of(name) or _glm_of(name) or _function_of(name)
 
 
 @lru_cache(64)
@@ -150,6 +156,20 @@ def _complex_of(name: str) -> Element | None:
     found = _COMPLEX.fullmatch(name)
     dtype = c_dtype(found[1]) if found else None
     return Element(name, dtype, 2, 2 * DTYPES[dtype].itemsize) if dtype in FLOATS else None
+
+
+@lru_cache(64)
+def _glm_of(name: str) -> Element | None:
+    """Returns the element of a vector or of a matrix of GLM, or None for another type."""
+    found = _GLM.fullmatch(name)
+    if found is None:
+        return None
+    kind, length, columns, rows, size, number, width, height, of_matrix = found.groups()
+    dtype = c_dtype(number or of_matrix) if number or of_matrix else _OF_GLM[kind]
+    if dtype is None:
+        return None
+    count = int(length or size or 0) or int(columns or width) * int(rows or columns or height)
+    return Element(name, dtype, count, DTYPES[dtype].itemsize)
 
 
 @lru_cache(64)
@@ -164,7 +184,7 @@ def _function_of(name: str) -> Element | None:
 
 def vector_of(name: str) -> Element | None:
     """Returns the element of a vector type, or None for another type."""
-    found = _KNOWN.get(name)
+    found = _KNOWN.get(name) or _glm_of(name)
     return None if found is None or found.handle else found
 
 
@@ -299,25 +319,30 @@ def _labels(structs: Mapping[str, Element]) -> dict[str, Element]:
 
 def explained(message: str, structs: Mapping[str, Element], hidden: Collection[str] = ()) -> str:
     """Returns a compiler's message, or, if a struct has another layout in the text, the two layouts in its place."""
-    found = re.search(r"CupyopsLayout_(\w+?)<([\d\sULul,()]+)>", message) if structs else None
-    if found is None or found[1] not in _labels(structs):
-        return message
-    element, numbers = _labels(structs)[found[1]], [int(n) for n in re.findall(r"\d+", found[2])]
-    lines = [
-        f"{message.splitlines()[0].rstrip(':')}: the struct {element.name} of the text has another layout than structs[{element.name!r}]",
-        f"{'field':24} {'text':>28} {'Python':>28}",
-        f"{'(size)':24} {f'{numbers[0]} bytes':>28} {f'{element.width} bytes':>28}",
-    ]
-    kinds = {1: "float", 2: "signed", 3: "unsigned"}
-    for i, (path, leaf, offset) in enumerate(_leaves(element.record, (), hidden=hidden)):
-        at, size, kind = numbers[1 + 3 * i : 4 + 3 * i]
-        wanted = _KINDS.get(leaf.base.kind, 0)
-        compiled = f"{kinds.get(kind, '')} {size} bytes at {at}".strip()
-        python = f"{kinds.get(wanted, '') if kind else ''} {leaf.itemsize} bytes at {offset}".strip()
-        mark = "" if compiled == python else "  <-"
-        lines.append(f"{'.'.join(path):24} {compiled:>28} {python:>28}{mark}")
-    lines.append("numpy.dtype([...], align=True) has the offsets of a C struct without alignment of its own.")
-    return "\n".join(lines)
+    labels = _labels(structs)
+    for found in re.finditer(r"CupyopsLayout_(\w+?)<([\d\sULul,()]+)>", message) if structs else ():
+        if found[1] not in labels:
+            continue
+        element, numbers = labels[found[1]], [int(n) for n in re.findall(r"\d+", found[2])]
+        lines = [
+            f"{message.splitlines()[0].rstrip(':')}: the struct {element.name} of the text has another layout than structs[{element.name!r}]",
+            f"{'field':24} {'text':>28} {'Python':>28}",
+            f"{'(size)':24} {f'{numbers[0]} bytes':>28} {f'{element.width} bytes':>28}",
+        ]
+        differs = numbers[0] != element.width
+        kinds = {1: "float", 2: "signed", 3: "unsigned"}
+        for i, (path, leaf, offset) in enumerate(_leaves(element.record, (), hidden=hidden)):
+            at, size, kind = numbers[1 + 3 * i : 4 + 3 * i]
+            wanted = _KINDS.get(leaf.base.kind, 0)
+            compiled = f"{kinds.get(kind, '')} {size} bytes at {at}".strip()
+            python = f"{kinds.get(wanted, '') if kind else ''} {leaf.itemsize} bytes at {offset}".strip()
+            differs = differs or compiled != python
+            mark = "" if compiled == python else "  <-"
+            lines.append(f"{'.'.join(path):24} {compiled:>28} {python:>28}{mark}")
+        if differs:  # else the compiler shows the layout from Python beside another error
+            lines.append("numpy.dtype([...], align=True) has the offsets of a C struct without alignment of its own.")
+            return "\n".join(lines)
+    return message
 
 
 def check_structs(kernel: str, parameters: Sequence[Any], texts: Sequence[str]) -> None:

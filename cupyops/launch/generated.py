@@ -154,7 +154,7 @@ def launch_source(
             address = f"0 if {names[p.name]} is None else {address}" if p.nullable else address
             values.append(address if p.pointer else names[p.name])
             if p.accessor is not None:  # the conditions hold the number of dimensions
-                values.append(f"*{names[p.name]}.shape, *{names[p.name]}.stride()")
+                values.append(accessors.written(p.accessor, names[p.name]))
         else:
             # Each tuple is unpacked into its own number of names. One format for all tuples would accept a tuple that
             # is too long beside a tuple that is too short.

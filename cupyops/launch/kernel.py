@@ -35,7 +35,7 @@ from .definitions import the_kernel
 from .generated import open_launch
 from .geometry import MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, is_integer, policy
 from .hooks import all_kernels
-from .kernel_source import KernelSource, check_text, file_name, linked_texts, macros, numbers
+from .kernel_source import KernelSource, check_header, check_text, file_name, linked_texts, macros, numbers
 from .layouts import struct_layouts
 from .locate import declaring_file
 from .repro import keeps_call
@@ -136,6 +136,8 @@ class Kernel:
             raise TypeError(expected(name or "Kernel", "watch", "be given with the Path of a text", "a text"))
         text, beside = read(text, options, headers)
         check_text(text, name or "Kernel", name if storage is None else None)
+        if name is not None:
+            check_header(text, name, {**beside, **(headers or {})})
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = policy(name, geometry)
         self.hardware = Hardware.checked(name, since, exactly, cooperative, shared)

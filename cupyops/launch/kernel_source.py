@@ -26,13 +26,22 @@ from .geometry import at_least
 from .locate import located
 from .template import numbers_of, split_name
 
-__all__ = ["KernelSource", "LinkedText", "check_text", "file_name", "linked_texts", "macros", "numbers"]
+__all__ = ["KernelSource", "LinkedText", "check_header", "check_text", "file_name", "linked_texts", "macros", "numbers"]
 
 
 # Options that NVRTC, g++ and clang share.
 _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
 )
+# What a compiler says, and what to do.
+_TOLD = {
+    "Unresolved extern function": "a function that a kernel calls has no body for the GPU: declare the function, and each member "
+    "function, __device__",
+    "the size of an array must be greater than zero": "g++, and nvcc with it, takes an array of no elements, and NVRTC does not: give "
+    "the array one element",
+    'class "__half" has no member "x"': "the 16-bit float of PyTorch is CUDA's __half here: __half_as_ushort(v) has the bits of its x",
+}
+_OF_RUNTIME = re.compile(r"cuda[A-Z]\w*")  # a function of the CUDA runtime
 _CAPITALS = re.compile(r"_*[A-Z][A-Z0-9_]*")
 _ALSO_KNOWN = re.compile(r"[\"'](?:const )?(\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
 
@@ -187,6 +196,16 @@ class KernelSource:
                     f"\nnothing declares `{name}`: if another file or the build of the project defines the macro, give it as "
                     f"constants={{{name!r}: ...}} or as options=('-D{name}=...',)"
                 )
+        for name in sorted(undefined):
+            if name.upper() != name and not re.search(
+                rf"(?:[\w>]\s+|[*&]\s*){name}\s*[(=;,[{{]", texts.replace("return ", "")
+            ):
+                words += f"\nnothing declares `{name}`: give the text or the header that declares it"
+        for name in sorted(n for n in undefined if _OF_RUNTIME.fullmatch(n)):
+            words += f"\n`{name}` is of the CUDA runtime, which device code does not have here: call it from Python, with CuPy or PyTorch"
+        words += "".join(f"\n{told}" for found, told in _TOLD.items() if found in words)
+        if "concept" in undefined:
+            words += "\nthe text has a concept of C++20: give options=('-std=c++20',)"
         for name in dict.fromkeys(_ALSO_KNOWN.findall(words)):
             if not re.search(rf"\b(?:typedef\b[^;]*|using\s+|struct\s+|class\s+|typename\s+){name}\b", texts):
                 words += f"\nthe text declares no type `{name}`, so the arrays of a call decide it: give the text that declares it"
@@ -266,6 +285,22 @@ def check_text(text: object, where: str, kernel: str | None = None) -> None:
         absent = "" if there else f"; there is no such file in {os.getcwd()}"
         got = f"{text!r}, which looks like a path: give Path({text!r}){absent}"
         raise ValueError(expected(where, "text", "be CUDA C++", got))
+
+
+def check_header(text: str, kernel: str, headers: Mapping[str, str]) -> None:
+    """Raises if a header of a text has the kernel, and the text itself does not.
+
+    Raises:
+        ValueError: the message names the header.
+    """
+    name = split_name(kernel)[0].rpartition("::")[2]
+    if any(f.name == name and not f.special for f in scan(text).functions):
+        return
+    for header, source in headers.items():
+        if any(f.name == name and not f.special for f in scan(source).functions):
+            raise ValueError(
+                f"{kernel}: the text has no __global__ function {name!r}, and its header {header} has it: give the Path of the header"
+            )
 
 
 def file_name(name: str) -> str:

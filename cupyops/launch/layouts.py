@@ -21,7 +21,7 @@ from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import Element, struct_elements, vector_of
-from .structs import Struct, members_in, private_names, structs_in, substituted
+from .structs import Struct, aliases_in, members_in, private_names, structs_in, substituted
 from .typenames import TypeNames, c_dtype, type_names
 
 __all__ = ["derived_structs", "struct_layouts"]
@@ -133,6 +133,7 @@ class _Layouts:
             return None
         try:
             body, *texts = (substituted(t, struct, name) for t in (struct.body, *struct.alignments, *struct.bases))
+            body = _renamed(body, self._aliases(name, depth))
         except ValueError:
             return None
         alignments = [self._alignment(text, depth) for text in texts[: len(struct.alignments)]]
@@ -194,12 +195,30 @@ class _Layouts:
             return None
         return Element(name, dtype, math.prod(filter(None, counts)), DTYPES[dtype].itemsize)
 
+    def _aliases(self, name: str, depth: int) -> dict[str, str]:
+        """Returns the types that a struct and its bases declare by ``using`` and ``typedef``, by name.
+
+        Raises:
+            ValueError: a name of a template has another number of arguments than the template.
+        """
+        struct = self._structs.get(name) or self._structs.get(name.partition("<")[0])
+        found: dict[str, str] = {}
+        if depth > _DEPTH or struct is None:
+            return found
+        for base in struct.bases:
+            found |= self._aliases(self._name_of_base(substituted(base, struct, name)), depth + 1)
+        for alias, target in aliases_in(substituted(struct.body, struct, name)).items():
+            found[alias] = _renamed(target, found)
+        return found
+
+    def _name_of_base(self, text: str) -> str:
+        """Returns the name of a struct in a base, ``public Shape<T>``."""
+        return self._names.instance(re.sub(r"\b(?:public|private|protected|typename)\b", " ", text))
+
     def _based(self, text: str, kind: str, depth: int) -> _Layout | None:
         """Returns the layout of a base, ``public Shape<T>``, or None."""
         words = set(re.findall(r"\w+", text))
-        found = self.of(
-            self._names.instance(re.sub(r"\b(?:public|private|protected|typename)\b", " ", text)), depth + 1
-        )
+        found = self.of(self._name_of_base(text), depth + 1)
         public = "public" in words or (kind == "struct" and words.isdisjoint(("private", "protected")))
         if found is None or "virtual" in words or not (public or not found.dtype.names):
             return None
@@ -268,3 +287,8 @@ class _Layouts:
 
 def _tag(name: str) -> str:
     return re.escape(name.partition("<")[0])
+
+
+def _renamed(text: str, aliases: Mapping[str, str]) -> str:
+    """Returns a text with the names of types replaced by the types. A name behind ``::`` is of another struct."""
+    return re.sub(r"(?<![\w:])[A-Za-z_]\w*\b", lambda word: aliases.get(word[0], word[0]), text) if aliases else text

@@ -153,7 +153,7 @@ class Signature:
                 codes.append(f"{-offset % 8}x{p.accessor.packing(constants)[0]}")
                 fields.append((offset + -offset % 8, p.accessor.packing(constants)[1]))
                 offset = sum(fields[-1])
-                values += 1 + 2 * p.accessor.dimensions(constants)  # the pointer, the sizes and the strides
+                values += p.accessor.values(constants)
                 continue
             if p.pointer:
                 code, size = "Q", 8
@@ -331,8 +331,21 @@ def _parameter(
     if known not in DTYPES and (
         known in _WORDS or not (known.removeprefix("struct ").isidentifier() or element_of(known, structs))
     ):
-        raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
+        raise TypeError(
+            f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed{_instead(base)}"
+        )
     return Parameter(name, known, pointer=pointer, const=const)
+
+
+def _instead(base: str) -> str:
+    """Returns what to declare instead of a parameter of a type that no Python value can be passed for."""
+    if base.rpartition("::")[2].startswith("TensorInfo"):
+        return "; declare PackedTensorAccessor32<T, N>, which the launch fills from an array of N dimensions"
+    if base.endswith("..."):
+        return "; declare the parameters of the pack one by one in a kernel of your own"
+    if "::" in base or "<" in base:
+        return "; declare its members as parameters of their own, or a struct of the text, whose layout is given as structs={...}"
+    return ""
 
 
 def _is_unnamed(words: str, names: TypeNames, structs: Mapping[str, Element]) -> bool:

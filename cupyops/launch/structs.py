@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.definitions import split
 
-__all__ = ["Struct", "members_in", "private_names", "structs_in", "substituted", "template_parameters"]
+__all__ = ["Struct", "aliases_in", "members_in", "private_names", "structs_in", "substituted", "template_parameters"]
 
 _ALIGNED = r"(?:__align__|alignas|__builtin_align__|\baligned)\s*\("
 _INSIDE = r"(?:[^()]|\([^()]*\))*"
@@ -27,12 +27,13 @@ _TYPEDEF = re.compile(rf"\}}{_ALIGNMENTS}\s*([A-Za-z_]\w*)\s*;")
 _SKIPPED = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _ACCESS = re.compile(r"\b(public|private|protected)\s*:(?!:)")
 _DECLARED = re.compile(r"(\w+)\s*(?:\[[^][]*\]\s*)*\Z")
+_ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*([^;{}]+);|\btypedef\s+([\w:\s<>,*]+?)\b(\w+)\s*;")
 _TEMPLATE = re.compile(r"\btemplate\s*<([^;{}]*)>\Z")
 
 
 class Struct(NamedTuple):
-    """A struct of a text: its body, its declared alignments, its keyword, the parameters of its template, its namespaces, and
-    its bases."""
+    """A struct of a text: its body, its declared alignments, its keyword, the parameters of its template, its namespaces, its
+    bases, and the defaults of the template's last parameters."""
 
     body: str
     alignments: tuple[str, ...]
@@ -40,6 +41,7 @@ class Struct(NamedTuple):
     parameters: tuple[str, ...]
     scope: tuple[str, ...]
     bases: tuple[str, ...]
+    defaults: tuple[str, ...] = ()
 
 
 @lru_cache(256)
@@ -68,7 +70,8 @@ def structs_in(text: str, bare: str) -> dict[str, Struct]:
         tag = match["tag"] and match["tag"] + _spelled(match["special"] or "")
         for name in (tag, behind[2] if behind else None):
             if name:
-                found[name] = Struct(body, aligned, match["kind"], parameters, scope, bases)
+                defaults = _defaults(before) if parameters else ()
+                found[name] = Struct(body, aligned, match["kind"], parameters, scope, bases, defaults)
     return found
 
 
@@ -82,14 +85,26 @@ def template_parameters(before: str) -> tuple[str, ...] | None:
     return tuple(name[0] for name in names if name)
 
 
+def _defaults(before: str) -> tuple[str, ...]:
+    """Returns the default arguments of the template whose head stands directly before a declaration."""
+    found = _TEMPLATE.search(before)
+    parts = (part.partition("=")[2].strip() for _, part in split(found[1])) if found else ()
+    return tuple(default for default in parts if default)
+
+
 def substituted(text: str, struct: Struct, name: str) -> str:
     """Returns a text of a struct with the template's parameters replaced by the arguments in a name, ``Pair<float, 2>``.
 
     Raises:
-        ValueError: the name has another number of arguments.
+        ValueError: the name has another number of arguments, and defaults do not make up for it.
     """
     given = [" ".join(part.split()) for _, part in split(name.partition("<")[2].removesuffix(">"))]
+    lacking = len(struct.parameters) - len(given)
+    if 0 < lacking <= len(struct.defaults):
+        given += struct.defaults[len(struct.defaults) - lacking :]
     by_name = dict(zip(struct.parameters, given, strict=True)) if struct.parameters else {}
+    for _ in struct.defaults:  # a default may name the parameters before it
+        by_name = {name: by_name.get(argument, argument) for name, argument in by_name.items()}
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: by_name.get(word[0], word[0]), text)
 
 
@@ -109,6 +124,15 @@ def private_names(struct: Struct) -> set[str]:
             listed = (piece for member in members_in(part) for _, piece in split(member))
             found |= {name[1] for piece in listed if (name := _DECLARED.search(piece.partition("=")[0]))}
     return found
+
+
+def aliases_in(body: str) -> dict[str, str]:
+    """Returns the types that the body of a struct declares by ``using`` and ``typedef``, by name."""
+    while "{" in body:  # functions and classes within the struct have aliases of their own
+        body, count = re.subn(r"\{[^{}]*\}", " ", body)
+        if not count:
+            break
+    return {m[1] or m[4]: (m[2] or m[3]).strip() for m in _ALIAS.finditer(body)}
 
 
 def members_in(body: str) -> Sequence[str]:

@@ -57,6 +57,7 @@ def build(
     optimize: bool,
     sources: dict[str, str],
     counted: bool = False,
+    standard: str = "",
 ) -> Path:
     """Returns the path of the library of a translated text; compiles the text if the cache has no entry.
 
@@ -70,6 +71,7 @@ def build(
         sources: the kernel's sources by file name, written beside the library for a debugger.
         counted: whether the compiler inserts calls of the counters at every memory access and every basic block,
             in place of all checks.
+        standard: an option that chooses another version of C++ than C++17, ``-std=c++20``.
 
     Raises:
         CompileError: the compiler refuses the text; the message is the compiler's output.
@@ -77,6 +79,7 @@ def build(
     """
     tool = host.compiler()
     flags = [*_COMMON, *(_counting_flags(tool) if counted else _mode_flags(tool, checked, watched, optimize))]
+    flags += [standard] if standard else []
     root = _root()
     identity: list[object] = [_FORMAT, text, flags, _libraries(tool), tool.version, _own_sources()]
     system = [host.cuda_include()] if needs_cuda else []

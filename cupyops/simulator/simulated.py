@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cupyops.arrays import Info
-from cupyops.compile.compiler import lines_by_file
+from cupyops.compile.compiler import STANDARD, lines_by_file
 from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError, LaunchError
 from cupyops.launch import driver
@@ -124,7 +124,7 @@ class Simulated:
             memory = Memory(kernel.signature, infos, guarded, bases)
             buffer = driver.argument_buffer(self._packing.size, self._offsets)
             arguments = [
-                (memory.pointers[p.name], *numbers(infos[p.name]))
+                (memory.pointers[p.name], *numbers(p.accessor, infos[p.name]))
                 if p.accessor
                 else memory.pointers.get(p.name, 0)
                 if p.pointer
@@ -274,6 +274,7 @@ def _compile(
             optimize=optimize,
             sources=dict(files),
             counted=counted,
+            standard=next((f"-std={m[1]}" for o in reversed(kernel.options) if (m := STANDARD.fullmatch(o))), ""),
         )
     except CompileError as error:
         raise CompileError(explain(what, str(error), kernel.final_text(types), kernel.options)) from None

@@ -97,6 +97,43 @@ using PackedTensorAccessor32 = GenericPackedTensorAccessor<T, N, PtrTraits, int3
 template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits>
 using PackedTensorAccessor64 = GenericPackedTensorAccessor<T, N, PtrTraits, int64_t>;
 
+// A tensor of up to 25 dimensions, the parameter of a kernel. The launch writes its members.
+#define MAX_TENSORINFO_DIMS 25
+namespace cuda {
+namespace detail {
+template <typename T, typename IndexType> struct TensorInfo {
+    T* data;
+    IndexType sizes[MAX_TENSORINFO_DIMS], strides[MAX_TENSORINFO_DIMS];
+    int dims;
+    int unused;
+
+    __device__ __forceinline__ bool isContiguous() const { return dims == 1 && strides[0] == 1; }
+};
+
+// The offset of the element with an index in row-major order. Dims is the number of dimensions, -1 if only the tensor knows it,
+// and -2 for a contiguous tensor.
+template <typename T, typename IndexType, int Dims> struct IndexToOffset {
+    static __device__ __forceinline__ IndexType get(IndexType index, const TensorInfo<T, IndexType>& info) {
+        if (Dims == -2) return index;
+        IndexType offset = 0;
+        for (int i = (Dims < 0 ? info.dims : Dims) - 1; i > 0; --i) {
+            offset += index % info.sizes[i] * info.strides[i];
+            index /= info.sizes[i];
+        }
+        return offset + index * info.strides[0];
+    }
+};
+}  // namespace detail
+
+template <typename T> __device__ __forceinline__ T ATenCeilDiv(T a, T b) { return (a + b - 1) / b; }
+}  // namespace cuda
+
+// Their names in the headers of PyTorch that need no library.
+template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
+using HeaderOnlyTensorAccessor = TensorAccessor<T, N, PtrTraits, index_t>;
+template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
+using HeaderOnlyGenericPackedTensorAccessor = GenericPackedTensorAccessor<T, N, PtrTraits, index_t>;
+
 // The type of the arithmetic: float for 16-bit floats, else T.
 template <typename T> struct OpMathType {
     typedef T type;
@@ -226,7 +263,8 @@ template <typename T> struct alignas(2 * sizeof(T)) complex : ComplexParts<T> {
 
 namespace torch {
 using namespace at;
-}
+namespace headeronly = at;
+}  // namespace torch
 namespace c10 {
 using namespace at;
 }

@@ -258,6 +258,8 @@ def test_a_call_of_host_code_is_told_for_a_gpu_too() -> None:
         ("y[0] = tex1Dfetch(from, 0);", "`from` is a texture reference, which CUDA 12 removed: declare a parameter cudaTextureObject_t"),
         ("surf1Dwrite(1, to, 0);", "`to` is a surface reference, which CUDA 12 removed: declare a parameter cudaSurfaceObject_t"),
         ("y[0] = _ROWS_ + 1;", "nothing declares `_ROWS_`: if another file or the build of the project defines the macro, give it as"),
+        ("y[0] = environment(n);", "nothing declares `environment`: give the text or the header that declares it"),
+        ("cudaFree(y);", "`cudaFree` is of the CUDA runtime, which device code does not have here: call it from Python"),
         ("y[0] = nodes->first;", "the text declares no type `Node`, so the arrays of a call decide it: give the text that declares it"),
     ],
 )  # fmt: skip
@@ -265,6 +267,29 @@ def test_the_error_says_what_a_text_lacks(code: str, words: str) -> None:
     text = "texture<float, 1> from;\nsurface<void, 1> to;\n__global__ void k(float* y, const Node* nodes, int n) {"
     with cupyops.simulate(), pytest.raises(CompileError, match=re.escape(words)):
         Kernel(f"{text} {code} }}", "k", Threads("n"))(np.zeros(3, np.float32), np.zeros(3, np.float32), 3)
+
+
+def test_an_error_of_nvrtc_says_what_to_do() -> None:
+    pytest.importorskip("cupy")
+    text = "struct Z { float r; Z(float a) : r(a) {} __device__ float twice() { return 2 * r; } };\n"
+    for body, words in (
+        ("y[0] = Z(1).twice();", "has no body for the GPU: declare the function, and each member function, __device__"),
+        ("bool none[0]; y[0] = none[0];", "takes an array of no elements, and NVRTC does not"),
+    ):
+        kernel = Kernel(f"{text}__global__ void k(float* y, int n) {{ {body} }}", "k", Threads("n"))
+        with pytest.raises(CompileError) as caught:
+            compile_text(kernel.final_text({}), "k", "sm_80", OPTIONS)
+        assert words in str(kernel.source.located(caught.value))
+
+
+def test_the_error_names_the_header_that_has_the_kernel() -> None:
+    header = "template <typename T> __global__ void scale(T* y, int n) {}"
+    with pytest.raises(ValueError, match="its header scale.cuh has it: give the Path of the header"):
+        Kernel(
+            '#include "scale.cuh"\nvoid run() { scale<float><<<1, 1>>>(0, 0); }',
+            "scale<float>",
+            headers={"scale.cuh": header},
+        )
 
 
 @pytest.mark.simulator

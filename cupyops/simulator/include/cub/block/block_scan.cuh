@@ -10,6 +10,8 @@ enum BlockScanAlgorithm { BLOCK_SCAN_RAKING, BLOCK_SCAN_RAKING_MEMOIZE, BLOCK_SC
 template <typename T, int BLOCK_DIM_X, BlockScanAlgorithm ALGORITHM = BLOCK_SCAN_RAKING, int BLOCK_DIM_Y = 1, int BLOCK_DIM_Z = 1>
 class BlockScan {
     static constexpr int threads = BLOCK_DIM_X * BLOCK_DIM_Y * BLOCK_DIM_Z, warps = (threads + 31) / 32;
+    // A function of the block's aggregate, and no aggregate.
+    template <typename P> using if_prefix = decltype(std::declval<P&>()(std::declval<T>()));
 
    public:
     struct TempStorage {
@@ -24,14 +26,16 @@ class BlockScan {
     CUPYOPS_MEMBER void ExclusiveSum(T input, T& output, T& aggregate) { ExclusiveScan(input, output, T(0), detail::Plus(), aggregate); }
     // `prefix` is called by the first warp with the block's aggregate; it returns what precedes the block.
     template <typename P> CUPYOPS_MEMBER void InclusiveSum(T input, T& output, P& prefix) {
-        T aggregate;
-        InclusiveScan(input, output, detail::Plus(), aggregate);
-        output = T(called(prefix, aggregate) + output);
+        InclusiveScan(input, output, detail::Plus(), prefix);
     }
     template <typename P> CUPYOPS_MEMBER void ExclusiveSum(T input, T& output, P& prefix) {
-        T aggregate;
-        ExclusiveScan(input, output, T(0), detail::Plus(), aggregate);
-        output = T(called(prefix, aggregate) + output);
+        ExclusiveScan(input, output, detail::Plus(), prefix);
+    }
+    template <int N, typename P> CUPYOPS_MEMBER void InclusiveSum(T (&input)[N], T (&output)[N], P& prefix) {
+        InclusiveScan(input, output, detail::Plus(), prefix);
+    }
+    template <int N, typename P> CUPYOPS_MEMBER void ExclusiveSum(T (&input)[N], T (&output)[N], P& prefix) {
+        ExclusiveScan(input, output, detail::Plus(), prefix);
     }
     template <int N> CUPYOPS_MEMBER void InclusiveSum(T (&input)[N], T (&output)[N]) { InclusiveScan(input, output, detail::Plus()); }
     template <int N> CUPYOPS_MEMBER void InclusiveSum(T (&input)[N], T (&output)[N], T& aggregate) {
@@ -65,6 +69,19 @@ class BlockScan {
         scanned(input, combine, before, aggregate);
         output = before;
     }
+    template <typename F, typename P, typename = if_prefix<P>>
+    CUPYOPS_MEMBER void InclusiveScan(T input, T& output, F combine, P& prefix) {
+        T aggregate, before;
+        const T own = scanned(input, combine, before, aggregate);
+        output = combine(called(prefix, aggregate), own);
+    }
+    template <typename F, typename P, typename = if_prefix<P>>
+    CUPYOPS_MEMBER void ExclusiveScan(T input, T& output, F combine, P& prefix) {
+        T aggregate, before;
+        scanned(input, combine, before, aggregate);
+        const T first = called(prefix, aggregate);
+        output = cupyops_thread() ? combine(first, before) : first;
+    }
     template <int N, typename F> CUPYOPS_MEMBER void InclusiveScan(T (&input)[N], T (&output)[N], F combine) {
         T aggregate;
         InclusiveScan(input, output, combine, aggregate);
@@ -87,6 +104,26 @@ class BlockScan {
         T before;
         scanned(folded(input, combine), combine, before, aggregate);
         T sum = cupyops_thread() ? combine(initial, before) : initial;
+        for (int i = 0; i < N; ++i) {
+            const T own = input[i];
+            output[i] = sum;
+            sum = combine(sum, own);
+        }
+    }
+    template <int N, typename F, typename P, typename = if_prefix<P>>
+    CUPYOPS_MEMBER void InclusiveScan(T (&input)[N], T (&output)[N], F combine, P& prefix) {
+        T aggregate, before;
+        scanned(folded(input, combine), combine, before, aggregate);
+        const T first = called(prefix, aggregate);
+        T sum = cupyops_thread() ? combine(first, before) : first;
+        for (int i = 0; i < N; ++i) output[i] = sum = combine(sum, input[i]);
+    }
+    template <int N, typename F, typename P, typename = if_prefix<P>>
+    CUPYOPS_MEMBER void ExclusiveScan(T (&input)[N], T (&output)[N], F combine, P& prefix) {
+        T aggregate, before;
+        scanned(folded(input, combine), combine, before, aggregate);
+        const T first = called(prefix, aggregate);
+        T sum = cupyops_thread() ? combine(first, before) : first;
         for (int i = 0; i < N; ++i) {
             const T own = input[i];
             output[i] = sum;
