@@ -1,8 +1,6 @@
 """The operators of the examples, on every backend: values, gradients, layouts, errors; and that each is one screen."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +17,9 @@ from examples.own_ops.rms_norm import rms_norm
 from examples.own_ops.rotary import rotary
 from examples.own_ops.softmax import softmax
 from examples.own_ops.swiglu import swiglu
+from tests import preloaded
 from tests.cases import FLOATS
-from tests.support import HANG, alike
+from tests.support import alike
 
 ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 4e-6, torch.float64: 1e-13}
@@ -340,8 +339,8 @@ for name in sys.argv[1:]:
 
 def test_each_file_shows_its_operator_beside_pytorchs() -> None:
     names = [path.stem for path in sorted((ROOT / "examples" / "own_ops").glob("[a-z]*.py"))]
-    command = [sys.executable, "-c", SHOW, *names]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=True)
+    done = preloaded.run(["-c", SHOW, *names], cwd=ROOT)
+    assert not done.returncode, done.stderr
     shown = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     assert [name for name, _, _ in shown] == names
     assert len(names) == 6
