@@ -34,8 +34,9 @@ ALL_DTYPES = ("float16", "float32", "float64")
 # What traces the body. The graphs are the same on the reference and in the simulator, where `fakes` holds the fake results of
 # each dtype and sample to the kernels', and one dtype is compiled.
 TRACED = {"compile_static", "compile_dynamic", "export", "opcheck"}
-# What traces each sample once more: `compile_static` has compiled each, with its gradients.
-OF_ONE_SAMPLE = {"export", "opcheck"}
+# What takes each sample's code once more: `compile_static` has compiled each with its gradients, and `derivatives` has
+# differentiated each twice and thrice.
+OF_ONE_SAMPLE = {"export", "opcheck", "transforms"}
 # That PyTorch compiles the reference, and differentiates it twice and thrice, is the dispatch of every operator alike: an operator
 # shows one of these, with one sample. In the simulator, and with a GPU, every operator shows all of them.
 IN_TURN = ("compile_static", "derivatives", "transforms", "jvp")
@@ -59,8 +60,8 @@ def test_a_shipped_operator_passes_every_check(name: str, where: str, one_thread
     if where == "reference":
         for check in IN_TURN if has_gpu else IN_TURN[number % len(IN_TURN) :][:1]:
             if check in checks:
-                one = "float32" if check in TRACED else None
-                check_op(op, samples[:1], backends=[where], checks=check, dtypes=one)
+                dtype = "float32" if check in TRACED else None
+                check_op(op, samples[:1], backends=[where], checks=check, dtypes=dtype)
         checks = [check for check in checks if check not in TRACED | OF_THE_SIMULATOR | {*IN_TURN}]
     # A dtype that is asked for may not be refused, and the statistics beside 16-bit rows are no 16-bit ones.
     some = ALL_DTYPES if has_gpu else DTYPES[number % len(DTYPES)]
@@ -68,10 +69,11 @@ def test_a_shipped_operator_passes_every_check(name: str, where: str, one_thread
     rows = []
     if where == "simulator":
         traced = [check for check in checks if check in TRACED]
-        rows += check_op(op, samples[:1], backends=[where], checks=list(OF_ONE_SAMPLE), dtypes="float32").passed
+        one = [check for check in checks if check in OF_ONE_SAMPLE]
+        rows += check_op(op, samples[:1], backends=[where], checks=one, dtypes="float32").passed
         each = [check for check in traced if check not in OF_ONE_SAMPLE]
         rows += check_op(op, samples, backends=[where], checks=each, dtypes="float32").passed
-        checks = [check for check in checks if check not in traced]
+        checks = [check for check in checks if check not in TRACED | OF_ONE_SAMPLE]
     rows += check_op(op, samples, backends=[where], checks=checks, dtypes=dtypes).passed
     assert len(rows) > len(checks) // 2, "most checks say something of every operator"
     assert {"values", "strides"} <= {row.check for row in rows} or where == "reference"
