@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cupyops.simulator import build
+from tests import preloaded
 from tests.cases import FLOATS
 
 # Seconds after which a test takes what it waits for to hang. A loaded machine makes everything slow, and does not come near.
@@ -34,8 +33,7 @@ def printed_by(module: str, cache: Path) -> Any:
     root = Path(__file__).parents[1]
     environment = {n: v for n, v in os.environ.items() if not n.startswith("CUPYOPS_")}
     environment |= {"PYTHONPATH": str(root), "CUPYOPS_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-m", module]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=HANG)
+    done = preloaded.run(["-m", module], cwd=root, env=environment)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)
 

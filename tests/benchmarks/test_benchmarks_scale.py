@@ -1,16 +1,20 @@
 """The benchmark of several GPUs: two processes on a CPU and a small model; its file, table and command line."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import results_file
 from benchmarks.__main__ import main as benchmarks_main
 from benchmarks.results_file import ResultsError
 from benchmarks.scale import models, report, steps
-from benchmarks.scale.__main__ import MODES, NAMES, WAYS, main, run
+from benchmarks.scale.__main__ import MODES, NAMES, WAYS, main
+from tests import preloaded
+from tests.benchmarks import tiny_scale
 from tests.benchmarks.tiny_scale import TINY
 
 
@@ -45,13 +49,9 @@ def test_data_parallel_cases_of_every_model_come_before_what_may_be_left_out() -
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Every way of two ranks, eager and with selective checkpointing."""
     path = tmp_path_factory.mktemp("scale") / "scale.json"
-    fresh = report.new({"gpu": "no GPU", "timm": "1"}, 2)
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    known = ["tiny", "tiny vit", "broken"]
-    run(fresh, path, "cpu", known, WAYS, ("eager", "checkpointing"), 2, zoo="tests.benchmarks.tiny_scale")
-    monkeypatch.undo()
-    assert not fresh["rows"], "the processes have a copy"
+    environment = {**os.environ, "PYTHONPATH": str(results_file.ROOT), "OMP_NUM_THREADS": "1"}
+    done = preloaded.run(["-m", tiny_scale.__name__, path], cwd=results_file.ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
     return report.load(path)
 
 

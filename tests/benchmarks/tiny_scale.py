@@ -1,9 +1,18 @@
-"""Small models, in place of :mod:`benchmarks.scale.models`."""
+"""Small models, in place of :mod:`benchmarks.scale.models`.
 
+``python -m tests.benchmarks.tiny_scale FILE`` trains them on two CPU processes, in every way, eager and with selective
+checkpointing, and saves the document.
+"""
+
+import gc
+import pickle
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -74,3 +83,29 @@ def _broken(variant: str) -> Any:
 
 TINY_VIT = images(4, "tiny vit", VisionTransformer, SIZE)
 MODELS = (TINY, TINY_VIT, replace(TINY, name="broken", build=_broken, split=lambda model, mesh: nn.Identity()))
+
+
+def main(path: Path) -> None:
+    # What each rank would import for itself.
+
+    import benchmarks.scale.steps  # noqa: F401
+    from benchmarks.scale import report
+    from benchmarks.scale.__main__ import WAYS, run
+
+    start = mp.start_processes
+
+    def forked(function: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
+        """Starts processes that have imported what this one has; what is sent to a new interpreter can be pickled."""
+        pickle.dumps((function, arguments))
+        return start(function, arguments, **{**options, "start_method": "fork"})
+
+    mp.start_processes = forked  # type: ignore[assignment]
+    gc.collect = lambda *_: 0  # it takes half of the time, and serves measurements of memory
+    document = report.new({"gpu": "no GPU", "timm": "1"}, 2)
+    known = [model.name for model in MODELS]
+    run(document, path, "cpu", known, WAYS, ("eager", "checkpointing"), 2, zoo="tests.benchmarks.tiny_scale")
+    assert not document["rows"], "the processes have a copy"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

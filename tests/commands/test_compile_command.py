@@ -31,6 +31,7 @@ from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 from cupyops.launch.geometry import Threads
 from cupyops.launch.kernel import Kernel
+from tests import preloaded
 from tests.naive import without_naive
 from tests.support import HANG
 
@@ -106,8 +107,9 @@ print(json.dumps([status, known, count]))
 @needs_nvrtc
 def test_the_default_matrix_has_one_row_for_each_combination(tmp_path: Path) -> None:
     path = tmp_path / "matrix.json"
-    asked = [sys.executable, "-c", ASKED, path]
-    told = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=True).stdout.splitlines()
+    done = preloaded.run(["-c", ASKED, path], cwd=ROOT)
+    assert not done.returncode, done.stderr
+    told = done.stdout.splitlines()
     status, known, count = json.loads(told[-1])
     document = json.loads(path.read_text())
     assert ARCHITECTURES == (70, 75, 80, 86, 89, 90, 100, 120)

@@ -15,6 +15,7 @@ from cupyops.__main__ import main
 from cupyops.commands.new import starter
 from cupyops.commands.starters import KINDS
 from cupyops.torch import CHECKS, CheckFailed, check_op
+from tests import preloaded
 from tests.conftest import NO_COMPILER
 from tests.support import HANG
 
@@ -59,13 +60,23 @@ def test_the_command_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, caps
         assert f'"""my_{kind}: {what}, and its gradient, as a PyTorch operator.' in path.read_text(encoding="utf-8")
 
 
+# PyTorch 2.11 deprecates what its own forward mode imports.
+WITHOUT_A_WARNING = """
+import runpy, warnings
+warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "`torch.jit.", DeprecationWarning)
+runpy.run_path("swish.py", run_name="__main__")
+"""
+
+
 def test_the_file_passes_its_check_as_it_is(tmp_path: Path) -> None:
     """Where pytest is not installed, too."""
     (tmp_path / "pytest.py").write_text("1 / 0\n")
     (tmp_path / "swish.py").write_text(starter("swish"), encoding="utf-8")
-    # PyTorch 2.11 deprecates what its own forward mode imports.
-    of_torch = "ignore:`torch.jit.:DeprecationWarning"
-    said = run(tmp_path, "-W", "error", "-W", of_torch, "swish.py")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = preloaded.run(["-c", WITHOUT_A_WARNING], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
     match = re.search(r"(\d+) passed, 0 failed, (\d+) skipped", said)
     assert match, said
     backends = 1 + (not NO_COMPILER)

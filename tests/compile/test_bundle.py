@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +16,8 @@ from cupyops.__main__ import main
 from cupyops.compile import bundle
 from cupyops.compile.bundle import Entry, find, write_bundle
 from cupyops.compile.cache import Binary
+from tests import preloaded
 from tests.commands.test_compile_command import needs_nvrtc
-from tests.support import HANG
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {"cupyops": "0.1.0", "nvrtc": "12.9"}
@@ -190,15 +188,7 @@ halve(torch.empty(4, device="meta"), torch.empty(4, dtype=torch.float64, device=
 def command(folder: Path, *arguments: object, status: int = 0) -> str:
     """Runs it in a process of its own, where no test has declared a kernel."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    result = subprocess.run(
-        [sys.executable, "-m", "cupyops", "bundle", *map(str, arguments)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-    )
+    result = preloaded.run(["-m", "cupyops", "bundle", *map(str, arguments)], cwd=folder, env=environment)
     assert result.returncode == status, result.stdout + result.stderr
     return result.stdout + result.stderr
 
@@ -295,6 +285,7 @@ def test_an_architecture_that_was_asked_for_is_never_left_out(
 
 NO_NVRTC = """
 import sys
+sys.dont_write_bytecode = True
 import cupy, cupy.cuda
 del cupy.cuda.nvrtc
 sys.modules["cupy.cuda.nvrtc"] = None
@@ -343,15 +334,7 @@ def without_nvrtc(made: Path, script: str, *arguments: str, **environment: str) 
     path = os.pathsep.join([str(ROOT), str(made), os.environ.get("PYTHONPATH", "")])
     full = {**os.environ, "PYTHONPATH": path, "CUPYOPS_CACHE_DIR": str(made / "in_the_way" / "cache"), **environment}
     before = sorted(made.iterdir())
-    result = subprocess.run(
-        [sys.executable, "-B", "-c", NO_NVRTC + script, *arguments],
-        cwd=made,
-        env=full,
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-    )
+    result = preloaded.run(["-c", NO_NVRTC + script, *arguments], cwd=made, env=full)
     assert result.returncode == 0, result.stderr
     assert sorted(made.iterdir()) == before
     return result.stdout

@@ -24,7 +24,6 @@ import json
 import os
 import re
 import struct
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -376,15 +375,12 @@ def _described(kernel: Any, types: Mapping[str, str]) -> str:
 
 def look_at(tree: Path, operators: Sequence[str] = ()) -> Seen:
     """:func:`look` in a process of its own, at a tree that need not be this one."""
+    from tests import preloaded
+
     environment = {n: v for n, v in os.environ.items() if not n.startswith("CUPYOPS_")}
     with tempfile.TemporaryDirectory() as cache:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.gpu.fingerprints", *operators],
-            cwd=tree,
-            env={**environment, "PYTHONPATH": str(tree), "CUPYOPS_CACHE_DIR": cache},
-            capture_output=True,
-            text=True,
-        )
+        environment |= {"PYTHONPATH": str(tree), "CUPYOPS_CACHE_DIR": cache}
+        done = preloaded.run(["-m", "tests.gpu.fingerprints", *operators], cwd=tree, env=environment)
     if done.returncode:
         raise RuntimeError(f"the launches of {tree} could not be looked at:\n{done.stderr[-4000:]}")
     return Seen.of(json.loads(done.stdout))

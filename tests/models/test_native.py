@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 import autograd_bridge as ab
 import cupyops
+from tests.support import with_floats
 
-from .overriding import FLOATS, PLACES, about, inside, names
+from .overriding import PLACES, about, inside, names
 
 # Twice the rounding of a dtype, for values near 1.
 ROUNDING = {torch.float16: 4e-3, torch.bfloat16: 4e-2, torch.float32: 4e-6, torch.float64: 1e-13}
@@ -60,8 +61,7 @@ def test_a_model_gets_the_bits_of_this_projects_modules(place: str, dtype: torch
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("approximate", ["none", "tanh"])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("approximate", "dtype"), with_floats(["none", "tanh"]))
 def test_gelu_gives_what_pytorchs_gives(place: str, dtype: torch.dtype, approximate: str, without_onednn: None) -> None:
     x = torch.randn(5, 7, device=place, dtype=dtype)
     grad = torch.randn_like(x)
@@ -124,8 +124,7 @@ def test_gelus_gradient_keeps_layouts_as_pytorchs_does(place: str, without_onedn
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("parameters", ["both", "weight", "bias", "none"])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("parameters", "dtype"), with_floats(["both", "weight", "bias", "none"]))
 def test_layer_norm_gives_what_pytorchs_gives(place: str, dtype: torch.dtype, parameters: str) -> None:
     x = torch.randn(3, 2, 5, 8, device=place, dtype=dtype)
     weight = torch.randn(5, 8, device=place, dtype=dtype) if parameters in ("both", "weight") else None

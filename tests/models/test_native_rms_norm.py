@@ -14,6 +14,7 @@ import cupyops
 from cupyops.launch.recording import Launch, recorded
 from cupyops.torch import native
 from cupyops.torch.models import aten, rms_norm
+from tests.support import with_floats
 
 from .overriding import FLOATS, PLACES, about, inside, names
 
@@ -62,8 +63,7 @@ def formula(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float) 
     return y if weight is None else y * weight
 
 
-@pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("weighted", "dtype"), with_floats([True, False]))
 def test_results_and_gradients_are_the_formulas(
     place: str, launches: list[Launch], dtype: torch.dtype, weighted: bool
 ) -> None:

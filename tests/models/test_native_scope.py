@@ -1,8 +1,6 @@
 """native() is a scope: it begins and ends exactly, for all threads, without a word of PyTorch's, and refuses what it cannot do."""
 
 import os
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -18,6 +16,7 @@ from cupyops.compile import toolchain
 from cupyops.launch.recording import recorded
 from cupyops.torch import native, set_native
 from cupyops.torch.models import aten, overrides
+from tests import preloaded
 from tests.support import HANG
 
 from .overriding import PLACES, inside, names, tables
@@ -134,15 +133,7 @@ def test_a_kernel_of_another_library_comes_back() -> None:
 
 def in_a_process(code: str) -> None:
     """Runs code that must neither fail nor write to stderr."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-    )
+    done = preloaded.run(["-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 

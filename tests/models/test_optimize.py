@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from cupyops.torch import optimize
-from tests.support import HANG, alike
+from tests import preloaded
+from tests.support import alike
 
 from .calls import Calls
 from .stand_ins import HIDDEN, MODELS, WIDTH, EncoderLayer, Mlp, PostNorm, PreNorm, RootNorm, model
@@ -210,9 +209,7 @@ def test_a_pickled_model_is_read_without_this_package(tmp_path: Path) -> None:
     for protocol in (0, 2, 5):
         (tmp_path / f"model.{protocol}").write_bytes(pickle.dumps(module, protocol))
     torch.save(module, f"{file}.pt")
-    ran = subprocess.run(
-        [sys.executable, "-c", PLAIN, str(file)], capture_output=True, text=True, timeout=HANG, check=False
-    )
+    ran = preloaded.run(["-c", PLAIN, str(file)])
     assert ran.returncode == 0, ran.stderr
     assert float(ran.stdout.split()[0]) == pytest.approx(wanted, rel=1e-5)
 

@@ -27,16 +27,19 @@ WITHOUT = {
 }
 
 
-# In the simulator, of the two 16-bit dtypes one: they take the same path, and the operators' own tests compute with each.
-DTYPES = {"simulator": ("float16", "float32", "float64")}
+# In the simulator, the samples' float32 and one of these in turn, since each dtype has its kernels to compile: the operators' own
+# tests compute with each. `gradcheck` takes float64 in either case. With a GPU, every operator has all of them.
+DTYPES = (("float16", "float32"), ("float32", "float64"), ("bfloat16", "float32"), ("float32", "float64"))
+ALL_DTYPES = ("float16", "float32", "float64")
 # What traces the body. The graphs are the same on the reference and in the simulator, where `fakes` holds the fake results of
-# each dtype and sample to the kernels', and one dtype is compiled. Of the reference, one sample of one check shows that it
-# runs in a graph.
+# each dtype and sample to the kernels', and one dtype is compiled.
 TRACED = {"compile_static", "compile_dynamic", "export", "opcheck"}
-# What traces each sample once more: `compile_static` has compiled each, with its gradients.
-OF_ONE_SAMPLE = {"export", "opcheck"}
-# What differentiates twice and thrice. Of the reference, which PyTorch differentiates, one sample shows that the operator lets it.
-DIFFERENTIATED = {"derivatives", "transforms", "jvp"}
+# What takes each sample's code once more: `compile_static` has compiled each with its gradients, and `derivatives` has
+# differentiated each twice and thrice.
+OF_ONE_SAMPLE = {"export", "opcheck", "transforms"}
+# That PyTorch compiles the reference, and differentiates it twice and thrice, is the dispatch of every operator alike: an operator
+# shows one of these, with one sample. In the simulator, and with a GPU, every operator shows all of them.
+IN_TURN = ("compile_static", "derivatives", "transforms", "jvp")
 # What a declaration says of any backend: the rules of sharding. And what a body does to other calls: the reference launches
 # nothing and keeps nothing.
 OF_THE_SIMULATOR = {"sharding", "tensor_parallel", "threads"}
@@ -53,20 +56,24 @@ def test_a_shipped_operator_passes_every_check(name: str, where: str, one_thread
     samples = [tuple(x.to(device) if isinstance(x, Tensor) else x for x in args) for args in SAMPLES[name]()]
     op = operator(name)
     checks = [check for check in checks_for(op) if check not in ELSEWHERE | WITHOUT.get(name, set())]
+    number, has_gpu = NAMES.index(name), torch.cuda.is_available()
     if where == "reference":
-        check_op(op, samples[:1], backends=[where], checks="compile_static", dtypes="float32")
-        if few := [check for check in checks if check in DIFFERENTIATED]:
-            check_op(op, samples[:1], backends=[where], checks=few)
-        checks = [check for check in checks if check not in TRACED | OF_THE_SIMULATOR | DIFFERENTIATED]
+        for check in IN_TURN if has_gpu else IN_TURN[number % len(IN_TURN) :][:1]:
+            if check in checks:
+                dtype = "float32" if check in TRACED else None
+                check_op(op, samples[:1], backends=[where], checks=check, dtypes=dtype)
+        checks = [check for check in checks if check not in TRACED | OF_THE_SIMULATOR | {*IN_TURN}]
     # A dtype that is asked for may not be refused, and the statistics beside 16-bit rows are no 16-bit ones.
-    dtypes = None if name == "layer_norm_jvp" else DTYPES.get(where)
+    some = ALL_DTYPES if has_gpu else DTYPES[number % len(DTYPES)]
+    dtypes = some if where == "simulator" and name != "layer_norm_jvp" else None
     rows = []
     if where == "simulator":
         traced = [check for check in checks if check in TRACED]
-        rows += check_op(op, samples[:1], backends=[where], checks=list(OF_ONE_SAMPLE), dtypes="float32").passed
+        one = [check for check in checks if check in OF_ONE_SAMPLE]
+        rows += check_op(op, samples[:1], backends=[where], checks=one, dtypes="float32").passed
         each = [check for check in traced if check not in OF_ONE_SAMPLE]
         rows += check_op(op, samples, backends=[where], checks=each, dtypes="float32").passed
-        checks = [check for check in checks if check not in traced]
+        checks = [check for check in checks if check not in TRACED | OF_ONE_SAMPLE]
     rows += check_op(op, samples, backends=[where], checks=checks, dtypes=dtypes).passed
     assert len(rows) > len(checks) // 2, "most checks say something of every operator"
     assert {"values", "strides"} <= {row.check for row in rows} or where == "reference"

@@ -168,8 +168,9 @@ def test_what_is_saved(device: str) -> None:
             assert any(t.data_ptr() == weight.data_ptr() for t in saved) == need_x
 
 
-@BOTH
-@DTYPES
+@pytest.mark.parametrize(
+    ("ours", "theirs", "dtype"), with_floats(pytest.param(*pair, id=name) for name, pair in PAIRS.items())
+)
 def test_layouts_of_the_operands(
     device: str, dtype: torch.dtype, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
 ) -> None:

@@ -63,8 +63,8 @@ def test_values_and_gradients_against_float64(device: str, dtype: torch.dtype, n
             assert_near(g, w)
 
 
-@pytest.mark.parametrize("of_weight", FLOATS)
-@pytest.mark.parametrize("dtype", FLOATS)
+# Without a GPU, a weight of each dtype beside rows of two.
+@pytest.mark.parametrize(("of_weight", "dtype"), with_floats(FLOATS))
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight:UserWarning")
 def test_a_weight_of_another_dtype_gives_the_dtypes_that_pytorchs_gives(
     device: str, dtype: torch.dtype, of_weight: torch.dtype

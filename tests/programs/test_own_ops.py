@@ -1,8 +1,6 @@
 """The operators of the examples, on every backend: values, gradients, layouts, errors; and that each is one screen."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +17,9 @@ from examples.own_ops.rms_norm import rms_norm
 from examples.own_ops.rotary import rotary
 from examples.own_ops.softmax import softmax
 from examples.own_ops.swiglu import swiglu
+from tests import preloaded
 from tests.cases import FLOATS
-from tests.support import HANG, alike
+from tests.support import alike, with_floats
 
 ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 4e-6, torch.float64: 1e-13}
@@ -62,8 +61,9 @@ OPERATORS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], int]] =
     ),
 }
 EACH = pytest.mark.parametrize("name", OPERATORS)
-# A row of a few threads, which it fills, in each dtype; and one over warps that it does not fill.
-SIZES = [*((dtype, (6, 64)) for dtype in FLOATS), (torch.float32, (2, 1030))]
+# A row of a few threads, which it fills, and one over warps that it does not fill.
+SIZES = [*with_floats(pytest.param(name, (6, 64), id=f"{name}-few") for name in OPERATORS)]
+SIZES += [pytest.param(name, (2, 1030), torch.float32, id=f"{name}-many") for name in OPERATORS]
 
 
 def assert_near(got: Tensor, wanted: Tensor) -> None:
@@ -74,8 +74,7 @@ def assert_near(got: Tensor, wanted: Tensor) -> None:
     assert error <= TOLERANCE[got.dtype], error
 
 
-@EACH
-@pytest.mark.parametrize(("dtype", "shape"), SIZES)
+@pytest.mark.parametrize(("name", "shape", "dtype"), SIZES)
 def test_values_and_gradients_against_float64(
     device: str, name: str, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
@@ -340,8 +339,8 @@ for name in sys.argv[1:]:
 
 def test_each_file_shows_its_operator_beside_pytorchs() -> None:
     names = [path.stem for path in sorted((ROOT / "examples" / "own_ops").glob("[a-z]*.py"))]
-    command = [sys.executable, "-c", SHOW, *names]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=True)
+    done = preloaded.run(["-c", SHOW, *names], cwd=ROOT)
+    assert not done.returncode, done.stderr
     shown = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     assert [name for name, _, _ in shown] == names
     assert len(names) == 6

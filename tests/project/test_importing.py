@@ -1,7 +1,6 @@
 """Importing does nothing: no CUDA context, no folder, no CuPy and no PyTorch before they are needed; and these checks themselves
 can fail."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cupyops.installing import pip_install
+from tests import preloaded
 from tests.support import HANG
 
 ROOT = Path(__file__).parents[2]
@@ -63,12 +63,14 @@ def run(
     code: str, folder: Path, *, refuse: tuple[str, ...] = (), root: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python in a process of its own, in an empty folder, with the project under `root` and without the modules
-    refused."""
+    refused. PyTorch is imported before, unless it is refused."""
     here = folder / "empty"
     here.mkdir()
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "CUPYOPS_CACHE_DIR": str(folder / "cache")}
     hook = REFUSE.format(names=refuse)
+    if "torch" not in refuse:
+        return preloaded.run(["-c", hook + code], cwd=here, env=environment)
     return subprocess.run(
         [sys.executable, "-c", hook + code],
         cwd=here,
@@ -135,22 +137,6 @@ def test_the_check_without_torch_fails_on_a_planted_fault(file: str, line: str, 
     assert "No module named 'torch'" in result.stderr
 
 
-# Runs each check in a child of one process, which has imported PyTorch for all of them: code, root, cache, and where errors go.
-CHILDREN = """
-import json, os, sys, traceback
-import torch
-for code, root, cache, errors in json.load(sys.stdin):
-    if os.fork() == 0:
-        os.environ["CUPYOPS_CACHE_DIR"] = cache
-        sys.path.insert(0, root)
-        try:
-            exec(code, {"__name__": "__main__"})
-        except BaseException:
-            with open(errors, "w") as file:
-                traceback.print_exc(file=file)
-        os._exit(0)
-    assert os.wait()[1] == 0
-"""
 # A check, modules that it goes without, a planted line, and what the check says; the last copy is whole.
 FAULTS = [
     (WITHOUT_CUPY, ("cupy",), "cupyops/ops/gelu.py", "import cupy", "No module named 'cupy'"),
@@ -174,24 +160,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_the_import_checks_fail_on_planted_faults_and_pass_without(tmp_path: Path) -> None:
-    asked = []
-    for i, (code, refuse, file, line, _) in enumerate(FAULTS):
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        root = planted(folder, file, line)
-        asked.append((REFUSE.format(names=refuse) + code, str(root), str(folder / "cache"), str(folder / "errors")))
-    (tmp_path / "empty").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", CHILDREN],
-        input=json.dumps(asked),
-        cwd=tmp_path / "empty",
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    for (*_, words), (*_, errors) in zip(FAULTS, asked, strict=True):
-        assert words in Path(errors).read_text(encoding="utf-8") if words else not Path(errors).exists(), words
+@pytest.mark.parametrize(("code", "refuse", "file", "line", "words"), FAULTS, ids=[f[-1] or "none" for f in FAULTS])
+def test_the_import_checks_fail_on_planted_faults_and_pass_without(
+    code: str, refuse: tuple[str, ...], file: str, line: str, words: str, tmp_path: Path
+) -> None:
+    result = run(code, tmp_path, refuse=refuse, root=planted(tmp_path, file, line))
+    assert (words in result.stderr and result.returncode) if words else not result.returncode, result.stderr

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 import cupyops
 from cupyops import LaunchError, save_repro
 from cupyops.torch import CheckFailed, check_op
-from tests.support import HANG
+from tests import preloaded
 from tests.torch import faulty_ops as faulty
 from tests.torch import test_check_op as planted
 from tests.torch.faulty_ops import Mix
@@ -69,15 +67,7 @@ def test_a_fault_that_is_found_fails_alike_in_a_fresh_process(tmp_path: Path) ->
         error = row.error.__cause__ if launch else caught.value
         wanted[name] = [type(error).__name__, alike(str(error) if launch else row.words)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, *paths.values()],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-    )
+    done = preloaded.run(["-c", DRIVER, *paths.values()], cwd=tmp_path, env=environment)
     assert not done.returncode, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found) == set(paths.values()), done.stdout

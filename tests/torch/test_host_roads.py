@@ -3,12 +3,12 @@
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,13 +20,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     environment = {n: v for n, v in os.environ.items() if not n.startswith("CUPYOPS_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.torch.host_roads"],
-        cwd=ROOT,
-        env={**environment, "PYTHONPATH": str(ROOT), "CUPYOPS_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))},
-        capture_output=True,
-        text=True,
-    )
+    environment |= {"PYTHONPATH": str(ROOT), "CUPYOPS_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+    done = preloaded.run(["-m", "tests.torch.host_roads"], cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
