@@ -35,8 +35,8 @@ ALL_DTYPES = ("float16", "float32", "float64")
 # each dtype and sample to the kernels', and one dtype is compiled.
 TRACED = {"compile_static", "compile_dynamic", "export", "opcheck"}
 # What takes each sample's code once more: `compile_static` has compiled each with its gradients, and `derivatives` has
-# differentiated each twice and thrice.
-OF_ONE_SAMPLE = {"export", "opcheck", "transforms"}
+# differentiated each twice and thrice. `repeats` makes eleven changes to a sample; with a GPU, it takes every one.
+OF_ONE_SAMPLE = {"export", "opcheck", "repeats", "transforms"}
 # That PyTorch compiles the reference, and differentiates it twice and thrice, is the dispatch of every operator alike: an operator
 # shows one of these, with one sample. In the simulator, and with a GPU, every operator shows all of them.
 IN_TURN = ("compile_static", "derivatives", "transforms", "jvp")
