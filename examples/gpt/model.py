@@ -194,8 +194,7 @@ def generate(model: CharGPT, prompt: Tensor, count: int, seed: int) -> Tensor:
     tokens[: len(prompt)] = prompt
     for end in range(len(prompt), length):
         first = max(0, end - model.context)
-        window = tokens[first : first + model.context].unsqueeze(0)
-        logits = model(window)[0, end - first - 1, : model.vocabulary]
+        logits = model(tokens[first : first + model.context].unsqueeze(0))[0, end - first - 1, : model.vocabulary]
         chances = (logits.float() / TEMPERATURE).softmax(0)
         tokens[end : end + 1] = torch.multinomial(chances, 1, generator=generator)
     return tokens[:length]
