@@ -286,7 +286,7 @@ def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     # The sums of x³ are rounded at every addition, so that their bits tell their order.
     program = "m = max(x); z = m + log(sum(exp(x - m))); a = sum(x * x * x); low = min(x); at = x[t]"
     name = f"programs_test::turns_{n}_{str(dtype)[6:]}"
-    results = ["z", "a", "low", "at"]
+    results = ["z", "a", "low", "at", "m"]
     few, many = (
         row_reduce(program, indices=["t"], wide=results, results=results, name=name + end) for end in ("", "_many")
     )
@@ -295,7 +295,7 @@ def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     assert (config.stream, config.spread) == (True, 1)
     config = config.few_rows(n, work, 4)
     assert (config.stream, config.spread, config.vectors) == (False, spread, vectors)
-    x, t = torch.randn(4, n).to(dtype), torch.randint(n, (4,))
+    x, t = torch.randn(8, n).to(dtype), torch.randint(n, (8,))
     x[1], x[2, 5] = -torch.inf, torch.inf
     with cupyops.simulate(sanitize=True):
         found = few(x, t)
@@ -309,6 +309,7 @@ def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     assert ((found[1][of_rows] - cubes.sum(-1)).abs() <= 1e-6 * cubes.abs().sum(-1)).all()
     torch.testing.assert_close(found[2], wide.amin(-1))
     torch.testing.assert_close(found[3], wide.gather(1, t[:, None])[:, 0])
+    torch.testing.assert_close(found[4], wide.amax(-1), rtol=0, atol=0)
 
 
 @pytest.mark.simulator
