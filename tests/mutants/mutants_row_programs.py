@@ -153,7 +153,6 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             ("maximum of an access left out", FOLDS, "v[i] = larger(v[i], next[i]);", ";"),
             ("minimum of an access left out", FOLDS, "v[i] = smaller(v[i], next[i]);", ";"),
             ("greatest of an access for that of the row", FOLDS, "first ? a[0] : larger(most, a[0]);", "a[0];"),
-            ("origin of nothing is -inf", FOLDS, "return most == acc_t(-INFINITY) ? acc_t(0) : most;", "return most;"),
             ("an infinite maximum gives a number", FOLDS, "return exps + (most - most);", "return exps;"),
             ("a maximum begins with 0", FOLDS, "FOLD == Fold::Max ? acc_t(-INFINITY)", "FOLD == Fold::Max ? acc_t(0)"),
             ("a minimum begins with 0", FOLDS, "FOLD == Fold::Min ? acc_t(INFINITY)", "FOLD == Fold::Min ? acc_t(0)"),
@@ -167,21 +166,15 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
     ),
     # Few rows: several threads in place of one.
     (
-        "few_rows_over_more_threads and (1024-dtype0 or 4096)",
+        "few_rows_over_more_threads and (1024 or 4096)",
         [
             (
                 "accesses of neighbours joined",
                 ROWS,
                 "read[v][i] = of[i][v][owner];",
-                "read[v][i] = of[i][v][owner ^ 1];",
+                "read[v][i] = of[i][v][owner / 2 * 2];",
             ),
             ("the first access for all", ROWS, "read[v][i] = of[i][v][owner];", "read[v][i] = of[i][0][owner];"),
-            (
-                "accesses of a thread side by side",
-                ROWS,
-                "of[i][v * SPREAD + part][owner]",
-                "of[i][part * OWN + v][owner]",
-            ),
             (
                 "accesses joined without a barrier",
                 ROWS,
@@ -196,6 +189,13 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
     (
         "turns_at_once or (few_rows_over_more_threads and 4096)",
         [
+            ("origin of nothing is -inf", FOLDS, "return most == acc_t(-INFINITY) ? acc_t(0) : most;", "return most;"),
+            (
+                "accesses of a thread side by side",
+                ROWS,
+                "of[i][v * SPREAD + part][owner]",
+                "of[i][part * OWN + v][owner]",
+            ),
             ("every few row taken to fill its accesses", ROWS, "FEW && FULL && !STREAM ?", "FEW && !STREAM ?"),
             ("a unit for each access", FOLDS, "UNITS_APART && v % EACH_UNIT == 0);", "UNITS_APART);"),
             ("turns without an end", ROWS, "        ended();\n", ""),
