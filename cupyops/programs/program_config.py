@@ -26,8 +26,8 @@ class ProgramConfig(RowsConfig):
         row_shared: elements of each array's row that a block has in shared memory, if rows are streamed. Bulk copies
             bring the row, and every pass reads it there.
         spread: threads that share the accesses of one thread of the config for many rows.
-        unit: accesses of a thread that are reduced together, in a program with one pass. The units are joined in their
-            order. 0: no units of several accesses.
+        unit: accesses of a thread that are reduced together: those of a turn in a program with one pass, or two of a
+            float32 row with exponentials. The units are joined in their order. 0: no units of several accesses.
         few: for few rows. No block takes a second row.
     """
 

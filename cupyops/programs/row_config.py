@@ -248,8 +248,9 @@ def _once(
     """Returns the config of a program with one pass: several rows in a block, a row in a block, or in a cluster.
 
     Args:
-        needs, fewer: the needs by a generous estimate of the registers, and by a tight one. Without reductions, more
-            resident threads are faster only for 16-bit rows of few accesses, and where few threads store lines together.
+        needs, fewer: the needs by a generous estimate of the registers, and by a tight one, with more resident threads.
+            Without reductions, the tight one is faster for 16-bit rows of few accesses, and where a thread has
+            ONCE_APART accesses.
     """
     accesses = -(-n // width)
     most = min(needs.most, max(1, ONCE_AT_ONCE // needs.nbytes))

@@ -17,22 +17,7 @@ from cupyops.torch.core import dtensors
 from cupyops.torch.scale.distributed import summands
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-MESH = 4
 WIDTH, HIDDEN = 8, 16
-
-
-@pytest.fixture
-def mesh() -> Iterator[Any]:
-    """A mesh of ranks in this process."""
-    local = pytest.importorskip("torch.distributed._local_tensor")
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", rank=0, world_size=MESH, store=FakeStore())
-    try:
-        with local.LocalTensorMode(MESH):
-            yield dist.init_device_mesh("cpu", (MESH,))
-    finally:
-        dist.destroy_process_group()
 
 
 def placed(x: Tensor, mesh: Any, placement: Any) -> Any:

@@ -3,13 +3,12 @@
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -25,21 +24,6 @@ from cupyops.torch.scale.sharding import CHOICES, of_gradient
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 _numbers = count()
-MESH = 4
-
-
-@pytest.fixture
-def mesh() -> Iterator[Any]:
-    """A mesh of ranks in this process."""
-    local = pytest.importorskip("torch.distributed._local_tensor")
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", rank=0, world_size=MESH, store=FakeStore())
-    try:
-        with local.LocalTensorMode(MESH):
-            yield dist.init_device_mesh("cpu", (MESH,))
-    finally:
-        dist.destroy_process_group()
 
 
 def placed(x: Tensor, mesh: Any, placement: Any) -> Any:

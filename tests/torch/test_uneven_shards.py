@@ -1,12 +1,11 @@
 """Gradients of gradients of DTensors whose pieces are unequal or empty, and of results that the loss does not depend on."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -15,28 +14,13 @@ from cupyops.torch import Operator, check_op, row_reduce
 from cupyops.torch.check.run import CheckFailed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-MESH = 4
-
-
-@pytest.fixture
-def mesh() -> Iterator[Any]:
-    """A mesh of ranks in this process."""
-    local = pytest.importorskip("torch.distributed._local_tensor")
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", rank=0, world_size=MESH, store=FakeStore())
-    try:
-        with local.LocalTensorMode(MESH):
-            yield dist.init_device_mesh("cpu", (MESH,))
-    finally:
-        dist.destroy_process_group()
 
 
 def placed(x: Tensor, mesh: Any, placement: Any) -> Any:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if placement.is_partial():
-        return DTensor.from_local(x / MESH, mesh, [placement], run_check=False)
+        return DTensor.from_local(x / mesh.size(), mesh, [placement], run_check=False)
     return distribute_tensor(x.clone(), mesh, [placement], src_data_rank=None).detach()
 
 
