@@ -409,7 +409,7 @@ def check_elements(kernel: str, p: Any, info: Info) -> None:
         wanted = f"have {element.width} as its last dimension, the {element.dtype}s of a {element.name}"
         raise ValueError(expected(kernel, p.name, wanted, f"shape {tuple(info.shape)}"))
     whole = all(s % element.width == 0 for n, s in zip(info.shape[:-1], info.strides[:-1], strict=True) if n > 1)
-    if not whole or (element.width > 1 and info.strides[-1] != 1):
+    if not whole or (element.width > 1 and info.size and info.strides[-1] != 1):
         wanted = f"have every {element.name} in one piece, a whole number of them apart"
         raise ValueError(expected(kernel, p.name, wanted, f"strides {tuple(info.strides)}"))
     if not info.fake and info.size and info.pointer % element.alignment:

@@ -256,3 +256,15 @@ def test_elements_are_found_behind_type_names_and_template_arguments(declaration
     (x,) = Signature.parse(f"{declaration} {{}}", name, structs=structs).parameters
     assert x.element is not None
     assert x.element.name in ("float4", "__half2", "Pair")
+
+
+@pytest.mark.simulator
+def test_an_array_without_vectors_has_no_strides_to_check() -> None:
+    """NumPy's arrays without elements have other strides than PyTorch's."""
+    text = 'extern "C" __global__ void sums(const float4* x, float* y, int n) { if (threadIdx.x < n) *y += x[threadIdx.x].w; }'
+    kernel, y = Kernel(text, "sums", Threads("n", block=32)), np.ones(1, np.float32)
+    with simulate():
+        kernel(np.ones((0, 4), np.float32), y, 0)
+        assert y == 1
+        with pytest.raises(ValueError, match="must have 4 as its last dimension"):
+            kernel(np.ones((0, 3), np.float32), y, 0)
