@@ -1,4 +1,4 @@
-"""What two processes of torchrun do for test_example_parallel.py: ``python -m tests.examples.ranks DIR``.
+"""What two processes of torchrun do for test_example_parallel.py: ``torchrun --max-restarts 1 -m tests.examples.ranks DIR``.
 
 The first start runs each way of --parallel, then begins a run in which a rank is killed. The second start, torchrun's
 own, goes on with that run, and then with a run that one process began.
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 # lightning_fabric asks torchmetrics for its version, whose import brings SciPy and matplotlib, in each of four processes.
 sys.modules["torchmetrics"] = None  # type: ignore[assignment]
@@ -52,22 +51,11 @@ def main(folder: Path) -> None:
     gpt(folder / "one_to_two", "fsdp", "--resume")
 
 
-def rank(folder: str) -> None:
-    main(Path(folder))
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
     # The interpreter's end is left out. On a loaded machine, a thread of gloo may ask for the GIL during it. This aborts
     # the process, and torchrun starts all ranks again.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-
-
-def launch(folder: str) -> None:
-    """What torchrun does, but that a rank is a fork of this process, which has imported what each would import."""
-    where = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "ranks"}
-    often = {"max_restarts": 1, "monitor_interval": 0.1}
-    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, start_method="fork", **where, **often)
-    elastic_launch(config, rank)(folder)
-
-
-if __name__ == "__main__":
-    launch(sys.argv[1])
+    os._exit(0)

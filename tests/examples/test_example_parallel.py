@@ -25,7 +25,6 @@ from examples.gpt.model import OPERATORS, CharGPT
 from examples.gpt.plans import split_matrices, sum_gradients
 from examples.gpt.text import Share
 from examples.parallel import devices_of
-from tests import preloaded
 from tests.examples.example_support import Example, gpt_arguments, interrupt, lenet5_arguments, status
 
 ROOT = Path(__file__).parents[2]
@@ -70,8 +69,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     with launched(), pytest.MonkeyPatch.context() as patch:
         Example("char_gpt").within(patch, 3, interrupt)
         assert status(char_gpt.main, *gpt_arguments(folder / "one_to_two", "--parallel", "ddp")) == 130
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = preloaded.run(["-m", "tests.examples.ranks", folder], cwd=ROOT, env=environment)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", "1", "--monitor-interval", "0.1", "-m", "tests.examples.ranks", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout
 
