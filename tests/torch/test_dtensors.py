@@ -1,6 +1,7 @@
 """Calls of operators on DTensors by the local tensors: which calls take this way, and what they compute."""
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -193,6 +194,25 @@ def test_a_tensor_that_a_collective_still_computes_is_waited_for(alone: Any) -> 
     assert by_local_tensors(y)
     assert type(y.to_local()) is Tensor
     torch.testing.assert_close(y.full_tensor(), F.layer_norm(x, (WIDTH,), weight.full_tensor()))
+
+
+def test_local_tensors_that_require_grad_cause_no_warning(alone: Any) -> None:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    # A shape that no other test has: a plan is made once.
+    x, weight = torch.randn(5, WIDTH, requires_grad=True), placed(torch.randn(WIDTH), alone, Replicate())
+    given = DTensor.from_local(x, alone, [Shard(0)], run_check=False)
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else PyTorch warns once in a process
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            y = ab.layer_norm(given, WIDTH, weight)
+    finally:
+        torch.set_warn_always(always)
+    assert by_local_tensors(y)
+    y.to_local().square().sum().backward()
+    assert x.grad is not None
 
 
 def parallel(mesh: Any, optimised: bool) -> nn.Module:
