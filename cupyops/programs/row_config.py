@@ -20,16 +20,21 @@ from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.geometry import MAX_BLOCK, PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
-from cupyops.tiling.rows import SHARED_MEMORY_OF
 
 from .expressions import kernel_name
 from .program_config import ROW_BLOCK, ProgramConfig, Work, words
 from .rows import EXPS, REDUCED, RowProgram
+from .shared_rows import HELD_ALONE, MOST_CLUSTER, REGISTERS, SHARED_SLICE, in_shared_memory
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
 
 ROW_REGISTERS = 32  # registers of a thread for its part of a row
+# The same, where a block has a multiprocessor alone, and the most accesses of a thread without 16-bit rows beside an array (N).
+ALONE_REGISTERS, ALONE_VECTORS = 64, 14
 AHEAD_REGISTERS = 64  # registers of a thread for its parts of a row and of the next row
+# The most of them if clusters of 8 blocks would not hold the row: of one array, and of several. The compiler then keeps
+# MOST_AHEAD_LESS fewer registers for addresses and arithmetic.
+MOST_AHEAD, MOST_AHEAD_LESS = (96, 80), 16
 PERSISTENT_REGISTERS = 84  # the same, and for its part of the arrays (N) and of the sums over the rows
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
@@ -62,16 +67,11 @@ CLUSTER_BLOCK = 256
 # power of two of accesses: the threads that share a row then store neighbouring elements at the same time.
 ONCE, ONCE_STORED, ONCE_APART = 25, 16, 4
 ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
-# A row in shared memory: the most bytes of the row in a block, the threads of the block, the accesses of a thread at
-# once, and the registers of a thread for everything else. The most blocks of a cluster, the bytes of shared memory of a
-# multiprocessor that blocks fill, and the bytes of each block for exchanges.
-SHARED_SLICE, SHARED_BLOCK, SHARED_VECTORS, SHARED_REGISTERS = 64 * 1024, 512, 2, 32
-MOST_CLUSTER, SHARED_ROOM, SHARED_OTHER = 16, 220 * 1024, 2048
-L2_ROWS = 24 * 2**20  # bytes of rows that a later pass finds in the L2 cache
-MULTIPROCESSORS = 132  # of a GPU with clusters
+# A bfloat16 row that no turns of ONCE_FEW accesses divide has turns of as many as ONCE_MORE, if these do; or a thread holds its
+# ONCE_HELD accesses to the row.
+ONCE_FEW, ONCE_MORE, ONCE_HELD = (3, 4), (5, 6), (7, 9)
 EVEN = 0.97  # of the accesses; if fewer hold elements, accesses of half the width are tried
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
-REGISTERS = 65536  # registers of a multiprocessor
 
 
 def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
@@ -114,67 +114,7 @@ def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool
             return even
     if work.sums or work.passes == 1 or capability < CLUSTERS_SINCE or DTYPES[dtype].itemsize > 4:
         return config
-    return _shared(n, dtype, work, capability, width, config, most_cluster) or config
-
-
-def _shared(
-    n: int, dtype: str, work: Work, capability: int, width: int, config: ProgramConfig, most_cluster: int
-) -> ProgramConfig | None:
-    """Returns the config of a kernel that has the row in shared memory, or None if ``config`` should stay.
-
-    The blocks are not persistent. While one block computes, the bulk copies of the others are in flight. The row then
-    takes the place of the L1 cache, from which persistent blocks read the arrays (N). Measured on an H200, the row in
-    shared memory is faster where one block has the row, where a thread of a cluster would hold more than 32 elements
-    beside their columns, and where the rows that are read again do not stay in the L2 cache.
-    """
-    row = n * sum(work.elements)
-    accesses_of_16_bytes = all(size * width % 16 == 0 for size in work.elements)
-    # Two blocks that have no more threads than one with the row in shared memory: while they compute exponentials, too few
-    # loads are in flight.
-    scarce = work.exponentials and config.min_blocks <= 2 and config.min_blocks * config.block <= SHARED_BLOCK
-    if not (config.prefetch or config.stream or scarce) or not accesses_of_16_bytes:
-        return None
-    room = min(SHARED_ROOM, SHARED_MEMORY_OF.get(capability, SHARED_ROOM))
-    cluster = 1
-    while cluster < most_cluster and row > SHARED_SLICE * cluster:
-        cluster *= 2
-    if cluster > PORTABLE_CLUSTER and not config.stream:
-        return None
-    if config.stream:
-        resident = MULTIPROCESSORS * config.min_blocks // config.cluster * row
-        wanted = resident > L2_ROWS or bool(work.columns)
-    elif work.columns:
-        wider = max(work.columns) > DTYPES[dtype].itemsize
-        wanted = cluster == 1 or (config.vectors * width > 32 and wider)
-    else:
-        wanted = cluster == 1 or config.min_blocks > 1
-    others = SHARED_REGISTERS + 6 * max(0, work.reductions - 2)
-    # With one array, float16 needs no more registers than bfloat16: a thread has few elements at once.
-    others += 4 * bool(work.columns) if dtype == "float32" else 0
-    others += 10 * (len(work.elements) - 1) if dtype == "float16" else 0
-
-    def block_of(threads: int, vectors: int, cluster: int) -> tuple[ProgramConfig, int]:
-        """Returns a block, and how many of them fit shared memory; 0 if registers do not hold one."""
-        registers = -(-(vectors * work.row(width, 0) + others) // 8) * 8
-        block = ProgramConfig(
-            threads, threads, width, vectors, cluster=cluster, min_blocks=1, full=False, stream=True
-        ).with_shared_row(n, work)
-        fit = room // (block.shared + SHARED_OTHER)
-        resident = min(fit, THREADS_AT_ONCE.get(capability, 2048) // threads, REGISTERS // (registers * threads))
-        return replace(block, min_blocks=max(1, resident)), fit if resident else 0
-
-    if cluster == 2 and config.prefetch and work.columns and len(work.elements) > 1:
-        # One block that fills a multiprocessor. Blocks of a cluster would wait for each other, with two arrays to load.
-        whole, fit = block_of(MAX_BLOCK, 1, 1)
-        if fit:
-            return whole
-    block, fit = block_of(SHARED_BLOCK, SHARED_VECTORS, cluster)
-    if not wanted or fit < (1 if config.stream else 2):
-        return None
-    if cluster > PORTABLE_CLUSTER:  # few clusters are resident, more of them with one access at once
-        less, _ = block_of(SHARED_BLOCK, 1, cluster)
-        return less if less.min_blocks > block.min_blocks else block
-    return block
+    return in_shared_memory(n, dtype, work, capability, width, config, most_cluster) or config
 
 
 def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most_cluster: int) -> ProgramConfig:
@@ -189,7 +129,7 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
     nbytes = sum(work.elements) * width
     others = (SUMS_REGISTERS if work.sums else OTHER_REGISTERS if work.reductions else PLAIN_REGISTERS)[itemsize]
     # An array (N) is loaded at its use, ahead of the arithmetic. Several reductions have a value each.
-    used = words(work.columns, width) // 8
+    used = words(work.columns, width) // 8 if halves < 2 else 0
     others += DOUBLE_EXPONENTIALS if itemsize == 8 and work.exponentials else 0
     if dtype == "float16" and not work.sums and work.passes > 1:
         unpacked, others = HALF_SINGLES * width // 8 * halves, others - HALF_LESS + 6 * (halves - 1)
@@ -215,6 +155,8 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
             beyond = BEYOND_REGISTERS[dtype == "float16"]
             fewer = replace(plain, registers=row + bool(work.reductions), others=tight, light=True, beyond=beyond)
         once = _once(n, width, itemsize, plain, fewer, blocks, capability, work)
+        if fewer is not plain and dtype == "bfloat16" and work.reductions:
+            once = _other_turns(n, once, fewer, row, capability)
         # Without reductions there is nothing to join.
         return replace(once, unit=once.vectors) if work.reductions and once.vectors > 1 else once
     else:
@@ -223,9 +165,13 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
             # A multiprocessor holds only one row at a time, or the blocks of a cluster wait for each other: prefetching
             # hides the wait.
             needs = _Needs(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
-            found = _held(n, width, needs, blocks, capability) or found
-            if found is None and blocks < most_cluster and capability >= CLUSTERS_SINCE and not work.exponentials:
-                found = _held(n, width, needs, most_cluster, capability)
+            # Larger clusters of smaller blocks would leave more multiprocessors without a cluster. Measured without float16.
+            needs = replace(needs, block=ROW_BLOCK if dtype in ("float32", "bfloat16") else CLUSTER_BLOCK)
+            # The 16-bit elements of a single array are widened at their use.
+            whole = row + width // 2 * max(0, halves - 1)
+            most = MOST_VECTORS if itemsize == 2 and work.columns else ALONE_VECTORS
+            alone = replace(plain, registers=whole, accesses=min(most, ALONE_REGISTERS // row), block=ROW_BLOCK)
+            found = _long(n, width, work, alone, needs, found, most_cluster, capability)
     if found is not None:
         # Few rows of several warps are not spread if they sum exponentials, so a thread needs no smaller units. Measured on
         # an H200, units of two accesses were 2 percent faster, and units of four 2 percent slower.
@@ -233,6 +179,43 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
         return replace(found, unit=found.vectors) if whole and found.vectors == 2 else found
     streamed = _streamed(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
     return streamed.with_shared_sums(n, work.sums, acc, capability)
+
+
+def _long(
+    n: int,
+    width: int,
+    work: Work,
+    alone: "_Needs",
+    ahead: "_Needs",
+    found: ProgramConfig | None,
+    most_cluster: int,
+    capability: int,
+) -> ProgramConfig | None:
+    """Returns the config for a row that needs a multiprocessor or a cluster, or None if no registers hold the row.
+
+    Args:
+        alone: the needs of a kernel that holds a row, in a block that has a multiprocessor alone.
+        ahead: the needs of a kernel with persistent blocks, which hold the next row, too.
+        found: the config of a kernel that holds a row in smaller blocks, if there is one.
+        most_cluster: the most blocks of a cluster that this GPU supports.
+    """
+    newer = capability >= CLUSTERS_SINCE
+    blocks, wide = PORTABLE_CLUSTER if newer else 1, newer and ahead.block == ROW_BLOCK
+    if wide and not work.exponentials and n * sum(work.elements) > HELD_ALONE:
+        config = _held(n, width, alone, 1, capability)
+        if config is not None and config.block <= ROW_BLOCK:
+            return config
+    registers = MOST_AHEAD[len(work.elements) > 1]
+    more = replace(ahead, accesses=ahead.accesses * registers // AHEAD_REGISTERS, others=ahead.others - MOST_AHEAD_LESS)
+    tried = [(ahead, blocks), *([(more, blocks)] if wide else [])]
+    largest = [(ahead, most_cluster)] if newer and not work.exponentials else []
+    tried, last = (tried + largest, []) if wide else (tried, largest)
+    if wide and largest and n * sum(work.elements) > SHARED_SLICE * most_cluster:
+        last = [(alone, most_cluster)]
+    for needs, most in tried:
+        if config := _held(n, width, needs, most, capability):
+            return config
+    return found or next((c for needs, most in last if (c := _held(n, width, needs, most, capability))), None)
 
 
 def _once(
@@ -288,6 +271,29 @@ def _once(
     return _streamed(n, width, threads, vectors, needs, cluster, capability)
 
 
+def _other_turns(n: int, once: ProgramConfig, needs: "_Needs", row: int, capability: int) -> ProgramConfig:
+    """Returns the config of a bfloat16 row that no turns of three or four accesses divide, or ``once`` for other rows.
+
+    Args:
+        once: the config with turns of few accesses.
+        needs: the needs of the kernel.
+        row: registers of an access to the row.
+    """
+    width, most = once.vector_width, max(ONCE_FEW)
+    own = n / (once.row_threads * width)
+    if once.cluster > 1 or n % width or own < most or any(own % few == 0 for few in ONCE_FEW if few == most):
+        return once
+    more = [v for v in ONCE_MORE if own % v == 0]
+    if more and own % min(ONCE_FEW):
+        return _streamed(n, width, once.row_threads, more[0], needs, 1, capability)
+    for vectors in ONCE_HELD:
+        threads = n // (width * vectors)
+        if threads & (threads - 1) == 0 and n == threads * width * vectors and WHOLE_LINE < threads <= SMALL_BLOCK:
+            min_blocks = replace(needs, registers=row).resident(vectors, SMALL_BLOCK, capability)
+            return replace(once, row_threads=threads, vectors=vectors, min_blocks=min_blocks, full=True, stream=False)
+    return once
+
+
 def _streamed(
     n: int, width: int, threads: int, vectors: int, needs: "_Needs", cluster: int, capability: int
 ) -> ProgramConfig:
@@ -315,6 +321,7 @@ class _Needs:
         least: the fewest resident blocks that are enough.
         short: registers for everything else in a small block whose threads have up to two accesses; 0: as in others.
         beyond: registers for accesses beyond the end of the row.
+        block: the threads of the smallest block of a cluster.
     """
 
     registers: int
@@ -328,6 +335,7 @@ class _Needs:
     least: int = 0
     short: int = 0
     beyond: int = 0
+    block: int = CLUSTER_BLOCK
 
     @property
     def most(self) -> int:
@@ -348,12 +356,14 @@ class _Needs:
 def _held(n: int, width: int, needs: _Needs, most_blocks: int, capability: int) -> ProgramConfig | None:
     """Returns the config that holds a row in registers, or None if no block and no cluster does.
 
-    A row has a block, if ``ROW_BLOCK`` threads hold it (``CLUSTER_BLOCK`` threads, if a block is persistent), else the
-    smallest cluster of blocks of ``CLUSTER_BLOCK`` threads, or the next larger blocks.
+    A row has a block, if ``ROW_BLOCK`` threads hold it (``CLUSTER_BLOCK`` threads, if the block sums over the rows), else
+    the smallest cluster of blocks of ``needs.block`` threads, or the next larger blocks.
     """
     clusters = [c for c in (2, 4, 8, 16) if c <= most_blocks]
     tiers = [(1, CLUSTER_BLOCK if needs.columns_held else ROW_BLOCK)]
-    tiers += [(c, block) for block in (CLUSTER_BLOCK, ROW_BLOCK, MAX_BLOCK) for c in (1, *clusters)]
+    tiers += [
+        (c, block) for block in (CLUSTER_BLOCK, ROW_BLOCK, MAX_BLOCK) if block >= needs.block for c in (1, *clusters)
+    ]
 
     def config_for(vectors: int, cluster: int) -> ProgramConfig:
         config = ProgramConfig.of(
