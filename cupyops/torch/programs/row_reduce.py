@@ -180,7 +180,8 @@ def row_reduce(
         of_results = [kinds[y] for y in results]
         operator._with_derivatives = row_reference(forward, of_results, functools.partial(_dtype_of, forward))
     operator.text, operator.programs = "\n".join(texts), tuple(programs)
-    declare_later(operator, functools.partial(_declare_ahead, tuple(ahead), programs, kernels))
+    if ahead:
+        declare_later(operator, functools.partial(_declare_ahead, tuple(ahead), programs, kernels))
     return operator
 
 
