@@ -133,6 +133,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _collected() -> None:
+    """Leaves what earlier files have made out of later collections, too: modules of PyTorch, compiled programs, loaded kernels."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)

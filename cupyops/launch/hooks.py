@@ -1,4 +1,4 @@
-"""The registry of guards, which launch in place of the driver.
+"""The registries of kernels, and of guards, which launch in place of the driver.
 
 Debug mode registers a guard, so that the module :mod:`cupyops.launch.kernel` need not import debug mode.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cupyops.sharing import held_across_fork
+from cupyops.sharing import held_across_fork, once
 
 __all__ = [
     "KERNELS",
@@ -17,6 +17,7 @@ __all__ = [
     "all_kernels",
     "close_generated_kernels",
     "close_generated_launches",
+    "declare_later",
     "guard",
     "on_close",
     "register_guard",
@@ -24,14 +25,29 @@ __all__ = [
 
 # All kernels of the process, by weak references.
 KERNELS: "weakref.WeakSet[Any]" = weakref.WeakSet()
+# By weak references to the operators: the functions that declare their kernels for other lengths than those of a call.
+_LATER: "weakref.WeakKeyDictionary[Any, Callable[[], None]]" = weakref.WeakKeyDictionary()
 # Weak references to the objects that repeat launches of kernels without calling the kernels.
 _REPEATED: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _CHANGING = held_across_fork(threading.Lock())  # held while _REPEATED changes or is copied
 
 
+def declare_later(operator: Any, declare: Callable[[], None]) -> None:
+    """Has :func:`all_kernels` call ``declare()`` once, if the operator lives by then. An import then makes no kernel that
+    only :func:`cupyops.warmup` and the commands ask for."""
+    _LATER[operator] = declare
+
+
 def all_kernels() -> list[Any]:
     """Returns all kernels declared so far, sorted by file, name and constants."""
+    once("kernels that are declared later", _declare)
     return sorted(KERNELS, key=lambda k: (k.filename, k.name, sorted(k.constants.items())))
+
+
+def _declare() -> None:
+    for operator, declare in list(_LATER.items()):
+        declare()
+        del _LATER[operator]
 
 
 @dataclass(frozen=True)

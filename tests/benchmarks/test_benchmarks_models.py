@@ -2,6 +2,7 @@
 
 import gc
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,12 @@ def test_the_limits_of_a_median_are_those_of_a_table(count: int, low: int) -> No
     assert (found["speedup_low"], found["speedup_high"]) == (walls[low], walls[count - 1 - low])
 
 
-def test_models_in_processes_of_their_own_lose_no_row_to_a_model_that_fails() -> None:
+def test_models_in_processes_of_their_own_lose_no_row_to_a_model_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that cannot be built, one whose process dies, and one that is timed in two cases."""
+    # The processes are forks of one that has imported the models. A GPU would need `spawn`, which imports them in each.
+    forked = multiprocessing.get_context("forkserver")
+    forked.set_forkserver_preload(["benchmarks.models.steps"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked)
     workers = [Worker(name, "cpu", "tests.benchmarks.tiny_zoo") for name in ("broken", "tiny", "tiny")]
     workers[2].name = "dead"
     workers[2].process.kill()

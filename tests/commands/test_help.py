@@ -1,5 +1,6 @@
 """Help and wrong arguments are answered before anything that takes long is imported, and importing reads no kernel's text."""
 
+import json
 import subprocess
 import sys
 
@@ -10,16 +11,22 @@ import kernels_cu
 from cupyops.__main__ import main
 from cupyops.launch.kernel import all_kernels
 
-# Runs a module as the command line does, and says what is imported by then.
+# Runs modules as the command line does, each in a fork of a process that has imported cupyops alone, and says what is imported then.
 RUN = """
-import runpy, sys
-module, *sys.argv[1:] = sys.argv[1:]
-try:
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-except SystemExit as end:
-    status = end.code
-heavy = ("torch", "cupy", "numpy", "triton", "matplotlib", "onnx")
-print("status", status, "loaded", sorted(set(heavy) & set(sys.modules)))
+import json, os, runpy, sys
+import cupyops
+for module, *arguments in json.loads(sys.argv[1]):
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    sys.argv[1:] = arguments
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = end.code
+    heavy = ("torch", "cupy", "numpy", "triton", "matplotlib", "onnx")
+    print("\\nrun", json.dumps([module, *arguments]), "status", status, "loaded", sorted(set(heavy) & set(sys.modules)), flush=True)
+    os._exit(0)
 """
 HELP = [
     ("cupyops",),
@@ -45,14 +52,16 @@ WRONG = [
 ]
 
 
-def run(*argv: str) -> str:
-    found = subprocess.run([sys.executable, "-c", RUN, *argv], capture_output=True, text=True, check=True)
-    return found.stdout.splitlines()[-1]
+@pytest.fixture(scope="module")
+def told() -> str:
+    """What the commands print."""
+    asked = json.dumps([*HELP, *WRONG])
+    return subprocess.run([sys.executable, "-c", RUN, asked], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("argv", HELP, ids=" ".join)
-def test_help_imports_nothing_that_takes_long(argv: tuple[str, ...]) -> None:
-    assert run(*argv) == "status 0 loaded []"
+def test_help_imports_nothing_that_takes_long(argv: tuple[str, ...], told: str) -> None:
+    assert f"\nrun {json.dumps(argv)} status 0 loaded []\n" in told
 
 
 def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,8 +72,10 @@ def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("argv", WRONG, ids=" ".join)
-def test_wrong_arguments_are_answered_before_anything_that_takes_long_is_imported(argv: tuple[str, ...]) -> None:
-    assert run(*argv) == "status 2 loaded []"
+def test_wrong_arguments_are_answered_before_anything_that_takes_long_is_imported(
+    argv: tuple[str, ...], told: str
+) -> None:
+    assert f"\nrun {json.dumps(argv)} status 2 loaded []\n" in told
 
 
 def test_importing_reads_no_text_of_a_kernel() -> None:

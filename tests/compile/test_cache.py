@@ -260,28 +260,38 @@ def test_readers_see_all_of_an_entry_or_none(cache: DiskCache) -> None:
     assert files(cache.folder) == ["key.cubin", "key.json"]
 
 
+# Eight forks of a process that has imported what they need; each writes what it printed into a file of its own.
 COLD_START = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from cupyops.compile import compiler
 from cupyops.compile.compiler import binary_for, supported_architectures
 from cupyops.compile.source import assemble
 import kernels_cu
 text = assemble(kernels_cu.source("gelu"), "gelu.cu", {"scalar_t": "float32"}, {"TANH": 0})
+folder, children = Path(sys.argv[1]), []
+for number in range(8):
+    if not (child := os.fork()):
+        break
+    children.append(child)
+else:
+    while len(list(folder.glob("ready.*"))) < 8:
+        assert os.waitpid(-1, os.WNOHANG) == (0, 0), "a process ended before it was ready"
+        time.sleep(0.001)
+    (folder / "go").touch()
+    sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
 supported_architectures()  # loads NVRTC, so that the compilations coincide
-folder = Path(sys.argv[1])
 compile_text = compiler.compile_text
 def logged(*args):
     with (folder / "compiled").open("a") as file:
-        print(sys.argv[2], file=file)
+        print(number, file=file)
     return compile_text(*args)
 compiler.compile_text = logged
-(folder / f"ready.{sys.argv[2]}").touch()
+(folder / f"ready.{number}").touch()
 while not (folder / "go").exists():
     time.sleep(0.001)
 binary = binary_for(text, "gelu", "sm_80")
-print(binary.path)
-print(binary.code.hex())
+(folder / f"said.{number}").write_text(f"{binary.path}\\n{binary.code.hex()}")
 """
 
 
@@ -293,25 +303,12 @@ def test_eight_processes_start_cold_on_one_folder(tmp_path: Path) -> None:
         "CUPYOPS_CACHE_DIR": str(folder),
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", COLD_START, str(tmp_path), str(i)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(8)
-    ]
-    try:
-        while len(list(tmp_path.glob("ready.*"))) < 8:
-            assert all(p.poll() is None for p in processes), "a process ended before it was ready"
-        (tmp_path / "go").touch()
-        said = {p.communicate(timeout=HANG)[0] for p in processes}
-    finally:
-        for p in processes:
-            p.kill()
-    assert [p.returncode for p in processes] == [0] * 8
-    (one,) = said  # all the same
+    command = [sys.executable, "-c", COLD_START, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0, done.stderr
+    said = [path.read_text() for path in tmp_path.glob("said.*")]
+    assert len(said) == 8
+    (one,) = set(said)  # all the same
     assert len((tmp_path / "compiled").read_text().split()) == 1
     path, code = one.split()
     names = files(folder)

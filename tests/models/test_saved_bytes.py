@@ -110,8 +110,11 @@ def counted(mode: str, *make: Callable[[], nn.Module], exclude: str = "") -> tup
     return found[0], found[1]
 
 
-@pytest.mark.parametrize("mode", DTYPES)
-@pytest.mark.parametrize("name", BLOCKS)
+# A graph of bfloat16 has the tensors of float32's and the casts; for either kind of norm one block is counted in float32, too.
+CASES = [(name, mode) for name in BLOCKS for mode in DTYPES if mode != "float32" or name in ("ViT", "Llama")]
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
 def test_optimised_blocks_save_the_activations_that_pytorchs_save(name: str, mode: str) -> None:
     block, norms = BLOCKS[name]
     ours, theirs = counted(mode, block, block)

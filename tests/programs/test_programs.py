@@ -7,6 +7,7 @@ import torch
 
 from cupyops.compile.compiler import OPTIONS
 from cupyops.dtypes import DTYPES
+from cupyops.launch import hooks
 from cupyops.launch.kernel import Kernel, all_kernels
 from cupyops.programs import elementwise as elementwise_text
 from cupyops.programs.elementwise import Program
@@ -398,6 +399,7 @@ def test_kernels_ahead_are_found_by_warmup_before_the_first_call() -> None:
     op = row_reduce(
         "y = x * sum(x)", "grad_x = grad_y * sum(x) + sum(grad_y * x)", name="programs_test::ahead", ahead=[64, 4096]
     )
+    assert not [k for k in hooks.KERNELS if k.name.startswith("ahead")], "an import makes kernels that no call needs"
     declared = [k for k in all_kernels() if k.name.startswith("ahead")]
     assert {k.name for k in declared} == {"ahead", "ahead_backward"}
     types = [tuple(set(types.values())) for k in declared for types in k.type_choices()]
@@ -405,7 +407,13 @@ def test_kernels_ahead_are_found_by_warmup_before_the_first_call() -> None:
     names = [str(d).removeprefix("torch.") for d in FLOATS]
     assert {name for (name,) in types} == set(names)
     assert all(types.count((name,)) >= 4 for name in names)
+    assert len([k for k in all_kernels() if k.name.startswith("ahead")]) == len(declared)
     del op
+
+
+def test_lengths_ahead_are_refused_where_they_are_given() -> None:
+    with pytest.raises(ValueError, match=r"ahead_of: `ahead` must have lengths of rows, got \[64, 'long'\]"):
+        row_reduce("y = x * sum(x)", name="programs_test::ahead_of", ahead=[64, "long"])  # type: ignore[list-item]
 
 
 @pytest.mark.simulator

@@ -1,8 +1,6 @@
 """Declaring a name again, and names whose operators are no longer alive."""
 
 import gc
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import cupyops
 from cupyops import Kernel, Threads
 from cupyops.torch import Operator
-from tests.support import HANG
+from tests import preloaded
 
 TEXT = """
 extern "C" __global__ void times(
@@ -136,9 +134,7 @@ for calls in overloads, compiled, [getattr(torch.ops.declare_again, name) for na
 @pytest.mark.parametrize("end", ["dead", "declared again"])
 def test_overloads_of_earlier_operators_call_the_newest(end: str) -> None:
     """In a process of its own: PyTorch would read freed memory."""
-    command = [sys.executable, "-c", OVERLOADS_OF_EARLIER_OPERATORS, end]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=HANG)
+    done = preloaded.run(["-c", OVERLOADS_OF_EARLIER_OPERATORS, end], cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr[-2000:]
 
 

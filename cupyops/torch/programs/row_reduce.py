@@ -14,6 +14,7 @@ from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.errors import LaunchError, expected, nearest
 from cupyops.launch import driver
 from cupyops.launch.geometry import PORTABLE_CLUSTER
+from cupyops.launch.hooks import declare_later
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
 from cupyops.programs.expressions import Statement, check_operations, inputs_of, names_in, parse
@@ -75,8 +76,8 @@ def row_reduce(
         scalars: inputs that are numbers. The operator takes the numbers after the tensors.
         results: names of the results; needed if the program reads a result again.
         wide: results in the dtype of the arithmetic: float32 for rows in 16 bits.
-        ahead: row lengths whose kernels :func:`cupyops.warmup` and the compile command compile. The kernel of any other
-            length is created by the first call with that length.
+        ahead: row lengths whose kernels :func:`cupyops.warmup` and the compile command compile. Every other kernel is
+            created by the first call that needs it.
         options: other arguments of :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``onnx``, ``record``,
             ``vmap``, ``compiled``.
 
@@ -87,13 +88,15 @@ def row_reduce(
 
     Raises:
         ValueError: the program is not a list of assignments, or calls a function of Python or NumPy; the backward reads
-            an unknown name or assigns no gradient; or a reduction is in an invalid place.
+            an unknown name or assigns no gradient; a reduction is in an invalid place; or `ahead` has no lengths.
         TypeError: an option is unknown.
         CompileError: raised by the first call for a dtype, if NVRTC rejects an expression.
     """
     where = (name or "row_reduce").rpartition(":")[2]
     statements = parse(program, where, indices)
     check_options(where, options)
+    if not all(isinstance(n, int) and n > 0 for n in ahead):
+        raise ValueError(expected(where, "ahead", "have lengths of rows", ahead))
     whole = ("j", "N", *indices)
     check_operations(where, statements, rows=True, whole=whole)
     inputs = tuple(inputs_of(statements, [*scalars, "j", "N"]))
@@ -177,11 +180,18 @@ def row_reduce(
         of_results = [kinds[y] for y in results]
         operator._with_derivatives = row_reference(forward, of_results, functools.partial(_dtype_of, forward))
     operator.text, operator.programs = "\n".join(texts), tuple(programs)
-    for n, dtype, capability in itertools.product(ahead, FLOATS, (CLUSTERS_SINCE, 0)):
-        for written, kernel in zip(programs, kernels, strict=True):
-            sizes = dict.fromkeys(written.inputs, DTYPES[dtype].itemsize)
-            kernel(config_of(n, dtype, work_of(written, sizes), capability), dtype)
+    if ahead:
+        declare_later(operator, functools.partial(_declare_ahead, tuple(ahead), programs, kernels))
     return operator
+
+
+def _declare_ahead(
+    lengths: Sequence[int], programs: Sequence[RowProgram], kernels: Sequence[Callable[[ProgramConfig, str], Kernel]]
+) -> None:
+    for n, dtype, capability in itertools.product(lengths, FLOATS, (CLUSTERS_SINCE, 0)):
+        for program, kernel in zip(programs, kernels, strict=True):
+            sizes = dict.fromkeys(program.inputs, DTYPES[dtype].itemsize)
+            kernel(config_of(n, dtype, work_of(program, sizes), capability), dtype)
 
 
 def _check_kinds(where: str, inputs: Sequence[str], **given: Sequence[str]) -> None:
