@@ -244,6 +244,8 @@ def call_source(
     casts: str | None = None,
     late: bool = False,
     packed: bool = False,
+    traced: Sequence[str] = (),
+    general: str = "dispatch({})",
 ) -> str:
     """Returns the text of an operator's generated dispatch.
 
@@ -260,6 +262,8 @@ def call_source(
         packed: whether ``apply`` takes the arguments that are no tensors as one tuple. Autograd takes some time for
             each argument of a Function.
         late: whether ``apply`` converts the tensors under autocast, and the generated function does not.
+        traced: the lines for a call that Dynamo traces (:mod:`.nodes`).
+        general: the call of ``dispatch``, a format of the tuple of the arguments.
 
     >>> print(call_source("scale", {"x": False}, ["factor"]))
     def scale(x, factor):
@@ -305,7 +309,8 @@ def call_source(
             f"            return body({arguments})",
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
-            f"    return dispatch(({arguments},))",
+            *traced,
+            f"    return {general.format(f'({arguments},)')}",
         ]
     )
 

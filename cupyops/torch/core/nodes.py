@@ -1,0 +1,108 @@
+"""The calls of an operator that Dynamo traces into one node of a graph.
+
+Dynamo guards each Python object that it reads while it traces: globals, attributes, cells. A compiled step checks all
+guards before it runs, which takes the host's time. Where the general dispatch would call the registered operator with the
+arguments as they are, the generated dispatch therefore calls the registered operator itself.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, is_autocast_enabled
+from torch.autograd import forward_ad
+
+from cupyops.codegen import write
+from cupyops.torch.compiled.rules import Rule
+
+from .dispatch import is_traced
+
+__all__ = ["Nodes", "is_node"]
+
+
+def is_node(devices: Sequence[str], required: Sequence[Any], optional: Sequence[Any]) -> bool:
+    """Returns whether Dynamo traces a call that needs nothing but the registered operator.
+
+    A call that autocast converts, a call in forward mode, and a call with a wrong argument need the general dispatch.
+
+    Args:
+        devices: the types of device for which the operator has an autocast policy.
+        required: the arguments that must be tensors.
+        optional: the arguments that may be None.
+    """
+    if not is_traced() or forward_ad._current_level >= 0:
+        return False
+    for device in devices:
+        if is_autocast_enabled(device):
+            return False
+    for x in required:
+        if not isinstance(x, Tensor):
+            return False
+    for x in optional:  # noqa: SIM110 (Dynamo guards the generator of an expression)
+        if x is not None and not isinstance(x, Tensor):
+            return False
+    return True
+
+
+class Nodes:
+    """Writes the part of an operator's generated dispatch that Dynamo traces.
+
+    Args:
+        op: the registered operator.
+        policies: the policies of autocast, by the type of device.
+        rule: "kernel", "decompose" or a function of the arguments that returns one of them
+            (:mod:`cupyops.torch.compiled.rules`).
+    """
+
+    def __init__(self, op: Any, policies: Mapping[str, str], rule: str | Rule) -> None:
+        self._op, self._devices, self._rule = op, tuple(policies), rule
+        self._scopes: list[dict[str, Any]] = []
+
+    def source(self, tensors: Mapping[str, bool], others: Sequence[str], call: str = "op({})") -> list[str]:
+        """Returns the lines that call the operator if Dynamo traces the call.
+
+        Args:
+            tensors: the names of the tensor arguments, and whether each may be None.
+            others: the names of the other arguments.
+            call: the expression that the lines return, a format of the arguments.
+        """
+        if self._rule == "decompose":
+            return []
+        arguments = ", ".join([*tensors, *others])
+        required, optional = (_tuple(t for t, may in tensors.items() if may is kind) for kind in (False, True))
+        rule = "" if self._rule == "kernel" else f" and rule({arguments}) == 'kernel'"
+        return [
+            f"    if is_node({_tuple(map(repr, self._devices))}, {required}, {optional}){rule}:",
+            f"        return {call.format(arguments)}",
+        ]
+
+    def parts(self) -> dict[str, Any]:
+        """Returns the globals that the lines need."""
+        return {"op": self._op, "rule": self._rule, "is_node": is_node}
+
+    def packed(self, result: str) -> Callable[[tuple[Any, ...]], Any]:
+        """Returns a function of a tuple of arguments that calls the operator.
+
+        Args:
+            result: the part of the operator's results that the function returns, such as ``"[0]"``.
+        """
+        scope = self.keep({"op": self._op})
+        return write("node", "call", f"def call(args):\n    return op(*args){result}", scope)
+
+    def keep(self, scope: dict[str, Any]) -> dict[str, Any]:
+        """Returns the globals of generated code, in which :meth:`replace` replaces the operator."""
+        self._scopes.append(scope)
+        return scope
+
+    def replace(self, call: Callable[..., Any]) -> None:
+        """Has the generated code call another function in place of the operator."""
+        for scope in self._scopes:
+            scope["op"] = call
+
+
+def _tuple(expressions: Iterable[str]) -> str:
+    """Returns the text of a tuple.
+
+    >>> _tuple(["x"])
+    '(x,)'
+    """
+    return f"({', '.join(expressions)},)".replace("(,)", "()")
