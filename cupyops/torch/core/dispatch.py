@@ -76,7 +76,7 @@ def is_compiling() -> bool:
 
 def rows_of_traced(x: Any) -> Tensor | None:
     """Returns :func:`rows_of` while torch.compile traces a model; None for other tensors and calls."""
-    return rows_of(x) if is_traced() and type(x) is Tensor else None
+    return rows_of(x) if type(x) is Tensor and x.dim() == 4 and is_traced() else None
 
 
 def rows_of(x: Tensor) -> Tensor | None:
@@ -245,7 +245,6 @@ def call_source(
     late: bool = False,
     packed: bool = False,
     traced: Sequence[str] = (),
-    general: str = "dispatch({})",
 ) -> str:
     """Returns the text of an operator's generated dispatch.
 
@@ -263,7 +262,6 @@ def call_source(
             each argument of a Function.
         late: whether ``apply`` converts the tensors under autocast, and the generated function does not.
         traced: the lines for a call that Dynamo traces (:mod:`.nodes`).
-        general: the call of ``dispatch``, a format of the tuple of the arguments.
 
     >>> print(call_source("scale", {"x": False}, ["factor"]))
     def scale(x, factor):
@@ -310,7 +308,7 @@ def call_source(
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
             *traced,
-            f"    return {general.format(f'({arguments},)')}",
+            f"    return dispatch(({arguments},))",
         ]
     )
 

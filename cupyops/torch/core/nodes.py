@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor, is_autocast_enabled
 from torch.autograd import forward_ad
 
-from cupyops.codegen import write
-from cupyops.torch.compiled.rules import Rule
+from cupyops.torch.compiled.rules import Rule, decomposes
 
 from .dispatch import is_traced
 
@@ -49,44 +48,44 @@ class Nodes:
     Args:
         op: the registered operator.
         policies: the policies of autocast, by the type of device.
-        rule: "kernel", "decompose" or a function of the arguments that returns one of them
-            (:mod:`cupyops.torch.compiled.rules`).
+        plain: the reference, or None.
+        rule: what the operator is in a graph (:mod:`cupyops.torch.compiled.rules`).
     """
 
-    def __init__(self, op: Any, policies: Mapping[str, str], rule: str | Rule) -> None:
-        self._op, self._devices, self._rule = op, tuple(policies), rule
+    def __init__(
+        self, op: Any, policies: Mapping[str, str], plain: Callable[..., Any] | None, rule: str | Rule
+    ) -> None:
+        self._op, self._devices = op, tuple(policies)
+        self._plain, self._rule = plain, "kernel" if plain is None else rule
         self._scopes: list[dict[str, Any]] = []
 
-    def source(self, tensors: Mapping[str, bool], others: Sequence[str], call: str = "op({})") -> list[str]:
-        """Returns the lines that call the operator if Dynamo traces the call.
+    def source(
+        self, tensors: Mapping[str, bool], others: Sequence[str], results: str = "", condition: str = ""
+    ) -> list[str]:
+        """Returns the lines that call the operator, or the reference, if Dynamo traces the call.
 
         Args:
             tensors: the names of the tensor arguments, and whether each may be None.
             others: the names of the other arguments.
-            call: the expression that the lines return, a format of the arguments.
+            results: which results the lines return, such as ``"[0]"``.
+            condition: an expression of the arguments; if False, the general dispatch takes the call.
         """
-        if self._rule == "decompose":
-            return []
         arguments = ", ".join([*tensors, *others])
         required, optional = (_tuple(t for t, may in tensors.items() if may is kind) for kind in (False, True))
-        rule = "" if self._rule == "kernel" else f" and rule({arguments}) == 'kernel'"
+        called = f"op({arguments})"
+        if self._rule != "kernel":
+            rule = repr(self._rule) if isinstance(self._rule, str) else "rule"
+            called = f"(plain if decomposes(name, {rule}, ({arguments},)) else op)({arguments})"
+        also = f" and {condition}" if condition else ""
         return [
-            f"    if is_node({_tuple(map(repr, self._devices))}, {required}, {optional}){rule}:",
-            f"        return {call.format(arguments)}",
+            f"    if is_node({_tuple(map(repr, self._devices))}, {required}, {optional}){also}:",
+            f"        return {called}{results}",
         ]
 
     def parts(self) -> dict[str, Any]:
         """Returns the globals that the lines need."""
-        return {"op": self._op, "rule": self._rule, "is_node": is_node}
-
-    def packed(self, result: str) -> Callable[[tuple[Any, ...]], Any]:
-        """Returns a function of a tuple of arguments that calls the operator.
-
-        Args:
-            result: the part of the operator's results that the function returns, such as ``"[0]"``.
-        """
-        scope = self.keep({"op": self._op})
-        return write("node", "call", f"def call(args):\n    return op(*args){result}", scope)
+        found = {"op": self._op, "plain": self._plain, "rule": self._rule, "name": self._op._opname}
+        return {**found, "is_node": is_node, "decomposes": decomposes}
 
     def keep(self, scope: dict[str, Any]) -> dict[str, Any]:
         """Returns the globals of generated code, in which :meth:`replace` replaces the operator."""

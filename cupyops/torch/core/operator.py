@@ -281,7 +281,7 @@ class Operator:
         self._alone = of_plain_tensors(self._checkpointed, self._tensors, self._optional, self._autocast)
         self.parts = parts
         kinds = parsed.tensors, parsed.others, parsed.defaults
-        self._nodes = Nodes(self.op, self._autocast, self._compiled)
+        self._nodes = Nodes(self.op, self._autocast, self._plain, self._compiled)
         traced = [] if parsed.mutated else self._nodes.source(parsed.tensors, parsed.others)
         text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=traced)
         called = {"body": self.eager, "apply": self._apply, "dispatch": self._dispatch, **self._nodes.parts()}
@@ -312,6 +312,7 @@ class Operator:
         backward: Callable[..., Any],
         body: Callable[..., Any],
         general: Callable[[Callable[..., Any], tuple[Any, ...]], Any] | None = None,
+        node: str = "",
     ) -> Callable[..., Any]:
         """Returns a call of the operator that returns only the results which the operator's user sees.
 
@@ -326,17 +327,13 @@ class Operator:
             body: computes the results that the user sees, for plain tensors without a gradient.
             general: ``general(call, args)`` computes the results for all other arguments; by default ``call(args)``,
                 which calls the operator and drops the other results.
+            node: an expression of the arguments; if False, ``general`` computes the results of a traced call, too.
         """
         schema = Schema.parse(self.schema)
         casts, tensors = self._autocast.get("cuda"), len(schema.tensors)
         kinds, some = (schema.tensors, schema.others), "[0]" if count == 1 else f"[:{count}]"
-        if general is None:
-            dispatched, traced = "dispatch({})", self._nodes.source(*kinds, f"op({{}}){some}")
-        else:
-            dispatched, traced = "general(dispatch, {})", self._nodes.source(*kinds, "general(node, ({},))")
-        text = call_source(
-            self.name, *kinds, schema.defaults, casts=casts, packed=True, traced=traced, general=dispatched
-        )
+        traced = self._nodes.source(*kinds, some, node)
+        text = call_source(self.name, *kinds, schema.defaults, casts=casts, packed=True, traced=traced)
         apply = function_of(self.name, forward, backward)
 
         def call(args: tuple[Any, ...]) -> Any:
@@ -344,7 +341,7 @@ class Operator:
             found = self._dispatch(args, lambda *args: recorded.append(apply(*args[:tensors], args[tensors:])))
             return recorded[0] if recorded else found[0] if count == 1 else found[:count]
 
-        parts = {"body": body, "apply": apply, "dispatch": call, "general": general, "node": self._nodes.packed(some)}
+        parts = {"body": body, "apply": apply, "dispatch": call if general is None else partial(general, call)}
         shown: Callable[..., Any] = write_call(text, {**parts, **self._nodes.parts()})
         self._nodes.keep(shown.__globals__)
         return shown

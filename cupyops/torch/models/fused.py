@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, is_autocast_enabled, nn
 from torch.nn.modules import module as nn_module
 
 from cupyops.torch.compiled.frames import inlined_only
-from cupyops.torch.core.tensors import PLAIN_TENSORS
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
 from cupyops.torch.ops.gelu import gelu
@@ -162,7 +161,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     ):
         weight, bias = product(linear)
         # A library for quantised weights exchanges the weight for a subclass of Tensor, and keeps the layer.
-        if type(weight) in PLAIN_TENSORS:
+        if type(weight) is nn.Parameter or type(weight) is Tensor:
             return linear_gelu(x, weight, bias, approximate)
     return act(linear(x))
 
@@ -205,7 +204,7 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     dtype = a.dtype if a.dtype is b.dtype else (torch.promote_types if is_traced() else _promoted)(a.dtype, b.dtype)
     given = {p.dtype for p in parameters if p is not None}
     # Autocast converts the operands of the norms to float32, and does not convert the operands of the fused operators.
-    cast = torch.is_autocast_enabled("cuda") and dtype is not torch.float32
+    cast = is_autocast_enabled("cuda") and dtype is not torch.float32
     if cast or not given <= {dtype}:
         return None
     return operator(a, b, shape, *parameters, eps)
