@@ -8,7 +8,7 @@ arguments as they are, the generated dispatch therefore calls the registered ope
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, is_autocast_enabled
+from torch import is_autocast_enabled, is_tensor
 from torch.autograd import forward_ad
 
 from cupyops.torch.compiled.rules import Rule, decomposes
@@ -34,10 +34,10 @@ def is_node(devices: Sequence[str], required: Sequence[Any], optional: Sequence[
         if is_autocast_enabled(device):
             return False
     for x in required:
-        if not isinstance(x, Tensor):
+        if not is_tensor(x):
             return False
     for x in optional:  # noqa: SIM110 (Dynamo guards the generator of an expression)
-        if x is not None and not isinstance(x, Tensor):
+        if x is not None and not is_tensor(x):
             return False
     return True
 

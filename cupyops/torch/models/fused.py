@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, is_autocast_enabled, nn
+from torch.nn import Parameter
 from torch.nn.modules import module as nn_module
 
 from cupyops.torch.compiled.frames import inlined_only
@@ -116,15 +117,6 @@ def as_operator(function: Any) -> Any:
         return function
 
 
-_HOOKS = (
-    nn_module._global_forward_hooks,
-    nn_module._global_forward_pre_hooks,
-    nn_module._global_backward_hooks,
-    nn_module._global_backward_pre_hooks,
-)
-_global_forward, _global_forward_pre, _global_backward, _global_backward_pre = _HOOKS
-
-
 def _observed(module: Any) -> bool:
     """Returns whether a call of a module does more than its class's ``forward``."""
     if isinstance(module, GeluCall):
@@ -138,10 +130,10 @@ def _observed(module: Any) -> bool:
         or module._backward_pre_hooks
         or (not is_traced() and module._compiled_call_impl is not None)  # Dynamo traces through a compiled module
         or "forward" in module.__dict__
-        or _global_forward
-        or _global_forward_pre
-        or _global_backward
-        or _global_backward_pre
+        or nn_module._global_forward_hooks
+        or nn_module._global_forward_pre_hooks
+        or nn_module._global_backward_hooks
+        or nn_module._global_backward_pre_hooks
     )
 
 
@@ -161,7 +153,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     ):
         weight, bias = product(linear)
         # A library for quantised weights exchanges the weight for a subclass of Tensor, and keeps the layer.
-        if type(weight) is nn.Parameter or type(weight) is Tensor:
+        if type(weight) is Parameter or type(weight) is Tensor:
             return linear_gelu(x, weight, bias, approximate)
     return act(linear(x))
 
