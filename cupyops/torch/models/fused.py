@@ -57,7 +57,7 @@ class GeluCall:
     @inlined_only
     def __call__(self, x: Any) -> Any:
         if type(x) is Tensor and (approximate := self._cupyops_gelu(x)) is not None and not _observed(self):
-            return F.gelu(x, approximate=approximate) if is_small(x) else gelu(x, approximate)
+            return F.gelu(x, approximate=approximate) if not is_traced() and is_small(x) else gelu(x, approximate)
         return self.function(x)
 
     def _cupyops_gelu(self, x: Tensor) -> str | None:
@@ -69,7 +69,7 @@ def _functional(operator: Callable[..., Any], function: Callable[..., Any]) -> C
 
     @inlined_only
     def call(input: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(input) is Tensor and not is_small(input):
+        if type(input) is Tensor and (is_traced() or not is_small(input)):
             return operator(input, *args, **kwargs)
         return function(input, *args, **kwargs)
 
@@ -140,7 +140,7 @@ def _observed(module: Any) -> bool:
 @inlined_only
 def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     """Returns ``act(linear(x))``, by one operator if ``linear`` is a linear layer and ``act`` an optimised GELU."""
-    if type(x) is Tensor and is_small_product(x):
+    if not is_traced() and type(x) is Tensor and is_small_product(x):
         return act(linear(x))
     product = product_of(linear)
     form = getattr(act, "_cupyops_gelu", None)
@@ -161,7 +161,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
 @inlined_only
 def add_then_norm(norm: Any, a: Any, b: Any) -> Any:
     """Returns ``norm(a + b)``, by one operator if ``norm`` is an optimised layer norm or RMS norm."""
-    found = None if type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
+    found = None if not is_traced() and type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
     return norm(a + b) if found is None else found[0]
 
 
@@ -171,7 +171,7 @@ def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
 
     The list lets the caller take the result out, so that no variable of the caller keeps it alive.
     """
-    found = None if type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
+    found = None if not is_traced() and type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
     if found is not None:
         return [found[0]], found[1]
     s = a + b
