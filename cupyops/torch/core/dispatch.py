@@ -76,7 +76,7 @@ def is_compiling() -> bool:
 
 def rows_of_traced(x: Any) -> Tensor | None:
     """Returns :func:`rows_of` while torch.compile traces a model; None for other tensors and calls."""
-    return rows_of(x) if getattr(x, "ndim", 0) == 4 and type(x) is Tensor and is_traced() else None
+    return rows_of(x) if is_traced() and getattr(x, "ndim", 0) == 4 and type(x) is Tensor else None
 
 
 def rows_of(x: Tensor) -> Tensor | None:

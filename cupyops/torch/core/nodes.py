@@ -13,13 +13,11 @@ from torch.autograd import forward_ad
 
 from cupyops.torch.compiled.rules import Rule, decomposes
 
-from .dispatch import is_traced
-
 __all__ = ["Nodes", "is_node"]
 
 
 def is_node(devices: Sequence[str], required: Sequence[Any], optional: Sequence[Any]) -> bool:
-    """Returns whether Dynamo traces a call that needs nothing but the registered operator.
+    """Returns whether a call that Dynamo traces needs nothing but the registered operator.
 
     A call that autocast converts, a call in forward mode, and a call with a wrong argument need the general dispatch.
 
@@ -28,7 +26,7 @@ def is_node(devices: Sequence[str], required: Sequence[Any], optional: Sequence[
         required: the arguments that must be tensors.
         optional: the arguments that may be None.
     """
-    if not is_traced() or forward_ad._current_level >= 0:
+    if forward_ad._current_level >= 0:
         return False
     for device in devices:
         if is_autocast_enabled(device):
@@ -78,7 +76,7 @@ class Nodes:
             called = f"(plain if decomposes(name, {rule}, ({arguments},)) else op)({arguments})"
         also = f" and {condition}" if condition else ""
         return [
-            f"    if is_node({_tuple(map(repr, self._devices))}, {required}, {optional}){also}:",
+            f"    if is_traced() and is_node({_tuple(map(repr, self._devices))}, {required}, {optional}){also}:",
             f"        return {called}{results}",
         ]
 
