@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import compiler
 
 from cupyops import simulator
 from cupyops.errors import expected
@@ -76,9 +77,11 @@ def decomposes(name: str, rule: str | Rule, args: Sequence[Any]) -> bool:
         ValueError: the function that was declared with ``compiled=`` returned another value than a choice.
     """
     # Before PyTorch 2.13, torch.compiler.is_exporting() is True in every function that Dynamo traces.
-    if rule == "kernel" or torch.compiler._is_exporting_flag or simulator.enabled():
+    if rule == "kernel" or compiler._is_exporting_flag:
         return False
     choice = rule if isinstance(rule, str) else rule(*args)
-    if choice not in CHOICES:
+    if choice == "kernel":  # first: Dynamo guards whatever it reads
+        return False
+    if choice != "decompose":
         raise ValueError(expected(name, "compiled", "return 'kernel' or 'decompose'", repr(choice)))
-    return choice == "decompose"
+    return not simulator.enabled()

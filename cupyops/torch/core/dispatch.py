@@ -76,7 +76,7 @@ def is_compiling() -> bool:
 
 def rows_of_traced(x: Any) -> Tensor | None:
     """Returns :func:`rows_of` while torch.compile traces a model; None for other tensors and calls."""
-    return rows_of(x) if is_traced() and type(x) is Tensor else None
+    return rows_of(x) if is_traced() and getattr(x, "ndim", 0) == 4 and type(x) is Tensor else None
 
 
 def rows_of(x: Tensor) -> Tensor | None:
@@ -244,6 +244,7 @@ def call_source(
     casts: str | None = None,
     late: bool = False,
     packed: bool = False,
+    traced: Sequence[str] = (),
 ) -> str:
     """Returns the text of an operator's generated dispatch.
 
@@ -260,6 +261,7 @@ def call_source(
         packed: whether ``apply`` takes the arguments that are no tensors as one tuple. Autograd takes some time for
             each argument of a Function.
         late: whether ``apply`` converts the tensors under autocast, and the generated function does not.
+        traced: the lines for a call that Dynamo traces (:mod:`.nodes`).
 
     >>> print(call_source("scale", {"x": False}, ["factor"]))
     def scale(x, factor):
@@ -305,6 +307,7 @@ def call_source(
             f"            return body({arguments})",
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
+            *traced,
             f"    return dispatch(({arguments},))",
         ]
     )

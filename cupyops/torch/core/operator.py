@@ -72,6 +72,7 @@ from .dispatch import (
 from .dtensors import on_dtensors
 from .gradients import Backward, Schema, of_reference, refused, without_autocast
 from .implementations import completed, counted, detaching, on_cpu, transformable
+from .nodes import Nodes
 from .registration import ending_with, register
 from .repeated import repeated
 from .results import held_to_schema
@@ -280,9 +281,12 @@ class Operator:
         self._alone = of_plain_tensors(self._checkpointed, self._tensors, self._optional, self._autocast)
         self.parts = parts
         kinds = parsed.tensors, parsed.others, parsed.defaults
-        text = call_source(self.name, *kinds, casts=casts, late=record is not None)
-        called = {"body": self.eager, "apply": self._apply, "dispatch": self._dispatch}
+        self._nodes = Nodes(self.op, self._autocast, self._plain, self._compiled)
+        traced = [] if parsed.mutated else self._nodes.source(parsed.tensors, parsed.others)
+        text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=traced)
+        called = {"body": self.eager, "apply": self._apply, "dispatch": self._dispatch, **self._nodes.parts()}
         self.call: Callable[..., Any] = write_call(text, called, first=self._held)
+        self._nodes.keep(self.call.__globals__)
         of_scale = rule, self._scale.prepare, gradient, len(parsed.tensors), self._autocast
         self._on_dtensors = on_dtensors(self.name, self.op, self.call, *of_scale)
         _DECLARED[self.qualified_name] = self
@@ -308,6 +312,7 @@ class Operator:
         backward: Callable[..., Any],
         body: Callable[..., Any],
         general: Callable[[Callable[..., Any], tuple[Any, ...]], Any] | None = None,
+        node: str = "",
     ) -> Callable[..., Any]:
         """Returns a call of the operator that returns only the results which the operator's user sees.
 
@@ -322,10 +327,13 @@ class Operator:
             body: computes the results that the user sees, for plain tensors without a gradient.
             general: ``general(call, args)`` computes the results for all other arguments; by default ``call(args)``,
                 which calls the operator and drops the other results.
+            node: an expression of the arguments; if False, ``general`` computes the results of a traced call, too.
         """
         schema = Schema.parse(self.schema)
         casts, tensors = self._autocast.get("cuda"), len(schema.tensors)
-        text = call_source(self.name, schema.tensors, schema.others, schema.defaults, casts=casts, packed=True)
+        kinds, some = (schema.tensors, schema.others), "[0]" if count == 1 else f"[:{count}]"
+        traced = self._nodes.source(*kinds, some, node)
+        text = call_source(self.name, *kinds, schema.defaults, casts=casts, packed=True, traced=traced)
         apply = function_of(self.name, forward, backward)
 
         def call(args: tuple[Any, ...]) -> Any:
@@ -333,9 +341,10 @@ class Operator:
             found = self._dispatch(args, lambda *args: recorded.append(apply(*args[:tensors], args[tensors:])))
             return recorded[0] if recorded else found[0] if count == 1 else found[:count]
 
-        dispatch = call if general is None else partial(general, call)
-        found: Callable[..., Any] = write_call(text, {"body": body, "apply": apply, "dispatch": dispatch})
-        return found
+        parts = {"body": body, "apply": apply, "dispatch": call if general is None else partial(general, call)}
+        shown: Callable[..., Any] = write_call(text, {**parts, **self._nodes.parts()})
+        self._nodes.keep(shown.__globals__)
+        return shown
 
     def _dispatch(self, args: tuple[Any, ...], apply: Callable[..., Any] | None = None) -> Any:
         """Runs a call that the generated dispatch does not handle, such as one on CPU tensors or tensor subclasses.
@@ -417,6 +426,7 @@ class Operator:
         """Removes the registration with PyTorch, so that another operator can take the name. Calls on plain tensors
         still work, since they need no registration."""
         self._withdrawn = True
+        self._nodes.replace(lambda *args: self._registered(args))
         self._unregister()
 
     def _refuse(self, *args: Any) -> Any:

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, is_autocast_enabled, nn
+from torch.nn import Parameter
 from torch.nn.modules import module as nn_module
 
 from cupyops.torch.compiled.frames import inlined_only
-from cupyops.torch.core.tensors import PLAIN_TENSORS
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
 from cupyops.torch.ops.gelu import gelu
@@ -57,7 +57,7 @@ class GeluCall:
     @inlined_only
     def __call__(self, x: Any) -> Any:
         if type(x) is Tensor and (approximate := self._cupyops_gelu(x)) is not None and not _observed(self):
-            return F.gelu(x, approximate=approximate) if is_small(x) else gelu(x, approximate)
+            return F.gelu(x, approximate=approximate) if not is_traced() and is_small(x) else gelu(x, approximate)
         return self.function(x)
 
     def _cupyops_gelu(self, x: Tensor) -> str | None:
@@ -69,7 +69,7 @@ def _functional(operator: Callable[..., Any], function: Callable[..., Any]) -> C
 
     @inlined_only
     def call(input: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(input) is Tensor and not is_small(input):
+        if type(input) is Tensor and (is_traced() or not is_small(input)):
             return operator(input, *args, **kwargs)
         return function(input, *args, **kwargs)
 
@@ -117,15 +117,6 @@ def as_operator(function: Any) -> Any:
         return function
 
 
-_HOOKS = (
-    nn_module._global_forward_hooks,
-    nn_module._global_forward_pre_hooks,
-    nn_module._global_backward_hooks,
-    nn_module._global_backward_pre_hooks,
-)
-_global_forward, _global_forward_pre, _global_backward, _global_backward_pre = _HOOKS
-
-
 def _observed(module: Any) -> bool:
     """Returns whether a call of a module does more than its class's ``forward``."""
     if isinstance(module, GeluCall):
@@ -139,17 +130,17 @@ def _observed(module: Any) -> bool:
         or module._backward_pre_hooks
         or (not is_traced() and module._compiled_call_impl is not None)  # Dynamo traces through a compiled module
         or "forward" in module.__dict__
-        or _global_forward
-        or _global_forward_pre
-        or _global_backward
-        or _global_backward_pre
+        or nn_module._global_forward_hooks
+        or nn_module._global_forward_pre_hooks
+        or nn_module._global_backward_hooks
+        or nn_module._global_backward_pre_hooks
     )
 
 
 @inlined_only
 def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     """Returns ``act(linear(x))``, by one operator if ``linear`` is a linear layer and ``act`` an optimised GELU."""
-    if type(x) is Tensor and is_small_product(x):
+    if not is_traced() and type(x) is Tensor and is_small_product(x):
         return act(linear(x))
     product = product_of(linear)
     form = getattr(act, "_cupyops_gelu", None)
@@ -162,7 +153,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     ):
         weight, bias = product(linear)
         # A library for quantised weights exchanges the weight for a subclass of Tensor, and keeps the layer.
-        if type(weight) in PLAIN_TENSORS:
+        if type(weight) is Parameter or type(weight) is Tensor:
             return linear_gelu(x, weight, bias, approximate)
     return act(linear(x))
 
@@ -170,7 +161,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
 @inlined_only
 def add_then_norm(norm: Any, a: Any, b: Any) -> Any:
     """Returns ``norm(a + b)``, by one operator if ``norm`` is an optimised layer norm or RMS norm."""
-    found = None if type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
+    found = None if not is_traced() and type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
     return norm(a + b) if found is None else found[0]
 
 
@@ -180,7 +171,7 @@ def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
 
     The list lets the caller take the result out, so that no variable of the caller keeps it alive.
     """
-    found = None if type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
+    found = None if not is_traced() and type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
     if found is not None:
         return [found[0]], found[1]
     s = a + b
@@ -205,7 +196,7 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     dtype = a.dtype if a.dtype is b.dtype else (torch.promote_types if is_traced() else _promoted)(a.dtype, b.dtype)
     given = {p.dtype for p in parameters if p is not None}
     # Autocast converts the operands of the norms to float32, and does not convert the operands of the fused operators.
-    cast = torch.is_autocast_enabled("cuda") and dtype is not torch.float32
+    cast = is_autocast_enabled("cuda") and dtype is not torch.float32
     if cast or not given <= {dtype}:
         return None
     return operator(a, b, shape, *parameters, eps)

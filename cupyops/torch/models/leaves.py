@@ -34,7 +34,7 @@ from cupyops.torch.scale.distributed import is_dtensor
 
 from .classes import is_optimised, made_class
 from .recognise import RMS_NORM_KEEPS_DTYPE, Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
-from .small import is_small
+from .small import is_small, is_traced
 
 __all__ = ["FORWARDS", "TRAITS", "Leaf", "by_operator", "leaf_of", "product_of", "unfit"]
 
@@ -243,7 +243,11 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
     condition = f" and {kind.condition.format(x=x)}" if kind.condition else ""
     plain = [
         f"    if type({x}) is Tensor{condition}:",
-        *([f"        if is_small({x}):", f"            return {kind.small.format(x=x)}"] if kind.small else []),
+        *(
+            [f"        if not is_traced() and is_small({x}):", f"            return {kind.small.format(x=x)}"]
+            if kind.small
+            else []
+        ),
         f"        return {kind.call.format(x=x)}",
     ]
     text = [
@@ -258,6 +262,7 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         "Tensor": Tensor,
         "is_dtensor": is_dtensor,
         "is_small": is_small,
+        "is_traced": is_traced,
         "float32": torch.float32,
         "float64": torch.float64,
         "is_autocast_enabled": torch.is_autocast_enabled,

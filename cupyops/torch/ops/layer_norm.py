@@ -286,7 +286,7 @@ def _y_in_general(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 _y = _layer_norm.shown(
     *(1, LayerNormFunction.forward_of_y, LayerNormFunction.backward_of_y),
-    *(_layer_norm_inference.eager, _y_in_general),
+    *(_layer_norm_inference.eager, _y_in_general, "x.dim() != 4"),
 )
 
 

@@ -193,6 +193,7 @@ _linear_gelu = Operator(
     flops=linear_flops,
     parts=_parts,
 )
+_call = _linear_gelu.call
 _linear_gelu_backward = Operator(
     "cupyops::linear_gelu_backward(Tensor grad_y, Tensor z, Tensor? x, Tensor? weight, str approximate, bool want_bias)"
     " -> (Tensor, Tensor, Tensor)",
@@ -242,7 +243,7 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None, approxima
     tensor([[0.8413, 0.0000]])
     """
     rows = rows_of_traced(x)
-    y: Tensor = _linear_gelu.call(x if rows is None else rows, weight, bias, approximate)[0]
+    y: Tensor = _call(x if rows is None else rows, weight, bias, approximate)[0]
     return y if rows is None else y.unflatten(0, x.shape[:-1])
 
 
