@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from cupyops.errors import nearest
 
 from .cuda_text import Code, Directive, scan
-from .host_code import WORD, declarations, declared_names, macros_of
+from .declarations import WORD, declarations, declared_names, macros_of
 from .preprocess import CONDITIONALS, Preprocessed, undefined_by
 from .system_headers import found_in, header
 from .unread import read_spans

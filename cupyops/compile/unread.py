@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from .cuda_text import Code, scan
-from .host_code import HOST_TYPE, WORD, Item, declarations, declared_names, host_code, macros_of
+from .declarations import WORD, Item, declarations, declared_names, macros_of
+from .host_code import HOST_TYPE, host_code
 from .preprocess import preprocess
 from .standard import MACROS, unknown
 

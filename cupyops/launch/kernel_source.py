@@ -23,6 +23,7 @@ from cupyops.errors import CompileError, expected
 from . import elements
 from .definitions import declarations, entry_in, only
 from .geometry import at_least
+from .library_types import Element
 from .locate import located
 from .template import numbers_of, split_name
 
@@ -71,7 +72,7 @@ class KernelSource:
     headers: Mapping[str, str]
     options: tuple[str, ...]
     declared_in: Any
-    structs: Mapping[str, elements.Element] = field(default_factory=dict)
+    structs: Mapping[str, Element] = field(default_factory=dict)
     linked: tuple["LinkedText", ...] = ()
     module: tuple[str, ...] = ()
 

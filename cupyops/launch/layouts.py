@@ -20,7 +20,8 @@ from cupyops.compile.source import included
 from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES, declarations, entry_in
-from .elements import Element, struct_elements, vector_of
+from .elements import struct_elements
+from .library_types import Element, vector_of
 from .structs import Struct, aliases_in, members_in, private_names, structs_in, substituted
 from .typenames import TypeNames, c_dtype, type_names
 

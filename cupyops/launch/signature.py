@@ -31,7 +31,8 @@ from cupyops.sharing import computed_once
 from . import accessors
 from .accessors import Accessor
 from .definitions import ATTRIBUTES, declarations, entry_in, overloads
-from .elements import Element, check_structs, element_of, resolved
+from .elements import check_structs, element_of, resolved
+from .library_types import Element
 from .packing import BFloat16Struct
 from .shape_comments import Piece, foreign_names, shape_comments, shape_of
 from .template import Entry, parameter_types
