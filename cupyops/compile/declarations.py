@@ -41,6 +41,7 @@ CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 _MARKS = re.compile(r"[;{}()]")
 _NAMESPACE = re.compile(r"(?:\s|\[\[[^][]*\]\])*(?:inline\s+)?namespace\b[\w:\s]*\Z|\s*extern\s*\"C(?:\+\+)?\"\s*\Z")
+_SPACE_OF_MACRO = re.compile(r"(?:(?:inline\s+)?namespace\b[\w\s:]*\{\s*)+|(?:\}\s*)+|using\s+namespace\s+[\w:]+\s*;")
 _TEMPLATE = re.compile(r"\s*template\s*<")
 _NAME = re.compile(r"(~?(?<!\w)[A-Za-z_]\w*|(?<!\w)operator\s*[^\s(]+)\s*\Z")
 _INITIALIZES = re.compile(r"\s*[,{]")
@@ -50,7 +51,7 @@ _VARIABLE = re.compile(r"[\w\s:<>,*&]*?\b([A-Za-z_]\w*)\s*(?:\[[^][]*\]\s*)*(?:=
 _CLASS = re.compile(
     r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?:\s+(?:class|struct)\b)?"
     r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\([^()]*\))?"
-    r"(?:\s+[A-Z][A-Z0-9_]+\b(?=\s+[A-Za-z_]\w*\s*(?:final\s*)?[:{]))?\s*([A-Za-z_]\w*)?"  # a macro for attributes
+    r"(?:\s+_*[A-Z][A-Z0-9_]+\b(?:\s*\([^(){};]*\))?(?=\s+[A-Za-z_]\w*\s*(?:final\s*)?[:{]))?\s*([A-Za-z_]\w*)?"  # a macro for attributes
 )
 
 
@@ -70,10 +71,18 @@ def declarations(code: Code, macros: Mapping[str, tuple[bool, str]], compiled: s
         macros: the macros of :func:`macros_of`.
         compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
     """
-    found = items_of(code.bare, macros)
+    found = items_of(_without_spaces(code.bare, macros), macros)
     if found is None and (one := first_branches(code, compiled)) != code.bare:
         found = items_of(one, macros)
     return found
+
+
+def _without_spaces(bare: str, macros: Mapping[str, tuple[bool, str]]) -> str:
+    """Returns code with blanks for macros that open and close namespaces, ``BEGIN_NAMESPACE`` and ``END_NAMESPACE``."""
+    names = [name for name, (parameters, text) in macros.items() if not parameters and _SPACE_OF_MACRO.fullmatch(text)]
+    if not any(name in bare for name in names):
+        return bare
+    return re.sub(rf"\b(?:{'|'.join(names)})\b", lambda name: " " * len(name[0]), bare)
 
 
 def items_of(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | None:
@@ -167,7 +176,7 @@ def plain_head(head: str) -> str:
         else:
             return head
     return re.sub(
-        r"\[\[[^][]*\]\]|\b(?:__attribute__|__declspec|alignas|__align__|__launch_bounds__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)",
+        r"\[\[[^][]*\]\]|\b(?:__attribute__|__declspec|alignas|__align__|__launch_bounds__|__cluster_dims__|__maxnreg__|__block_size__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)",
         " ",
         head,
     )

@@ -48,7 +48,7 @@ _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub
 _OF_LIBRARIES = frozenset(("thrust", "torch", "at", "at::cuda::detail", "c10"))
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
-    r"\b(?:torch|at|c10)\s*::(?!\s*(?:headeronly\s*::\s*)?(?:cuda\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b|\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"\b(?:torch|at|c10)\s*::(?!\s*(?:headeronly\s*::\s*)?(?:cuda\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b|\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
     rf"|{FOREIGN_THRUST.pattern}"
@@ -57,6 +57,7 @@ _HOST_TYPE_OF_MEMBERS = re.compile(HOST_TYPE.pattern.replace("Stream|Event|", ""
 _CONST = re.compile(  # `const int`, and `int const`
     r"\s*(?:(?:static|inline|extern|volatile)\s+)*(?:(?:unsigned|signed|char|short|int|long|float|double|bool|\w+_t)\s+)*const\b"
 )
+_USED = re.compile(r"\s*using\s+(?:::\s*)?(?:\w+\s*::\s*)+(\w+)\s*;")
 _CONSTANT = re.compile(r"\s*(?:(?:static|inline)\s+)*constexpr\b[^(){}=]*=[^{}]*;")  # of a trait, for one
 # The explicit instantiation of a kernel, which is left out: a call instantiates the kernel by its name.
 _INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
@@ -95,7 +96,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     code = scan(text)
     if not re.search(r"[;}]", code.bare):
         return HostCode(text, ())
-    given = _closed(macros_of(text) | macros_of(macros))
+    given = _given(text, macros)
     items = declarations(code, given, compiled)
     if items is None:
         return HostCode(text, ())
@@ -115,8 +116,11 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         # An alias of a type that is left out, and a class of the host that names it, are left out, too.
         if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
             plain = plain_head(code.bare[item.start : item.end])
-            of_host = TYPE.match(plain) and not _MARKED.search(plain)
-            name = "" if of_host or ALIAS.match(plain) or _CONSTANT.match(plain) else None
+            of_host = TYPE.match(plain) and not _has_marked_members(plain, given)
+            used = _USED.match(plain)
+            name = (
+                "" if of_host or ALIAS.match(plain) or _CONSTANT.match(plain) or (used and used[1] in types) else None
+            )
         types |= declared if name == "" else set()
         # Of a class that is the type of a kernel's parameter, the member functions that name such types are left out alone.
         passed = item.brace >= 0 and not taken.isdisjoint(declared_names(code.bare[item.start : item.end]))
@@ -189,6 +193,12 @@ def _is_prototype(item: str, names: frozenset[str]) -> bool:
         and not HOST_TYPE.search(item)
         and not any(True for _ in unknown(item))
     )
+
+
+@lru_cache(256)
+def _given(text: str, others: str) -> dict[str, tuple[bool, str]]:
+    """Returns the macros of a text and of others, as :func:`_closed` does. Each round of a compilation asks for them."""
+    return _closed(macros_of(text) | macros_of(others))
 
 
 def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str]]:
