@@ -13,7 +13,7 @@ from cupyops.dtypes import DTYPES, FLOATS
 
 from .typenames import c_dtype
 
-__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "Element", "library_type", "vector_of"]
+__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "Element", "library_type", "vector_of"]
 
 _FUNCTION = re.compile(
     rf"(?:::)?(?:(?:cuda::)?std|thrust)::(?:{'|'.join(sorted(FUNCTIONS))})\s*<[\w:\s]*>|(?:thrust|cuda)::(?:maximum|minimum|identity)\s*<[\w:\s]*>"
@@ -91,9 +91,16 @@ KNOWN = {e.name: e for e in _vectors()} | {
 KNOWN |= {f"CU{short}Object": KNOWN[f"cuda{kind}Object_t"] for short, kind in (("tex", "Texture"), ("surf", "Surface"))}
 
 
+# Types that no array has, and what to use instead.
+REFUSED = dict.fromkeys(
+    ("curandStateMtgp32", "curandStateMtgp32_t"),
+    "whose tables cuRAND's functions for the host make: use curandStatePhilox4_32_10_t, or XORWOW's curandState",
+)
+
+
 def library_type(name: str) -> Element | None:
     """Returns the element of a type of CUDA's headers or of a library, or None for another type."""
-    return KNOWN.get(name) or _complex_of(name) or _glm_of(name) or _function_of(name)
+    return KNOWN.get(name) or _complex_of(name) or _glm_of(name) or _function_of(name) or _tensor_map_of(name)
 
 
 @lru_cache(64)
@@ -126,6 +133,16 @@ def _function_of(name: str) -> Element | None:
     import numpy
 
     return Element(name, "uint8", 1, 1, numpy.dtype({"names": [], "formats": [], "itemsize": 1}), spelling=name)
+
+
+@lru_cache(8)
+def _tensor_map_of(name: str) -> Element | None:
+    """Returns the element of a tensor map of the driver, which is passed by value as its bytes, or None for another type."""
+    if name != "CUtensorMap":
+        return None
+    import numpy
+
+    return Element(name, "uint8", 128, 64, numpy.dtype([("opaque", "u8", 16)]))
 
 
 def vector_of(name: str) -> Element | None:
