@@ -4,6 +4,7 @@ Many kernels need nothing of the headers of their projects, so a directive witho
 names what a kernel lacks. A text is refused where the missing header could make another kernel of it without an error.
 """
 
+import os
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from difflib import get_close_matches
 from cupyops.errors import nearest
 
 from .cuda_text import Code, Directive, scan
-from .host_code import WORD, declarations, declared_names, macros_of
+from .declarations import WORD, declarations, declared_names, macros_of
 from .preprocess import CONDITIONALS, Preprocessed, undefined_by
 from .system_headers import found_in, header
 from .unread import read_spans
@@ -64,12 +65,19 @@ def leave_out(
             raise ValueError(
                 f"{words}{told}; {give(name)}. There are {', '.join(sorted(known))}; system headers are included in angle brackets"
             )
-        if macro := next(_deciding(followed, texts, options), ""):
+        if macro := next((m for m in _deciding(followed, texts, options) if not _guards_another(m, name)), ""):
             raise ValueError(
                 f"{words}, and a condition of the text reads {macro}, which the header may define; {give(name)}, or decide the "
                 f"condition by options=('-D{macro}',) or ('-U{macro}',)"
             )
         warnings.warn(f"{words}, so it is left out{told}; if the kernel uses it, {give(name)}", stacklevel=4)
+
+
+def _guards_another(macro: str, header_name: str) -> bool:
+    """Returns whether a macro has the name of an include guard, and of another header than the given one: ``GFLAGS_GFLAGS_H_``."""
+    guard = re.fullmatch(r"_*([A-Z0-9_]+?)_(?:H|HH|HPP|HXX|CUH|INCLUDED)_*", macro)
+    stem = re.sub(r"\W", "_", os.path.basename(header_name).partition(".")[0]).upper()
+    return guard is not None and stem not in guard[1]
 
 
 def _uses(texts: Mapping[str, str], other: str) -> bool:

@@ -209,6 +209,8 @@ LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (frozenset(("numeric_limits",)), "cuda/std/limits", "limits"),
     (_UTILITIES, "cuda/std/utility", "utility"),
     (frozenset(("array",)), "cuda/std/array", "array"),
+    (frozenset(("byte",)), "cuda/std/cstddef", "cstddef"),
+    (frozenset(("begin", "data", "distance", "end", "iterator_traits", "size")), "cuda/std/iterator", "iterator"),
     (_TUPLES, "cuda/std/tuple", "tuple"),
     (FUNCTIONS, "cuda/std/functional", "functional"),
 )
@@ -234,6 +236,8 @@ OWN = {
     "max": _CHOICE.format("max", "a < b", "less(a, b)") + _OF_LIST.format("max", "found < v"),
     "min": _CHOICE.format("min", "b < a", "less(b, a)") + _OF_LIST.format("min", "v < found"),
     "swap": "template <class T> __host__ __device__ constexpr void swap(T& a, T& b) { T c = a; a = b; b = c; }",
+    "bit_cast": "template <class To, class From> __host__ __device__ constexpr To bit_cast(const From& from) "
+    '{ static_assert(sizeof(To) == sizeof(From), "a bit_cast needs types of one size"); return __builtin_bit_cast(To, from); }',
     "clamp": "template <class T> __host__ __device__ constexpr const T& clamp(const T& v, const T& low, const T& high) "
     "{ return v < low ? low : high < v ? high : v; }",
 }

@@ -30,7 +30,8 @@ _NOT_CODE = re.compile(
     rf"|(?P<directive>^[ \t]*\#(?:\\(?:[ \t]*\r?\n|[\s\S])|{_COMMENT}|{_STRING}|{_CHARACTER}|[^\n\\])*)",
     re.MULTILINE,
 )
-_IN_DIRECTIVE = re.compile(rf"\\[ \t]*\r?\n|(?P<comment>{_COMMENT})|{_STRING}|{_CHARACTER}")
+# The name of a header, <torch//extension.h>, has no comment.
+_IN_DIRECTIVE = re.compile(rf"(?<=include)[ \t]*<[^>\n]*>|\\[ \t]*\r?\n|(?P<comment>{_COMMENT})|{_STRING}|{_CHARACTER}")
 _WORDS_OF_DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)", re.DOTALL)
 _CONTINUED = re.compile(r"\\(?=\r?\n)")  # the end of a line that the next line continues
 # The braces of an initializer, as in the default argument `int n = {3}`: no block begins there.

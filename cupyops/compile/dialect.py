@@ -4,9 +4,11 @@ The simulator compiles kernels with a host compiler, and refuses these by name. 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["beyond_nvrtc"]
+from .cuda_text import scan
+
+__all__ = ["beyond_nvrtc", "standard_of"]
 
 _OF_C = frozenset(
     [
@@ -90,6 +92,22 @@ _EXTENSIONS = (
 )
 _DESIGNATED = re.compile(r"[{,]\s*\.[A-Za-z_]\w*\s*=(?!=)")
 _LATER = re.compile(r"-std=(?:c|gnu)\+\+2\w|--std=c\+\+2\w")
+_OF_CPP20 = re.compile(
+    rf"{_DESIGNATED.pattern}|\btemplate\s*<[^;{{}}]*>\s*concept\s+\w+\s*=|(?<=[>)])\s*requires\b|\bconst(?:eval|init)\b"
+)
+
+
+def standard_of(texts: Iterable[str], options: Sequence[str]) -> tuple[str, ...]:
+    """Returns the option ``-std=c++20`` for code that no former version of C++ has: concepts, initializers that name a member,
+    ``consteval`` and ``constinit``. Returns no option if `options` choose a version.
+
+    Args:
+        texts: CUDA C++.
+        options: NVRTC options.
+    """
+    if any(re.match(r"--?std\b", option) for option in options):
+        return ()
+    return ("-std=c++20",) if any(_OF_CPP20.search(scan(text).bare) for text in texts) else ()
 
 
 def beyond_nvrtc(bare: str, options: Sequence[str]) -> Iterator[tuple[int, str]]:

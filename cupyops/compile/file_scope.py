@@ -152,8 +152,8 @@ def _conditional(code: Code) -> list[tuple[int, int]]:
 
 
 def has_assert(text: str) -> bool:
-    """Returns whether a text contains an ``assert``."""
-    return re.search(r"\bassert\s*\(", text) is not None
+    """Returns whether a text contains an ``assert``, or the function that it calls."""
+    return re.search(r"\b(?:assert|__assert_fail)\s*\(", text) is not None
 
 
 def launches_from_device(text: str, kernel: str | None = None) -> int | None:

@@ -128,6 +128,13 @@ HEADERS = (
     SystemHeader(("cuda/std/array",), _CCCL, "cuda/std/array.h", has="`array`"),
     SystemHeader(("cuda/std/atomic",), _CCCL, "cuda/std/atomic.h", has="`atomic`, `atomic_ref`"),
     SystemHeader(
+        ("cuda/std/bit",),
+        _CCCL,
+        "cuda/std/bit.h",
+        has="`bit_cast`, `popcount`, `countl_zero`, `countr_zero`, `rotl`, `rotr`, `bit_width`, `bit_ceil`, `bit_floor`, "
+        "`has_single_bit`",
+    ),
+    SystemHeader(
         ("cuda/std/cmath",), _CCCL, "cuda/std/cmath.h", has="the functions that `<math.h>` has, with overloads"
     ),
     SystemHeader(
@@ -262,6 +269,9 @@ HEADERS = (
             "nvToolsExt.h",
             "cutlass/*",
             "cute/*",
+            "cudaTypedefs.h",
+            "cutensor*.h",
+            "NvInfer*.h",
         ),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone",
         host=True,
@@ -287,6 +297,12 @@ HEADERS = (
         reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
         host=True,
         its_names=r"\bglm\s*::",
+    ),
+    SystemHeader(
+        ("Eigen/*", "unsupported/Eigen/*"),
+        reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
+        host=True,
+        its_names=r"\bEigen\s*::|\bEIGEN_DEVICE_FUNC\b",
     ),
     SystemHeader(
         (
@@ -409,6 +425,18 @@ HEADERS = (
                 "spdlog/*",
             ),
             *("glog/*", "gflags/*", "nvml.h", "nvrtc.h", "nvJitLink.h", "cupti*.h", "cudla.h", "nvjpeg.h", "nvgraph.h"),
+            *(
+                "cblas.h",
+                "lapacke.h",
+                "mkl*.h",
+                "Accelerate/*",
+                "google/protobuf/*",
+                "lmdb.h",
+                "leveldb/*",
+                "hdf5.h",
+                "tbb/*",
+            ),
+            *("*.pb.h", "nlohmann/*", "rapidjson/*", "yaml-cpp/*", "absl/*", "arm_neon.h"),
             *("glob.h", "poll.h", "GL/*", "EGL/*", "GLES*/*", "vulkan/*", "hip/*", "rocblas/*", "hipblas/*"),
         ),
         reason="it belongs to host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "

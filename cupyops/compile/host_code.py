@@ -15,33 +15,32 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .cpp_library import FOREIGN_THRUST
-from .cuda_text import Code, scan
-from .first_branches import first_branches
+from .cuda_text import scan
+from .declarations import (
+    ALIAS,
+    CALL,
+    CAPITALS,
+    KEPT,
+    TYPE,
+    WORD,
+    Item,
+    declarations,
+    declared_names,
+    is_function,
+    items_of,
+    macros_of,
+    name_of,
+    plain_head,
+)
 from .members import is_of_device
 from .standard import unknown
 
-__all__ = [
-    "HOST_TYPE",
-    "WORD",
-    "HostCode",
-    "Item",
-    "declarations",
-    "declared_names",
-    "host_code",
-    "macros_of",
-]
+__all__ = ["HOST_TYPE", "HostCode", "host_code"]
 
 _DEVICE = "__global__|__device__|__constant__|__shared__|__managed__|constexpr|consteval|__host_device__"
 # Macros of the headers of PyTorch, which pytorch.cuh defines, and of CUTLASS, which NVRTC reads.
 _DEVICE += "|C10_DEVICE|C10_HOST_DEVICE|CUTLASS_DEVICE|CUTLASS_HOST_DEVICE|CUTE_DEVICE|CUTE_HOST_DEVICE"
 _MARKED = re.compile(rf"\b(?:{_DEVICE})\b")
-_MARKS = re.compile(r"[;{}()]")
-_NAMESPACE = re.compile(r"(?:\s|\[\[[^][]*\]\])*(?:inline\s+)?namespace\b[\w:\s]*\Z|\s*extern\s*\"C(?:\+\+)?\"\s*\Z")
-_TEMPLATE = re.compile(r"\s*template\s*<")
-_TYPE = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b")
-_KEPT = re.compile(
-    r"\s*(?:using|concept|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
-)
 _DECLARES_TYPE = re.compile(r"(?:template\s*<[^{}()]*>\s*)?(?:struct|using|typedef)\b")
 _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
@@ -49,7 +48,7 @@ _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub
 _OF_LIBRARIES = frozenset(("thrust", "torch", "at", "at::cuda::detail", "c10"))
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
-    r"\b(?:torch|at|c10)\s*::(?!\s*(?:headeronly\s*::\s*)?(?:cuda\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b|\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"\b(?:torch|at|c10)\s*::(?!\s*(?:headeronly\s*::\s*)?(?:cuda\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b|\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
     rf"|{FOREIGN_THRUST.pattern}"
@@ -58,32 +57,16 @@ _HOST_TYPE_OF_MEMBERS = re.compile(HOST_TYPE.pattern.replace("Stream|Event|", ""
 _CONST = re.compile(  # `const int`, and `int const`
     r"\s*(?:(?:static|inline|extern|volatile)\s+)*(?:(?:unsigned|signed|char|short|int|long|float|double|bool|\w+_t)\s+)*const\b"
 )
+_USED = re.compile(r"\s*using\s+(?:::\s*)?(?:\w+\s*::\s*)+(\w+)\s*;")
 _CONSTANT = re.compile(r"\s*(?:(?:static|inline)\s+)*constexpr\b[^(){}=]*=[^{}]*;")  # of a trait, for one
-_CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 # The explicit instantiation of a kernel, which is left out: a call instantiates the kernel by its name.
 _INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
-_NAME = re.compile(r"(~?(?<!\w)[A-Za-z_]\w*|(?<!\w)operator\s*[^\s(]+)\s*\Z")
 _INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
 _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the compiler deduces the type from the body
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
 _BRACES = re.compile(r"[{}]")
-WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _DESTRUCTOR = re.compile(r"(?<!virtual )~\s*[A-Za-z_]\w*\s*\(")
 _LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
-_INITIALIZES = re.compile(r"\s*[,{]")
-_CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
-_BEHIND = re.compile(r"[ \t]*(?:(?:\r?\n)+\s*[A-Za-z_#}]|\s*\Z)")  # the next declaration, on another line
-_MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
-_ALIAS = re.compile(
-    r"\s*(?:(?:using|concept)\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)",
-    re.DOTALL,
-)
-_VARIABLE = re.compile(r"[\w\s:<>,*&]*?\b([A-Za-z_]\w*)\s*(?:\[[^][]*\]\s*)*(?:=(?!=)|\{|;)")
-_CLASS = re.compile(
-    r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?:\s+(?:class|struct)\b)?"
-    r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\([^()]*\))?"
-    r"(?:\s+[A-Z][A-Z0-9_]+\b(?=\s+[A-Za-z_]\w*\s*(?:final\s*)?[:{]))?\s*([A-Za-z_]\w*)?"  # a macro for attributes
-)
 
 
 class HostCode(NamedTuple):
@@ -100,14 +83,6 @@ class HostCode(NamedTuple):
     types: frozenset[str] = frozenset()
 
 
-class Item(NamedTuple):
-    """A declaration outside functions and classes: its offsets, and the offset of its first brace, or -1."""
-
-    start: int
-    end: int
-    brace: int
-
-
 @lru_cache(64)
 def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), compiled: str = "") -> HostCode:
     """Returns a text without its host code.
@@ -121,7 +96,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     code = scan(text)
     if not re.search(r"[;}]", code.bare):
         return HostCode(text, ())
-    given = _closed(macros_of(text) | macros_of(macros))
+    given = _given(text, macros)
     items = declarations(code, given, compiled)
     if items is None:
         return HostCode(text, ())
@@ -133,16 +108,19 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     for item in items:
         piece = (compiled or code.bare)[item.start : item.end]
         name = _left_out(piece, item.brace - item.start, given, spaces)
-        if name and item.brace >= 0 and is_of_device(_plain(piece[: item.brace - item.start]), text, macros):
+        if name and item.brace >= 0 and is_of_device(plain_head(piece[: item.brace - item.start]), text, macros):
             continue
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
         declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset[str]()
         # An alias of a type that is left out, and a class of the host that names it, are left out, too.
         if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
-            plain = _plain(code.bare[item.start : item.end])
-            of_host = _TYPE.match(plain) and not _MARKED.search(plain)
-            name = "" if of_host or _ALIAS.match(plain) or _CONSTANT.match(plain) else None
+            plain = plain_head(code.bare[item.start : item.end])
+            of_host = TYPE.match(plain) and not _has_marked_members(plain, given)
+            used = _USED.match(plain)
+            name = (
+                "" if of_host or ALIAS.match(plain) or _CONSTANT.match(plain) or (used and used[1] in types) else None
+            )
         types |= declared if name == "" else set()
         # Of a class that is the type of a kernel's parameter, the member functions that name such types are left out alone.
         passed = item.brace >= 0 and not taken.isdisjoint(declared_names(code.bare[item.start : item.end]))
@@ -171,38 +149,6 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     if not pieces:
         return HostCode(text, ())
     return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n), frozenset(types - gone))
-
-
-def declared_names(item: str) -> frozenset[str]:
-    """Returns the names that a declaration of a type, of an alias, of a function or of a variable declares."""
-    plain = _plain(item)
-    found: set[str] = set()
-    if (alias := _ALIAS.match(plain)) is not None and "{" not in alias[0]:
-        found = {name for name in alias.groups() if name}
-    elif (kind := _CLASS.match(plain)) is not None and _KEPT.match(plain):
-        behind = re.search(r"\}\s*(\w+)\s*;\s*\Z", plain) if re.match(r"\s*typedef\b", plain) else None
-        found = {name for name in (kind[1], behind and behind[1]) if name}
-    elif not _KEPT.match(plain) and "(" in re.split(r"[={]", plain)[0]:
-        # The name of an overloaded operator does not occur in the code that calls the operator.
-        found = {name for name in [_name_of(plain.partition("{")[0])] if name and not name.startswith("operator")}
-    elif not _KEPT.match(plain) and (variable := _VARIABLE.match(plain)) is not None:
-        found = {variable[1]}
-    return frozenset(found)
-
-
-@lru_cache(256)
-def macros_of(text: str) -> dict[str, tuple[bool, str]]:
-    """Returns, by the name of each macro of a text, whether the macro has parameters, and its replacement.
-
-    Conditions are not evaluated. The replacements of a macro with several definitions are joined, because any of them
-    may contain ``__device__``.
-    """
-    found: dict[str, tuple[bool, str]] = {}
-    for m in (_MACRO.match(d.rest) for d in scan(text).directives if d.name == "define"):
-        if m:
-            before = found.get(m[1], (False, ""))
-            found[m[1]] = (before[0] or bool(m[2]), f"{before[1]} {m[3]}".strip())
-    return found
 
 
 def _read_by_constexpr(text: str, others: str) -> frozenset[str]:
@@ -238,7 +184,7 @@ def _words_of_constexpr(text: str) -> frozenset[str]:
 def _is_prototype(item: str, names: frozenset[str]) -> bool:
     """Returns whether a declaration is the prototype of a function that ``names`` contains, with types that NVRTC
     has."""
-    head = _plain(item)
+    head = plain_head(item)
     # Macros with parameters may stand before the name.
     declared = set(re.findall(r"([A-Za-z_]\w*)\s*\(", head))
     return (
@@ -247,6 +193,12 @@ def _is_prototype(item: str, names: frozenset[str]) -> bool:
         and not HOST_TYPE.search(item)
         and not any(True for _ in unknown(item))
     )
+
+
+@lru_cache(256)
+def _given(text: str, others: str) -> dict[str, tuple[bool, str]]:
+    """Returns the macros of a text and of others, as :func:`_closed` does. Each round of a compilation asks for them."""
+    return _closed(macros_of(text) | macros_of(others))
 
 
 def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str]]:
@@ -264,66 +216,6 @@ def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str
         if not new:
             return found
         found |= new
-
-
-def declarations(code: Code, macros: Mapping[str, tuple[bool, str]], compiled: str = "") -> list[Item] | None:
-    """Returns the declarations of a text, or None if its braces do not match.
-
-    Args:
-        code: the text.
-        macros: the macros of :func:`macros_of`.
-        compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
-    """
-    found = _items(code.bare, macros)
-    if found is None and (one := first_branches(code, compiled)) != code.bare:
-        found = _items(one, macros)
-    return found
-
-
-def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | None:
-    """Returns the declarations of a text, or None if its braces do not match."""
-    found: list[Item] = []
-    start, depth, opened, brace, parentheses = 0, 0, 0, -1, 0
-    for match in _MARKS.finditer(bare):
-        c, place = match[0], match.start()
-        if c == "(":
-            parentheses += 1
-        elif c == ")":
-            parentheses -= 1
-            # A macro that expands to declarations, without a semicolon behind it.
-            if not depth and not parentheses and brace < 0 and _is_macro_call(bare, start, place, macros):
-                found.append(Item(start, place + 1, -1))
-                start = place + 1
-        elif parentheses > 0:
-            continue  # a bracket in a default argument or a lambda
-        elif c == "{" and not depth:
-            if brace < 0 and _NAMESPACE.match(bare, start, place):
-                opened, start = opened + 1, place + 1
-                continue
-            depth, brace = 1, place if brace < 0 else brace
-        elif c == "{":
-            depth += 1
-        elif c == "}":
-            if not depth:
-                if not opened or bare[start:place].strip():
-                    return None
-                opened, start = opened - 1, place + 1
-                continue
-            depth -= 1
-            # Braces of a constructor's list of initializers come before the body.
-            if not depth and _is_function(bare[start:brace]) and not _INITIALIZES.match(bare, place + 1):
-                found.append(Item(start, place + 1, brace))
-                start, brace = place + 1, -1
-        elif not depth:
-            found.append(Item(start, place + 1, brace))
-            start, brace = place + 1, -1
-        if parentheses < 0:
-            return None
-    if depth or opened or parentheses or bare[start:].strip():
-        return None
-    return [
-        Item(i.start + len(s) - len(s.lstrip()), i.end, i.brace) for i in found if (s := bare[i.start : i.end]).strip()
-    ]
 
 
 @lru_cache(256)
@@ -355,10 +247,10 @@ def _bodies_of_members(
         passed: whether the class is the type of a kernel's parameter.
     """
     head = bare[item.start : item.brace] if item.brace >= 0 else ""
-    if not _TYPE.match(_plain(head)) or re.match(r"\s*(?:typedef\s+)?enum\b", _plain(head)):
+    if not TYPE.match(plain_head(head)) or re.match(r"\s*(?:typedef\s+)?enum\b", plain_head(head)):
         return []
     closing = bare.rfind("}", item.brace, item.end)
-    members = _items(bare[item.brace + 1 : closing], macros) or []
+    members = items_of(bare[item.brace + 1 : closing], macros) or []
     of_device = _has_marked_members(bare[item.brace : item.end], macros)
     found = []
     for member in members:
@@ -367,7 +259,7 @@ def _bodies_of_members(
         signature = bare[start : item.brace + 1 + (member.brace if body else member.end)]
         words = re.findall(r"\b[A-Za-z_]\w*\b", signature)
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
-        if marked or not _is_function(signature.rstrip("; \t\r\n")):
+        if marked or not is_function(signature.rstrip("; \t\r\n")):
             continue
         # NVRTC refuses the word __host__ alone.
         if of_device and re.search(r"\b__host__\b", signature):
@@ -389,71 +281,34 @@ def _bodies_of_members(
     return found
 
 
-def _is_macro_call(bare: str, start: int, closing: int, macros: Mapping[str, tuple[bool, str]]) -> bool:
-    called = _CALL.match(bare, start, closing)
-    # The definition of a macro may stand in a header that is missing. A name in capitals then counts as a macro.
-    if called is None or not (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
-        return False
-    return bare.find("(", start) == called.end() - 1 and _BEHIND.match(bare, closing + 1) is not None
-
-
-def _plain(head: str) -> str:
-    """Returns the head of a declaration without ``template <...>`` and without attributes."""
-    while (found := _TEMPLATE.match(head)) is not None:
-        depth = parentheses = 0
-        for match in re.finditer(r"[<>()]", head[found.end() - 1 :]):
-            parentheses += (match[0] == "(") - (match[0] == ")")
-            depth += 0 if parentheses or match[0] in "()" else 1 if match[0] == "<" else -1
-            if not depth and match[0] == ">":
-                head = head[found.end() + match.start() :]
-                break
-        else:
-            return head
-    return re.sub(
-        r"\[\[[^][]*\]\]|\b(?:__attribute__|__declspec|alignas|__align__|__launch_bounds__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)",
-        " ",
-        head,
-    )
-
-
-def _is_function(head: str) -> bool:
-    """Returns whether a brace behind a head opens the body of a function."""
-    plain = _plain(head)
-    if "(" not in plain or (_TYPE.match(plain) and not re.search(r"\)\s*(?:const\b|noexcept\b|->|\Z)", plain)):
-        return False
-    return "=" not in re.sub(
-        r"operator\s*[=!<>+*/%^&|-]*=", "operator", re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)|<[^<>]*>", " ", plain)
-    )
-
-
 def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spaces: set[str]) -> str | None:
     """Returns the name of a declaration that is host code, ``""`` for one without a name, and None for one that stays."""
     head = item[:brace] if brace >= 0 else item
     marked = bool(_MARKED.search(head)) or any(
         word in macros and _MARKED.search(macros[word][1]) for word in re.findall(r"\b[A-Za-z_]\w*\b", head)
     )
-    plain = _plain(head)
-    called = _CALL.match(plain)
+    plain = plain_head(head)
+    called = CALL.match(plain)
     if called is not None and _INSTANTIATES.search(macros.get(called[1], (False, ""))[1]):
         return ""
     if marked or not plain.strip(" \t\r\n;"):
         return None
-    if _is_function(head) and brace >= 0:
-        return _name_of(plain)
+    if is_function(head) and brace >= 0:
+        return name_of(plain)
     if (space := _USING_NAMESPACE.match(plain)) is not None:
         path = space[1].lstrip(":")
         return None if path in _OF_LIBRARIES or path.partition("::")[0] in spaces - {"std"} else ""
-    if _KEPT.match(plain):
+    if KEPT.match(plain):
         # A kernel's parameter may be a struct that has a stream or an event as a member.
-        of_host = HOST_TYPE if not _TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
+        of_host = HOST_TYPE if not TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
         hosts = of_host.search(item) or any(True for _ in unknown(item))
         return "" if hosts and not _has_marked_members(item, macros) else None
-    if called is not None and (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
+    if called is not None and (macros[called[1]][0] if called[1] in macros else CAPITALS.fullmatch(called[1])):
         # A macro whose text has no device code, unless it declares a type.
         text = macros.get(called[1], (False, ""))[1].partition(")")[2].lstrip()
         return None if _DECLARES_TYPE.match(text) and not HOST_TYPE.search(f"{text} {item}") else ""
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
-        return _name_of(plain)
+        return name_of(plain)
     constant = (
         _CONST.match(plain)
         and not re.search(r"\*(?!\s*const\b)", plain.partition("=")[0])
@@ -463,7 +318,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         constant and not HOST_TYPE.search(item) and not any(True for _ in unknown(item))
     ):
         return None
-    return _name_of(re.split(r"[=\[;]", plain)[0])
+    return name_of(re.split(r"[=\[;]", plain)[0])
 
 
 def _has_marked_members(item: str, macros: Mapping[str, tuple[bool, str]]) -> bool:
@@ -471,9 +326,3 @@ def _has_marked_members(item: str, macros: Mapping[str, tuple[bool, str]]) -> bo
     if re.search(r"\b__(?:device|host)__\b", item):
         return True
     return any(word in macros and _MARKED.search(macros[word][1]) for word in set(WORD.findall(item)))
-
-
-def _name_of(head: str) -> str:
-    """Returns the name that a declaration declares."""
-    found = _NAME.search(re.sub(r"<[^<>]*>\s*\Z", "", head.partition("(")[0]).strip())
-    return found[1] if found else ""

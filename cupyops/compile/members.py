@@ -1,6 +1,7 @@
 """Finds the device functions of classes that a text defines outside of their classes."""
 
 import re
+from functools import lru_cache
 
 from .cuda_text import scan
 
@@ -11,6 +12,7 @@ _OUTSIDE = re.compile(
 )
 
 
+@lru_cache(4096)
 def is_of_device(head: str, *texts: str) -> bool:
     """Returns whether a function that is defined outside of its class is a device function by its declaration in the class.
 

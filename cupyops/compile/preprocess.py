@@ -10,10 +10,20 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from .cuda_text import Directive, scan
+from .cuda_text import Code, Directive, scan
 from .system_headers import in_text
 
-__all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess", "undefined_by", "value_of"]
+__all__ = [
+    "CONDITIONALS",
+    "Include",
+    "Preprocessed",
+    "branch_end",
+    "defines_of",
+    "known_macros",
+    "preprocess",
+    "undefined_by",
+    "value_of",
+]
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _UNDEFINED = re.compile(r"(?:-U|--undefine-macro=)\s*(\w+)")
@@ -232,7 +242,7 @@ class _Expression:
             at = token.end()
 
     def value(self) -> int | None:
-        found = self._binary(0)
+        found = self._conditional()
         if self._at != len(self._tokens):
             raise ValueError(self._tokens[self._at])
         return found
@@ -240,6 +250,17 @@ class _Expression:
     def _next(self) -> str:
         self._at += 1
         return self._tokens[self._at - 1]
+
+    def _conditional(self) -> int | None:
+        value = self._binary(0)
+        if self._tokens[self._at : self._at + 1] != ["?"]:
+            return value
+        self._at += 1
+        chosen = self._conditional()
+        if self._next() != ":":
+            raise ValueError(":")
+        other = self._conditional()
+        return None if value is None else chosen if value else other
 
     def _binary(self, least: int) -> int | None:
         left = self._unary()
@@ -257,7 +278,7 @@ class _Expression:
             value = self._unary()
             return None if value is None else -value
         if token == "(":
-            value = self._binary(0)
+            value = self._conditional()
             if self._next() != ")":
                 raise ValueError(token)
             return value
@@ -316,6 +337,19 @@ def value_of(expression: str) -> int | None:
         return None
 
 
+def branch_end(code: Code, condition: Directive) -> int:
+    """Returns the offset at which the branch of a conditional directive ends."""
+    depth = 0
+    for directive in code.directives_between(condition.end, len(code.bare)):
+        if directive.name in ("if", "ifdef", "ifndef"):
+            depth += 1
+        elif directive.name == "endif" or (not depth and directive.name in CONDITIONALS):
+            if not depth:
+                return directive.start
+            depth -= 1
+    return len(code.bare)
+
+
 def defines_of(constants: Mapping[str, int], options: Sequence[str]) -> dict[str, str]:
     """Returns the macros that a kernel's constants and the options ``-D`` define."""
     found = {name: str(value) for name, value in constants.items()}
@@ -323,6 +357,12 @@ def defines_of(constants: Mapping[str, int], options: Sequence[str]) -> dict[str
         if macro := _OPTION.fullmatch(option.strip()):
             found[macro[1]] = "1" if macro[2] is None else macro[2]
     return found
+
+
+def known_macros(constants: Mapping[str, int], options: Sequence[str]) -> dict[str, str]:
+    """Returns the macros of :func:`defines_of`, and the version of C++ if the options choose C++20."""
+    version = {"__cplusplus": "202002"} if any(re.match(r"--?std=(?:c|gnu)\+\+2", option) for option in options) else {}
+    return {**version, **defines_of(constants, options)}
 
 
 def undefined_by(options: Sequence[str]) -> frozenset[str]:

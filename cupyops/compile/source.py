@@ -19,7 +19,7 @@ from .absent import leave_out
 from .cuda_text import scan
 from .dialect import beyond_nvrtc
 from .header_list import SAME
-from .preprocess import CONDITIONALS, Preprocessed, defines_of, preprocess
+from .preprocess import CONDITIONALS, Preprocessed, defines_of, known_macros, preprocess
 from .project_headers import includes
 from .pytorch_names import HEADER as PYTORCH
 from .pytorch_names import foreign, with_pytorch
@@ -129,7 +129,7 @@ def assemble(
         defines |= defines_of({}, options)
     macros = [f"#define {name} {value}" for name, value in defines.items()]
     macros += [f"#define {KERNEL}{i or ''} {name}" for i, name in enumerate(kernels)]
-    followed = preprocess(text, texts, defines_of(constants, options))
+    followed = preprocess(text, texts, known_macros(constants, options))
     # Headers in code that a condition removes do not count.
     live_names = {"", *(i.name for i in followed.includes)}
     live_texts = {name: source for name, source in texts.items() if name in live_names}

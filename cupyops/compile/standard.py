@@ -37,7 +37,15 @@ _OF_LIBRARIES = {
     "cufftDoubleComplex": "double2",
     "CUtexObject": "unsigned long long",
     "CUsurfObject": "unsigned long long",
+    "CUtensorMap": "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; }",
 }
+# Functions of headers that are not included: of PyTorch's former headers, and what the host's `assert` calls.
+_FUNCTIONS = {
+    "THCCeilDiv": "template <class T> __host__ __device__ __forceinline__ T THCCeilDiv(T a, T b) { return (a + b - 1) / b; }",
+    "__assert_fail": "static __device__ __forceinline__ void __assert_fail(const char* expression, const char* file, unsigned line, "
+    "const char* function) { __assertfail(expression, file, line, function, 1); }",
+}
+
 _NUMBERS = {
     "INFINITY": "__builtin_bit_cast(float, 0x7f800000)",
     "NAN": "__builtin_bit_cast(float, 0x7fffffff)",
@@ -186,6 +194,7 @@ _OF_CPP = (
 _OF_C = ("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdio.h", "stdlib.h", "string.h", "cstdio")
 _STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_NAMED_BEHIND = re.compile(r"\}\s*([A-Za-z_]\w*)\s*;")  # of a typedef of a class without a name
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
 _BYTES = frozenset(("memcpy", "memset", "printf"))  # built in
 # Functions that the host's library, and nvcc with it, has for integers and for numbers of two types, which become double.
@@ -298,10 +307,13 @@ def definitions(
         library: whether the text includes CUDA's C++ library, which defines the numbers of <cfloat> and <climits>.
         given_thrust: whether a folder of the options has the headers of Thrust.
     """
-    words = set(_WORD.findall(code)) - set(declared)
+    words = set(_WORD.findall(code)) - set(declared) - set(_NAMED_BEHIND.findall(code))
     of_std = {m[1] for m in _STD.finditer(code)} if "std" in words else set()
     numbers = [f"#ifndef {n}\n#define {n} {_NUMBERS[n]}\n#endif" for n in sorted(words & _NUMBERS.keys())]
     numbers += [f"typedef {_OF_LIBRARIES[n]} {n};" for n in sorted(words & _OF_LIBRARIES.keys())]
+    # The simulator has a function of its own for a failed assertion.
+    own_assert = {"__assert_fail": "#define __assert_fail cupyops_assert"} if simulated else {}
+    numbers += [own_assert.get(n, _FUNCTIONS[n]) for n in sorted(words & _FUNCTIONS.keys())]
     # nvcc accepts the storage class that C++17 removed, too.
     numbers += [
         f"#define {n} {_KEYWORDS[n]}".rstrip()
@@ -315,6 +327,9 @@ def definitions(
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
         # Not every library of a host has these in std.
         within = [f"using ::{name};" for name in sorted(of_std & (_MATH_OF_FLOAT | _BYTES))]
+        if "bit_cast" in of_std:  # C++20 has it in <bit>
+            hosts += ["bit"]
+            within += ["#if !defined(__cpp_lib_bit_cast)", OWN["bit_cast"], "#endif"]
         lines = [*as_library([f"<{name}>" for name in hosts]), *thrust, *numbers]
         # Types of the host's headers, which the text may declare with another type of 64 bits.
         own = sorted(n for n in _INTEGERS.keys() & set(declared) if "long long" in _INTEGERS[n] and not library)

@@ -48,8 +48,10 @@ _PACKAGES = {
 def header(name: str) -> SystemHeader | None:
     """Returns the row of a header, or None for an unknown header.
 
-    A project may have a folder `cuda`, too; the headers of CUDA's C++ library have names without an ending.
+    A project may have a folder `cuda`, too; the headers of CUDA's C++ library have names without an ending. An empty part of a
+    path, as in `torch//extension.h`, names no folder.
     """
+    name = re.sub("/+", "/", name)
     if name.startswith("cuda/") and name.endswith((".h", ".cuh", ".hpp")):
         return None
     return next((row for row in HEADERS if any(fnmatchcase(name, pattern) for pattern in row.names)), None)
@@ -98,7 +100,9 @@ def left_out(row: SystemHeader, texts: Iterable[str], simulated: bool) -> bool:
     """Returns whether the directive of a header is left out: the header cannot be had, and texts use none of its names."""
     if not row.host and not (simulated and row.twin is None and row.its_names):
         return False
-    return not (row.its_names and any(re.search(row.its_names, scan(text).bare) for text in texts))
+    # A namespace of the host's code stays when its declarations are left out: `namespace torch::autograd { }`.
+    codes = (re.sub(r"\bnamespace\s+[\w:]+(?=\s*\{)", "", scan(text).bare) for text in texts)
+    return not (row.its_names and any(re.search(row.its_names, code) for code in codes))
 
 
 def folders_of(names: Iterable[str]) -> list[Path]:

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from .cuda_text import Code, scan
-from .host_code import HOST_TYPE, WORD, Item, declarations, declared_names, host_code, macros_of
+from .declarations import WORD, Item, declarations, declared_names, macros_of
+from .host_code import HOST_TYPE, host_code
 from .preprocess import preprocess
 from .standard import MACROS, unknown
 
 __all__ = ["host_code_of", "read_spans", "without_unread"]
 
+_OF_DEVICE = re.compile(r"\b__(?:device|global|constant)__\b|\b\w*DEVICE\w*\b")
 _CALLED_UNSEEN = frozenset(("begin", "end", "get", "swap"))
 _USING = re.compile(r"\busing\s+(?:::\s*)?(?:\w+\s*::\s*)+(\w+)\s*;")
 # Libraries for kernels that are not part of CUDA. An option `-I` may give the folder of their headers, so a declaration that
@@ -58,15 +60,21 @@ def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Co
         roots: the names of the kernels.
         defined: the macros that the texts and their headers define.
     """
-    texts = _without_usings(texts)
+    texts = {where: _without_library(text) if where else text for where, text in _without_usings(texts).items()}
     undefined = _undefined(texts, defined)
-    if len(texts) == 1 and not undefined and not any(of_host(scan(text).bare) for text in texts.values()):
+    if (
+        len(texts) == 1
+        and not undefined
+        and not any(of_host(scan(text).bare) or "<<<" in text for text in texts.values())
+    ):
         return dict(texts)
-    found, graph = dict(texts), _Declarations(texts)
+    found, graph = dict(texts), _Declarations(texts, [name for root in roots for name in WORD.findall(root)])
     suspects = {
         (where, item)
         for where, item in graph.named
-        if of_host(piece := graph.piece(where, item)) or not undefined.isdisjoint(WORD.findall(piece))
+        if (where, item) in graph.launches
+        or of_host(piece := graph.piece(where, item))
+        or not undefined.isdisjoint(WORD.findall(piece))
     }
     kept = graph.read(roots)
     gone = _with_readers(suspects - kept, kept, graph)
@@ -77,6 +85,15 @@ def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Co
     for where, item in sorted(gone, key=lambda key: -key[1].start):
         found[where] = _blanked(found[where], scan(texts[where]), item.start, item.end)
     return found
+
+
+def _without_library(text: str) -> str:
+    """Returns a header without its code if the code is of the host and its declarations cannot be read, as those of a library in one
+    file."""
+    code = scan(text)
+    if _OF_DEVICE.search(text) or declarations(code, macros_of(text)) is not None or not of_host(code.bare):
+        return text
+    return _blanked(text, code, 0, len(text))
 
 
 def _is_optional(piece: str) -> bool:
@@ -108,26 +125,33 @@ def _without_usings(texts: Mapping[str, str]) -> dict[str, str]:
 class _Declarations:
     """The declarations of texts, and which of them a kernel reads.
 
+    Args:
+        texts: CUDA C++ without its host code.
+        roots: the names of the kernels; without them, all kernels count as read.
+
     Attributes:
-        named: the declarations that declare names and are no kernels.
+        named: the declarations that declare names and are no kernels, and the kernels of headers that are not `roots`.
         others: the other declarations, which count as read.
         nodes: the declarations of each name.
+        launches: the calls of macros that define a kernel and the host's function that launches it.
     """
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
+    def __init__(self, texts: Mapping[str, str], roots: Collection[str] = ()) -> None:
         self._bare = {where: scan(text).bare for where, text in texts.items()}
         self._macros: dict[str, set[str]] = {}
         self._unread: list[str] = []
         self.named: list[tuple[str, Item]] = []
         self.others: list[tuple[str, Item]] = []
         self.nodes: dict[str, list[tuple[str, Item]]] = {}
+        self.launches: set[tuple[str, Item]] = set()
         # The call of a macro outside functions declares what the macro's text declares.
+        spaces = {n: of for text in texts.values() for n, of in macros_of(text).items()}
         calls = {n: body for text in texts.values() for n, (parameters, body) in macros_of(text).items() if parameters}
         for where, text in texts.items():
             code, given = scan(text), macros_of(text)
             for name, (_, body) in given.items():
                 self._macros.setdefault(name, set()).update(WORD.findall(body))
-            items = declarations(code, given)
+            items = declarations(code, spaces | given)
             if items is None:
                 self._unread += WORD.findall(code.bare)
                 self.others.append((where, Item(0, len(code.bare), -1)))
@@ -137,9 +161,13 @@ class _Declarations:
                 declared = declared_names(piece)
                 called = next((calls[name] for name in declared if name in calls), None)
                 declared = declared if called is None else _pasted(called, piece)
+                if called is not None and "<<<" in called:
+                    self.launches.add((where, item))
                 for name in declared:
                     self.nodes.setdefault(name, []).append((where, item))
-                if not declared or "__global__" in piece:
+                # Of a header, a kernel reads no other kernel.
+                other = where and roots and declared.isdisjoint(roots)
+                if not declared or ("__global__" in piece and not other):
                     self._unread += WORD.findall(piece)
                     self.others.append((where, item))
                 else:

@@ -35,7 +35,7 @@ from .definitions import the_kernel
 from .generated import open_launch
 from .geometry import MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, is_integer, policy
 from .hooks import all_kernels
-from .kernel_source import KernelSource, check_header, check_text, file_name, linked_texts, macros, numbers
+from .kernel_source import KernelSource, check_text, file_name, linked_texts, macros, numbers, prepared
 from .layouts import struct_layouts
 from .locate import declaring_file
 from .repro import keeps_call
@@ -136,8 +136,7 @@ class Kernel:
             raise TypeError(expected(name or "Kernel", "watch", "be given with the Path of a text", "a text"))
         text, beside = read(text, options, headers)
         check_text(text, name or "Kernel", name if storage is None else None)
-        if name is not None:
-            check_header(text, name, {**beside, **(headers or {})})
+        text, known, options = prepared(text, name, {**beside, **(headers or {})}, filename, options)
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = policy(name, geometry)
         self.hardware = Hardware.checked(name, since, exactly, cooperative, shared)
@@ -148,10 +147,10 @@ class Kernel:
             name,
             str(filename or getattr(text, "filename", file_name(name))),
             macros(name, {**numbers(text, name), **(constants or {})}, {} if storage else geometry.constants),
-            {**beside, **(headers or {})},
+            known,
             (*options, *self.hardware.options),
             declaring_file(),
-            struct_layouts(name, structs, text, {**beside, **(headers or {})}, defines_of(constants or {}, options)),
+            struct_layouts(name, structs, text, known, defines_of(constants or {}, options)),
             linked_texts(name, link),
             () if storage is None else storage.kernels,
         )

@@ -3,19 +3,21 @@ structs."""
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import kernels_cu
 from cupyops.compile.absent import absent, give
 from cupyops.compile.cache import Binary
 from cupyops.compile.cuda_text import scan
+from cupyops.compile.dialect import standard_of
 from cupyops.compile.file_scope import launches_from_device
 from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
-from cupyops.compile.preprocess import defines_of, preprocess
-from cupyops.compile.project_headers import read
+from cupyops.compile.preprocess import branch_end, known_macros, preprocess
+from cupyops.compile.project_headers import includes, read
 from cupyops.compile.source import assemble, included
 from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
@@ -23,10 +25,21 @@ from cupyops.errors import CompileError, expected
 from . import elements
 from .definitions import declarations, entry_in, only
 from .geometry import at_least
+from .library_types import Element
 from .locate import located
 from .template import numbers_of, split_name
 
-__all__ = ["KernelSource", "LinkedText", "check_header", "check_text", "file_name", "linked_texts", "macros", "numbers"]
+__all__ = [
+    "KernelSource",
+    "LinkedText",
+    "check_text",
+    "file_name",
+    "linked_texts",
+    "macros",
+    "numbers",
+    "prepared",
+    "with_header",
+]
 
 
 # Options that NVRTC, g++ and clang share.
@@ -42,6 +55,11 @@ _TOLD = {
     'class "__half" has no member "x"': "the 16-bit float of PyTorch is CUDA's __half here: __half_as_ushort(v) has the bits of its x",
 }
 _OF_RUNTIME = re.compile(r"cuda[A-Z]\w*")  # a function of the CUDA runtime
+_WORD = re.compile(r"[A-Za-z_]\w*")
+# The name that a type, a namespace, a macro or a function declares.
+_DECLARES = re.compile(
+    r"\b(?:struct|class|union|enum|namespace|using|concept|typename|[\w>*&]+)\s+([A-Za-z_]\w*)\s*(?=[={(:;<])"
+)
 _CAPITALS = re.compile(r"_*[A-Z][A-Z0-9_]*")
 _ALSO_KNOWN = re.compile(r"[\"'](?:const )?(\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
 
@@ -71,7 +89,7 @@ class KernelSource:
     headers: Mapping[str, str]
     options: tuple[str, ...]
     declared_in: Any
-    structs: Mapping[str, elements.Element] = field(default_factory=dict)
+    structs: Mapping[str, Element] = field(default_factory=dict)
     linked: tuple["LinkedText", ...] = ()
     module: tuple[str, ...] = ()
 
@@ -134,7 +152,7 @@ class KernelSource:
     @property
     def defines(self) -> dict[str, str]:
         """The macros that the constants and the options ``-D`` define."""
-        return defines_of(self.constants, self.options)
+        return known_macros(self.constants, self.options)
 
     @property
     def hidden(self) -> frozenset[str]:
@@ -169,13 +187,34 @@ class KernelSource:
 
     @contextmanager
     def naming_absent_headers(self) -> Iterator[None]:
-        """Names such headers in a TypeError, since they may declare the type of a parameter."""
+        """Names such headers, and conditions that remove a declaration, in a TypeError: they may declare the type of a parameter."""
         try:
             yield
         except TypeError as error:
-            if absent := self.absent():
-                raise TypeError("; ".join([str(error), *absent])) from None
+            removed = self._removed(re.findall(r"['`](\w+)['`]", str(error)))
+            if told := [*removed, *self.absent()]:
+                raise TypeError("; ".join([str(error), *told])) from None
             raise
+
+    def _removed(self, names: Collection[str]) -> list[str]:
+        """Returns a sentence for each macro that nothing defines and whose condition removes the only declaration of one of some
+        names."""
+        texts = {"": self.text, **self.included()}
+        followed = preprocess(self.text, {n: t for n, t in texts.items() if n}, self.defines)
+        bares = {where: scan(text).bare for where, text in texts.items()}
+        compiled = (followed.compiled(where, bare) for where, bare in bares.items())
+        kept = {name for bare in compiled for name in _DECLARES.findall(bare)}
+        found: dict[str, str] = {}
+        for macro, where, directive in followed.unknown(texts):
+            if followed.live(where, directive.end) is False:
+                branch = bares[where][directive.end : branch_end(scan(texts[where]), directive)]
+                lacking = {name for name in _DECLARES.findall(branch) if name in names} - kept
+                found.update({macro: min(lacking)} if lacking else {})
+        return [
+            f"a condition removes the declaration of `{name}`, unless the build of the project defines {macro}: give it as "
+            f"options=('-D{macro}',)"
+            for macro, name in found.items()
+        ]
 
     def located(self, error: CompileError) -> CompileError:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
@@ -213,6 +252,10 @@ class KernelSource:
             words += (
                 f"\na condition of the text (#if) removes {self.name}: define its macros in constants= or as options -D"
             )
+        # The names on the lines that the compiler shows.
+        lines = re.findall(r"^> *\d+ \|(.*)", words, re.MULTILINE)
+        shown = {name for line in lines for name in _WORD.findall(line)}
+        words += "".join(f"\n{line}" for line in self._removed(shown))
         words += "".join(f"\n{line}" for line in self.absent())
         return CompileError(located(words, self.filename, self.text, self.declared_in))
 
@@ -287,22 +330,71 @@ def check_text(text: object, where: str, kernel: str | None = None) -> None:
         raise ValueError(expected(where, "text", "be CUDA C++", got))
 
 
-def check_header(text: str, kernel: str, headers: Mapping[str, str]) -> None:
-    """Raises if a header of a text has the kernel, and the text itself does not.
+def prepared(
+    text: str, kernel: str | None, headers: Mapping[str, str], filename: str | None, options: Sequence[str]
+) -> tuple[str, dict[str, str], tuple[str, ...]]:
+    """Returns a text and its headers as :func:`with_header` does, and the options with the version of C++ that the text needs.
+
+    Args:
+        text: CUDA C++. A text of :mod:`kernels_cu` is read at its first use, and stays as it is.
+        kernel: the kernel's name; None for a text of one kernel.
+        headers: the texts of the headers, by name.
+        filename: the file name of the text in messages.
+        options: NVRTC options.
+    """
+    if isinstance(text, kernels_cu.Text):
+        return text, dict(headers), tuple(options)
+    text, known = with_header(text, kernel, headers, filename) if kernel else (text, dict(headers))
+    return text, known, (*options, *standard_of((text, *known.values()), options))
+
+
+def with_header(
+    text: str, kernel: str, headers: Mapping[str, str], filename: str | None = None
+) -> tuple[str, dict[str, str]]:
+    """Returns a text with the header that has the kernel in place of its ``#include``, and the headers without this one. Returns a
+    text that has the kernel itself as it is.
+
+    Args:
+        text: CUDA C++.
+        kernel: the kernel's name.
+        headers: the texts of the headers, by name.
+        filename: the file name of the text in messages.
 
     Raises:
-        ValueError: the message names the header.
+        ValueError: a header that the text does not include has the kernel. The message names the header.
     """
+    headers = dict(headers)
     name = split_name(kernel)[0].rpartition("::")[2]
-    # A declared kernel's text is read when it is first needed, so the text is only searched here.
-    declares = re.search(rf"\b{re.escape(name)}\s*\(", text)
-    if declares or any(f.name == name and not f.special for f in scan(text).functions):
-        return
-    for header, source in headers.items():
-        if any(f.name == name and not f.special for f in scan(source).functions):
-            raise ValueError(
-                f"{kernel}: the text has no __global__ function {name!r}, and its header {header} has it: give the Path of the header"
-            )
+
+    def has(source: str) -> bool:
+        # A declared kernel's text is read when it is first needed, so the text is only searched here.
+        return re.search(rf"\b{re.escape(name)}\s*\(", source) is not None and any(
+            f.name == name and not f.special for f in scan(source).functions
+        )
+
+    # A text may declare the kernel by a macro.
+    while headers and not re.search(rf"\b{re.escape(name)}\s*\(", text) and not has(text):
+        found = next(
+            (
+                (header, directive)
+                for header, _, directive in includes(text)
+                if any(map(has, (headers.get(header, ""), *included(headers.get(header, ""), headers).values())))
+            ),
+            None,
+        )
+        if found is None:
+            if header := next((header for header, source in headers.items() if has(source)), ""):
+                raise ValueError(
+                    f"{kernel}: the text has no __global__ function {name!r}, and the header {header}, which it does not include, "
+                    f"has it: include the header"
+                )
+            break
+        header, directive = found
+        line = text.count("\n", 0, directive.end) + 2
+        pieces = (f'#line 1 "{header}"', headers[header], f'#line {line} "{filename or file_name(kernel)}"')
+        text = text[: directive.start] + "\n".join(pieces) + text[directive.end :]
+        headers[header] = ""
+    return text, headers
 
 
 def file_name(name: str) -> str:

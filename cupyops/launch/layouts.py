@@ -20,8 +20,9 @@ from cupyops.compile.source import included
 from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES, declarations, entry_in
-from .elements import Element, struct_elements, vector_of
-from .structs import Struct, aliases_in, members_in, private_names, structs_in, substituted
+from .elements import struct_elements
+from .library_types import Element, vector_of
+from .structs import Struct, aliases_in, key_of, members_in, private_names, structs_in, substituted
 from .typenames import TypeNames, c_dtype, type_names
 
 __all__ = ["derived_structs", "struct_layouts"]
@@ -79,8 +80,9 @@ def derived_structs(
     structs = {name: found for source, bare in sources.items() for name, found in structs_in(source, bare).items()}
     arrays = {m[2]: (m[1], m[3]) for bare in sources.values() for m in _ARRAYS.finditer(bare)}
     wanted = (words & structs.keys()) - known.keys()
+    nested = {name for name in structs if "::" in name and words.issuperset(name.split("::"))}
     vectors = (words & arrays.keys()) - known.keys()
-    if not (wanted or vectors):
+    if not (wanted or nested or vectors):
         return {}
     given, hidden = (entry.arguments(), entry.names) if entry else ({}, frozenset[str]())
     names = type_names(text, headers, {**defines}, function.start, function.scope, given, hidden)
@@ -90,11 +92,15 @@ def derived_structs(
     instances = {
         names.instance(found) for name in sorted(wanted) if structs[name].parameters for found in _ids(listed, name)
     }
+    for name in sorted(nested):
+        outer, _, member = name.partition("::")
+        of = map(names.instance, _ids(listed, outer)) if structs[name].parameters else (outer,)
+        instances |= {f"{instance}::{member}" for instance in of}
     for name in sorted({name for name in wanted if not structs[name].parameters} | instances):
         if name not in known and (layout := layouts.of(name, 0)) is not None:
             dtype, alignment, *_ = layout
-            struct = structs[name.partition("<")[0]]
-            spelling = "::".join((*struct.scope, name)) if struct.scope or struct.parameters else ""
+            struct = structs[key_of(name)]
+            spelling = "::".join((*struct.scope, name)) if struct.scope or not name.isidentifier() else ""
             found[name] = Element(name, "uint8", dtype.itemsize, min(alignment, 16), dtype, spelling=spelling)
     return found
 
@@ -128,7 +134,7 @@ class _Layouts:
         """Returns the layout of a struct, or None. An empty struct has a dtype without fields."""
         import numpy
 
-        struct = self._structs.get(name) or self._structs.get(name.partition("<")[0])
+        struct = self._structs.get(name) or self._structs.get(key_of(name))
         if depth > _DEPTH or struct is None or re.search(r"\bvirtual\b", struct.body):
             return None
         try:
@@ -201,7 +207,7 @@ class _Layouts:
         Raises:
             ValueError: a name of a template has another number of arguments than the template.
         """
-        struct = self._structs.get(name) or self._structs.get(name.partition("<")[0])
+        struct = self._structs.get(name) or self._structs.get(key_of(name))
         found: dict[str, str] = {}
         if depth > _DEPTH or struct is None:
             return found
@@ -231,6 +237,9 @@ class _Layouts:
             found = self._base(match[1].strip(), depth)
             return str(found.dtype.itemsize) if found else match[0]
 
+        # A macro may stand for the attribute.
+        named = re.fullmatch(r"\s*(?:__align__|alignas|__builtin_align__)\s*\((.*)\)\s*", self._names.expanded(text))
+        text = named[1] if named else text
         return self._number(re.sub(r"\b(?:sizeof|alignof)\s*\(([^()]*)\)", size, text))
 
     def _field(self, member: str, depth: int) -> list[tuple[str, Any, int, frozenset[str]]] | None:
@@ -275,7 +284,7 @@ class _Layouts:
         return None
 
     def _number(self, size: str) -> int | None:
-        text = self._names.expanded(size).strip()
+        text = re.sub(r"\b(true|false)\b", lambda word: str(int(word[0] == "true")), self._names.expanded(size).strip())
         text = self._defines.get(text, text)
         for _ in range(_DEPTH):
             text = re.sub(r"\b[A-Za-z_]\w*\b", lambda word: f"({self._defines.get(word[0], word[0])})", text)

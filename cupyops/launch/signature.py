@@ -17,7 +17,7 @@ that is no integer of the kernel, gives no shape, with a warning. Non-``const`` 
 
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -31,7 +31,8 @@ from cupyops.sharing import computed_once
 from . import accessors
 from .accessors import Accessor
 from .definitions import ATTRIBUTES, declarations, entry_in, overloads
-from .elements import Element, check_structs, element_of, resolved
+from .elements import check_structs, element_of, resolved
+from .library_types import REFUSED, Element
 from .packing import BFloat16Struct
 from .shape_comments import Piece, foreign_names, shape_comments, shape_of
 from .template import Entry, parameter_types
@@ -49,6 +50,7 @@ _ADDRESSES = re.compile(r"[^*]*\*\s*(const\b)?\s*\*\s*(?:const\b)?\s*([A-Za-z_]\
 _ARRAY = re.compile(r"(.*\W)(\w+)\s*\[[^][]*\]", re.DOTALL)
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
+_PACK = re.compile(r"(.*\S)\s*\.\.\.\s*(\w+)", re.DOTALL)  # of parameters
 _MAP_BYTES = 128
 
 
@@ -199,6 +201,7 @@ class Signature:
         first, *others = declarations(code, kernel)
         entry = entry_in(text, kernel)
         given, hidden = (entry.arguments(), entry.names) if entry else ({}, frozenset[str]())
+        packs = entry.packs() if entry else {}
         names = type_names(text, headers or {}, defines or {}, first.start, first.scope, given, hidden)
         follow = partial(preprocess, text, headers or {}, defines or {})
         if others:
@@ -214,9 +217,9 @@ class Signature:
                     f"{kernel}: the text has several functions of this name; name one with the types of its parameters: "
                     f"{overloads(code, (first, *others))}"
                 )
-        parameters = _parameters(kernel, text, code, first, names, follow, structs)
+        parameters = _parameters(kernel, text, code, first, names, follow, structs, packs)
         for other in others:
-            if _parameters(kernel, text, code, other, names, follow, structs) != parameters:
+            if _parameters(kernel, text, code, other, names, follow, structs, packs) != parameters:
                 lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
                 raise ValueError(
                     f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
@@ -243,6 +246,7 @@ def _parameters(
     names: TypeNames,
     follow: Callable[[int | None], Preprocessed],
     structs: Mapping[str, Element],
+    packs: Mapping[str, Sequence[str]],
 ) -> tuple[Parameter, ...]:
     start, end = function.parameters, function.end
     if end < 0:
@@ -253,7 +257,9 @@ def _parameters(
         at = start + place
         if piece.strip() and piece.split() != ["void"]:
             first = at + len(piece) - len(piece.lstrip())
-            pieces.append(Piece(piece, first, at + len(piece.rstrip()), at + len(piece)))
+            pieces += [
+                Piece(one, first, at + len(piece.rstrip()), at + len(piece)) for one in _unpacked(kernel, piece, packs)
+            ]
     bare = [_parameter(kernel, i, piece.declaration, names, structs) for i, piece in enumerate(pieces)]
     comments_of = shape_comments(kernel, text, code, end, comments, pieces, [p.pointer for p in bare])
     found = []
@@ -261,6 +267,25 @@ def _parameters(
         shape, nullable = shape_of(kernel, p.name, comment) if p.pointer and comment else (None, False)
         found.append(replace(p, shape=shape, nullable=nullable))
     return tuple(found)
+
+
+def _unpacked(kernel: str, declaration: str, packs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns the parameters of a pack, ``const Ts*... xs``, or the one parameter of another declaration.
+
+    Raises:
+        TypeError: the kernel's name does not give the types of the pack.
+    """
+    found = _PACK.fullmatch(declaration.strip())
+    if found is None:
+        return [declaration]
+    pack = next((word for word in re.findall(r"\w+", found[1]) if word in packs), "")
+    if not pack:
+        raise TypeError(
+            f"{kernel}: `{declaration.strip()}` is a pack of parameters: give their types in the kernel's name, "
+            f"{kernel.partition('<')[0]}<float, int>"
+        )
+    name = re.compile(rf"\b{pack}\b")
+    return [f"{name.sub(argument, found[1])} {found[2]}{number}" for number, argument in enumerate(packs[pack])]
 
 
 def _live(
@@ -325,6 +350,8 @@ def _parameter(
     known = dtype_of(base) or dtype_of(target) or (target if element_of(target, structs) else base)
     if known not in DTYPES and element_of(known, structs) is None and element_of(names.instance(base), structs):
         known = names.instance(base)
+    if known in REFUSED:
+        raise TypeError(f"{kernel}: parameter `{name}` is of {known}, {REFUSED[known]}")
     const = not pointer or "const" in pointee.split() or "const" in target.split()
     if pointer and "void" in (base, target.replace("const", " ").strip()):
         return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
@@ -341,8 +368,6 @@ def _instead(base: str) -> str:
     """Returns what to declare instead of a parameter of a type that no Python value can be passed for."""
     if base.rpartition("::")[2].startswith("TensorInfo"):
         return "; declare PackedTensorAccessor32<T, N>, which the launch fills from an array of N dimensions"
-    if base.endswith("..."):
-        return "; declare the parameters of the pack one by one in a kernel of your own"
     if "::" in base or "<" in base:
         return "; declare its members as parameters of their own, or a struct of the text, whose layout is given as structs={...}"
     return ""

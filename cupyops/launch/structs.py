@@ -8,21 +8,30 @@ from typing import NamedTuple
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.definitions import split
 
-__all__ = ["Struct", "aliases_in", "members_in", "private_names", "structs_in", "substituted", "template_parameters"]
+__all__ = [
+    "Struct",
+    "aliases_in",
+    "key_of",
+    "members_in",
+    "private_names",
+    "structs_in",
+    "substituted",
+    "template_parameters",
+]
 
 _ALIGNED = r"(?:__align__|alignas|__builtin_align__|\baligned)\s*\("
 _INSIDE = r"(?:[^()]|\([^()]*\))*"
 _ATTRIBUTE = r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|__declspec\s*\([^()]*\)"
-# Attributes, and a macro for attributes before the name.
-_ALIGNMENTS = (
-    rf"((?:\s*(?:{_ALIGNED}{_INSIDE}\)|{_ATTRIBUTE}|\b[A-Z][A-Z0-9_]+\b(?=\s+[A-Za-z_]\w*\s*(?:final\s*)?[:{{])))*)"
-)
+# Attributes, and a macro for attributes before the name, also with arguments.
+_MACRO = r"\b_*[A-Z][A-Z0-9_]+\b"
+_ALIGNMENTS = rf"((?:\s*(?:{_ALIGNED}{_INSIDE}\)|{_ATTRIBUTE}|{_MACRO}(?:\s*\([^(){{}};]*\))?(?=\s+[A-Za-z_]\w*\s*(?:final\s*)?[:{{])))*)"
 # The numbers of repetitions bound the time of a match.
 _STRUCT = re.compile(
     rf"\b(?P<kind>struct|union|class)\b(?P<align>{_ALIGNMENTS})"
     r"(?:\s+(?P<tag>[A-Za-z_]\w*)(?P<special>\s*<[^{};()]{0,400}>)?)?\s*(?:final\s*)?(?P<bases>:[^{};()]{0,400})?(?P<open>\{)",
     re.DOTALL,
 )
+_NESTED = re.compile(r"\b(?:struct|class|union)\b[^;(){}]*\{")
 _TYPEDEF = re.compile(rf"\}}{_ALIGNMENTS}\s*([A-Za-z_]\w*)\s*;")
 _SKIPPED = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _ACCESS = re.compile(r"\b(public|private|protected)\s*:(?!:)")
@@ -46,8 +55,9 @@ class Struct(NamedTuple):
 
 @lru_cache(256)
 def structs_in(text: str, bare: str) -> dict[str, Struct]:
-    """Returns the structs, unions and classes that a text defines outside functions and classes, by name. The name of a
-    specialization has its arguments, ``Vector<float>``.
+    """Returns the structs, unions and classes that a text defines outside functions, by name. The name of a specialization has its
+    arguments, ``Vector<float>``. The name of a member has the class, ``Traits::Params``; the parameters of the class are those of
+    the member.
 
     Args:
         text: CUDA C++.
@@ -63,7 +73,11 @@ def structs_in(text: str, bare: str) -> dict[str, Struct]:
         end = scan(text).end_of_function(match.start("open"))
         body = bare[match.end() : end - 1]
         behind = _TYPEDEF.match(bare, end - 1) if re.search(r"\btypedef\Z", before) else None
-        aligned = tuple(re.findall(rf"{_ALIGNED}({_INSIDE})\)", match["align"] + (behind[1] if behind else "")))
+        attributes = match["align"] + (behind[1] if behind else "")
+        aligned = (
+            *re.findall(rf"{_ALIGNED}({_INSIDE})\)", attributes),
+            *re.findall(rf"(?<!_){_MACRO}\s*\([^()]*\)", attributes),
+        )
         bases = tuple(part.strip() for _, part in split((match["bases"] or ":")[1:]) if part.strip())
         if match["special"] and parameters:
             continue  # of several instances
@@ -72,7 +86,27 @@ def structs_in(text: str, bare: str) -> dict[str, Struct]:
             if name:
                 defaults = _defaults(before) if parameters else ()
                 found[name] = Struct(body, aligned, match["kind"], parameters, scope, bases, defaults)
+                if "<" not in name and _NESTED.search(body):
+                    found |= {f"{name}::{member}": of for member, of in _members(found[name]).items()}
     return found
+
+
+def _members(outer: Struct) -> dict[str, Struct]:
+    """Returns the classes that a class defines, by name. They may use its types."""
+    aliases = "".join(f"using {name} = {target};" for name, target in aliases_in(outer.body).items())
+    found = structs_in(outer.body, outer.body)
+    return {
+        name: inner._replace(
+            body=aliases + inner.body, parameters=outer.parameters, scope=outer.scope, defaults=outer.defaults
+        )
+        for name, inner in found.items()
+        if not inner.parameters and "<" not in name
+    }
+
+
+def key_of(name: str) -> str:
+    """Returns the name of a class without the arguments of a template: ``Traits::Params`` for ``Traits<float>::Params``."""
+    return f"{name.partition('<')[0]}{name.rpartition('>')[2]}" if "<" in name else name
 
 
 def template_parameters(before: str) -> tuple[str, ...] | None:
@@ -98,7 +132,7 @@ def substituted(text: str, struct: Struct, name: str) -> str:
     Raises:
         ValueError: the name has another number of arguments, and defaults do not make up for it.
     """
-    given = [" ".join(part.split()) for _, part in split(name.partition("<")[2].removesuffix(">"))]
+    given = [" ".join(part.split()) for _, part in split(name.partition("<")[2].rpartition(">")[0])]
     lacking = len(struct.parameters) - len(given)
     if 0 < lacking <= len(struct.defaults):
         given += struct.defaults[len(struct.defaults) - lacking :]

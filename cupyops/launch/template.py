@@ -55,6 +55,13 @@ class Entry:
     parameters: tuple[TemplateParameter, ...] = ()
     given: tuple[str, ...] = ()
 
+    def packs(self) -> dict[str, tuple[str, ...]]:
+        """Returns the arguments that the kernel's name gives for a pack of types at the end of the template, by the pack's name."""
+        last = self.parameters[-1] if self.parameters else None
+        if last is None or last.kind != "other" or not last.name or len(self.given) < len(self.parameters) - 1:
+            return {}
+        return {last.name: self.given[len(self.parameters) - 1 :]} if self.given else {}
+
     @property
     def names(self) -> frozenset[str]:
         """The names of the template's parameters."""

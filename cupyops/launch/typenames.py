@@ -16,7 +16,7 @@ from cupyops.compile.definitions import split
 from cupyops.compile.preprocess import preprocess, value_of
 from cupyops.dtypes import DTYPES
 
-from .structs import Struct, structs_in, substituted, template_parameters
+from .structs import Struct, key_of, structs_in, substituted, template_parameters
 
 __all__ = ["TypeNames", "c_dtype", "defined_types", "dtype_of", "type_names"]
 
@@ -178,8 +178,11 @@ class TypeNames:
             return None
         if re.fullmatch(r"(?:cuda\s*::\s*)?std\s*::\s*conditional\s*<.*>", member[1]) and member[2] == "type":
             return self._conditional([" ".join(part.split()) for _, part in split(member[1].partition("<")[2][:-1])])
-        name = self.instance(member[1]) if "<" in member[1] else member[1].rpartition("::")[2].strip()
+        of = self._given.get(member[1], member[1])
+        name = self.instance(of) if "<" in of else of.rpartition("::")[2].strip()
         struct = self._structs().get(name) or self._structs().get(name.partition("<")[0])
+        if key_of(nested := f"{name}::{member[2]}") in self._structs() and nested != base:
+            return nested
         declared = struct and re.search(
             rf"\busing\s+{member[2]}\s*=([^;]*);|\btypedef\b([^;{{}}]*)\b{member[2]}\s*;", struct.body
         )

@@ -24,7 +24,7 @@ from cupyops.sharing import once
 
 from . import driver
 from .current import capturing, current_gpu
-from .elements import vector_of
+from .library_types import vector_of
 from .typenames import c_dtype
 
 __all__ = ["GpuCode", "LoadedCode", "Storage", "Variables"]

@@ -27,7 +27,7 @@ from cupyops.sharing import Setting, held_across_fork
 from .current import capturing
 from .declaration import check_declaration
 from .hooks import close_generated_launches
-from .kernel_source import KernelSource, check_text
+from .kernel_source import KernelSource, check_text, with_header
 from .signature import Signature
 
 __all__ = ["TextFile", "active", "rereads", "watch", "watching"]
@@ -195,7 +195,8 @@ def _source(kernel: Any, file: TextFile) -> tuple[KernelSource, Any, bool]:
     source: KernelSource = kernel.source
     try:
         text, beside = read(file.path, kernel.options, file.headers)
-        source = replace(kernel.source, text=text, headers={**beside, **file.headers})
+        spliced, headers = with_header(text, kernel.name, {**beside, **file.headers}, kernel.filename)
+        source = replace(kernel.source, text=spliced, headers=headers)
         if source == kernel.source:
             return kernel.source, (text, beside), True
         if (text, beside) != file.seen:

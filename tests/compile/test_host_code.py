@@ -284,12 +284,52 @@ def test_an_error_of_nvrtc_says_what_to_do() -> None:
 
 def test_the_error_names_the_header_that_has_the_kernel() -> None:
     header = "template <typename T> __global__ void scale(T* y, int n) {}"
-    with pytest.raises(ValueError, match="its header scale.cuh has it: give the Path of the header"):
-        Kernel(
-            '#include "scale.cuh"\nvoid run() { scale<float><<<1, 1>>>(0, 0); }',
-            "scale<float>",
-            headers={"scale.cuh": header},
-        )
+    with pytest.raises(ValueError, match="the header scale.cuh, which it does not include, has it: include the header"):
+        Kernel("__global__ void k(float* y, int n) {}", "scale<float>", headers={"scale.cuh": header})
+
+
+@pytest.mark.simulator
+def test_an_error_in_a_header_with_the_kernel_has_the_lines_of_its_files() -> None:
+    header = "#pragma once\n__global__ void k(float* y, int n) {\n    y[0] = undeclared;\n}"
+    kernel = Kernel(
+        '\n#include "k.cuh"\n\n__device__ float wrong() { return unknown; }\n',
+        "k",
+        Threads("n"),
+        filename="own.cu",
+        headers={"k.cuh": header},
+    )
+    with cupyops.simulate(), pytest.raises(CompileError) as caught:
+        kernel(np.zeros(3, np.float32), 3)
+    assert "k.cuh:3: " in str(caught.value)
+    assert "own.cu:4: " in str(caught.value)
+
+
+@pytest.mark.simulator
+def test_the_error_names_the_macro_of_a_build_whose_condition_removes_a_declaration() -> None:
+    header = (
+        "#ifdef WITH_GPU\n__device__ float scaled(float v) { return 2 * v; }\ntypedef unsigned char byte;\n#endif\n"
+    )
+    text = '#include "scaled.h"\n__global__ void k(float* y, int n) { y[0] = scaled(1); }\n__global__ void of_bytes(byte* y, byte n) {}'
+    told = "unless the build of the project defines WITH_GPU: give it as options=\\('-DWITH_GPU',\\)"
+    with cupyops.simulate(), pytest.raises(CompileError, match=f"the declaration of `scaled`, {told}"):
+        Kernel(text, "k", Threads("n"), headers={"scaled.h": header})(np.zeros(3, np.float32), 3)
+    with pytest.raises(TypeError, match=f"the declaration of `byte`, {told}"):
+        Kernel(text, "of_bytes", Threads("n"), headers={"scaled.h": header})
+    with cupyops.simulate():
+        y = np.zeros(3, np.float32)
+        Kernel(text, "k", Threads("n"), headers={"scaled.h": header}, options=("-DWITH_GPU",))(y, 3)
+    assert y[0] == 2
+
+
+def test_an_include_guard_of_another_header_is_no_macro_of_a_missing_header() -> None:
+    text = (
+        '#include "cblas.hpp"\n#ifndef GFLAGS_GFLAGS_H_\n__device__ float scaled(float v) { return 2 * v; }\n#endif\n'
+        "__global__ void k(float* y, int n) { y[0] = scaled(1); }"
+    )
+    with pytest.warns(UserWarning, match="no such header is known, so it is left out"):
+        Kernel(text, "k", Threads("n")).final_text({})
+    with pytest.raises(ValueError, match="a condition of the text reads CBLAS_H_, which the header may define"):
+        Kernel(text.replace("GFLAGS_GFLAGS_H_", "CBLAS_H_"), "k", Threads("n")).final_text({})
 
 
 @pytest.mark.simulator

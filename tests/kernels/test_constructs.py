@@ -9,6 +9,7 @@ import torch
 import cupyops
 from cupyops import Kernel, Threads
 from tests.kernels.construct import AT, LIST, TYPED, Construct
+from tests.kernels.constructs_of_cpp import OF_CPP
 from tests.kernels.constructs_of_extensions import OF_EXTENSIONS
 from tests.kernels.constructs_of_libraries import OF_LIBRARIES
 from tests.kernels.constructs_of_projects import OF_PROJECTS
@@ -318,6 +319,7 @@ CONSTRUCTS = {
     **OF_PROJECTS,
     **OF_LIBRARIES,
     **OF_EXTENSIONS,
+    **OF_CPP,
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ CONSTRUCTS = (
     ),
     ("log1p is missing", "cupyops/simulator/include/cuda/std/cmath.h", "using ::std::log1p;", ""),
     ("cbrt is missing", "cupyops/simulator/include/cuda/std/cmath.h", "using ::std::cbrt;", ""),
-    ("variables of the host are kept", _HOST, "return _name_of(re.split(r", "return None and _name_of(re.split(r"),
+    ("variables of the host are kept", _HOST, "return name_of(re.split(r", "return None and name_of(re.split(r"),
     (
         "prototypes of the host are kept",
         _HOST,
