@@ -67,9 +67,9 @@ CLUSTER_BLOCK = 256
 # power of two of accesses: the threads that share a row then store neighbouring elements at the same time.
 ONCE, ONCE_STORED, ONCE_APART = 25, 16, 4
 ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
-# A bfloat16 row that no turns of ONCE_FEW accesses divide has turns of as many as ONCE_MORE, if these do; or a thread holds its
-# ONCE_HELD accesses to the row.
-ONCE_FEW, ONCE_MORE, ONCE_HELD = (3, 4), (5, 6), (7, 9)
+# A bfloat16 row that no turns of ONCE_FEW accesses divide has turns of ONCE_MORE, if these do; or each thread holds ONCE_HELD
+# accesses to the row.
+ONCE_FEW, ONCE_MORE, ONCE_HELD = (3, 4), (5, 6), 9
 EVEN = 0.97  # of the accesses; if fewer hold elements, accesses of half the width are tried
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
 
@@ -279,18 +279,18 @@ def _other_turns(n: int, once: ProgramConfig, needs: "_Needs", row: int, capabil
         needs: the needs of the kernel.
         row: registers of an access to the row.
     """
-    width, most = once.vector_width, max(ONCE_FEW)
+    width, (few, most) = once.vector_width, ONCE_FEW
     own = n / (once.row_threads * width)
-    if once.cluster > 1 or n % width or own < most or any(own % few == 0 for few in ONCE_FEW if few == most):
+    if once.cluster > 1 or n % width or own < most or own % most == 0:
         return once
     more = [v for v in ONCE_MORE if own % v == 0]
-    if more and own % min(ONCE_FEW):
+    if more and own % few:
         return _streamed(n, width, once.row_threads, more[0], needs, 1, capability)
-    for vectors in ONCE_HELD:
-        threads = n // (width * vectors)
-        if threads & (threads - 1) == 0 and n == threads * width * vectors and WHOLE_LINE < threads <= SMALL_BLOCK:
-            min_blocks = replace(needs, registers=row).resident(vectors, SMALL_BLOCK, capability)
-            return replace(once, row_threads=threads, vectors=vectors, min_blocks=min_blocks, full=True, stream=False)
+    threads = n // (width * ONCE_HELD)
+    whole = threads & (threads - 1) == 0 and n == threads * width * ONCE_HELD
+    if whole and WHOLE_LINE < threads <= SMALL_BLOCK:
+        min_blocks = replace(needs, registers=row).resident(ONCE_HELD, SMALL_BLOCK, capability)
+        return replace(once, row_threads=threads, vectors=ONCE_HELD, min_blocks=min_blocks, full=True, stream=False)
     return once
 
 

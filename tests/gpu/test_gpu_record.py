@@ -164,8 +164,7 @@ LACKING = {
 }
 # Tests that failed in a recorded run by a fault of the test or of the machine. They are mended, and run again with the next run.
 MENDED = {
-    # Beside 32 processes of tests, 4 GiB of the GPU's 79 GiB were not free.
-    "13": {"tests.operators.test_linear_use::test_more_than_2_31_elements"},
+    "13": set(),
     # The gradients of two kernels that add up a row in different orders were to have the same bits. cuRAND's headers of CUDA 13 were
     # the only ones on the machine with NVRTC 12.9, which does not compile them. A warning of autograd about leaves of another stream
     # was an error. And PyTorch 2.11 crashed at a call of an operator whose name was declared twice.
