@@ -113,7 +113,8 @@ def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
     """With a residual and without one in turn: either is a kernel or two more to compile for each way."""
     x, residual = ((torch.randn(5, way.n) + 1).to(way.dtype) for _ in range(2))
     weight, bias = way.columns
-    more = residual if list(TO_FEW.values()).index(way) % 2 else None
+    turn = list(TO_FEW.values()).index(way)
+    more = residual if turn % 2 else None
     if more is not None and way.config.kind == "wide":  # a stage for x and one for the residual
         way = staged(way, 2 * way.dtype.itemsize, weight.itemsize)
     few = replace(way, config=way.config.few_rows_forward(way.n, weight.itemsize))
@@ -122,7 +123,9 @@ def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
     given = replace(way, config=way.config.few_rows_forward(way.n, weight.itemsize, given=True))
     assert given.config.affine_given == few.config.affine_held
     both = (x, more, weight, bias)
-    for known, of in ((given, both), (few, both), (few, (x, more, weight, None)), (few, (x, more, None, bias))):
+    # Each third kernel takes no null.
+    knows = given if turn % 3 == 0 else few
+    for known, of in ((knows, both), (few, (x, more, weight, None)), (few, (x, more, None, bias))):
         for off in (-1, 2):
             assert all(
                 a is b is None or alike(a, b)
@@ -283,6 +286,7 @@ def test_forward_of_a_sum(name: str) -> None:
     y, s, stats = run_forward(way, x, residual, weight, bias)
     assert alike(s, x + residual)
     assert_near(y, naive_forward(s, weight, bias)[0], way.rounded, "y")
+    last = y[-5:], s[-5:], stats[:, -5:]
     for off in (0, 1, 4, 5):
-        again = run_forward(way, x, residual, weight, bias, off)
-        assert all(alike(a, b) for a, b in zip(again, (y, s, stats), strict=True))
+        again = run_forward(way, x[-5:], residual[-5:], weight, bias, off)
+        assert all(alike(a, b) for a, b in zip(again, last, strict=True))
