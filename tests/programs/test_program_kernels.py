@@ -100,8 +100,8 @@ def test_sums_over_rows_and_columns(place: str, n: int) -> None:
             torch.testing.assert_close(got, exact, rtol=1e-6, atol=1e-9)
 
 
-# Rows of three warps, of several blocks with more warps than lanes that collect their parts, and of a few threads.
-@pytest.mark.parametrize("n", [36, 2300, 40_000])
+# Rows of a few threads, of three warps, of blocks with as many warps as lanes that collect their parts, and with more.
+@pytest.mark.parametrize("n", [36, 2300, 40_000, 70_000])
 @pytest.mark.simulator
 def test_a_reduction_forgets_a_part_or_adds_one_that_is_not_there(n: int) -> None:
     """A maximum below 0, a minimum above 0, an infinite maximum, and a sum of exponentials behind another reduction."""
