@@ -38,19 +38,23 @@ def printed_by(module: str, cache: Path) -> Any:
     return json.loads(done.stdout)
 
 
-def with_floats(cases: Iterable[Any]) -> list[Any]:
+def with_floats(cases: Iterable[Any], each: int = 2) -> list[Any]:
     """Returns parameters for a test that takes a case and a floating dtype. A case is a value or a ``pytest.param``.
 
     With a GPU, every case has every dtype. Without a GPU, a case has float32 or float64 and one of the two 16-bit dtypes,
     either in turn: a text has one path for both of 16 bits, and the dtypes of the others differ in the width of a vector. The
-    simulator would compile the text for each.
+    simulator would compile the text for each. With ``each=1``, a case has one of the four in turn. Of cases in pairs, four
+    pairs give every dtype to the first and to the second.
     """
-    turns = ((torch.float32, torch.float16), (torch.float64, torch.bfloat16), (torch.float32, torch.bfloat16))
-    turns += ((torch.float64, torch.float16),)
+    turns = [(torch.float32, torch.float16), (torch.float64, torch.bfloat16), (torch.float32, torch.bfloat16)]
+    turns += [(torch.float64, torch.float16)]
+    if each == 1:
+        one = [(torch.float64,), (torch.float16,), (torch.bfloat16,), (torch.float32,)]
+        turns = [*one, *one[1:], *one[:1]]
     found = []
     for number, case in enumerate(cases):
         values = case.values if hasattr(case, "values") else (case,)
-        name = case.id if hasattr(case, "values") else "-".join(map(str, values))
+        name = getattr(case, "id", None) or "-".join(map(str, values))
         for dtype in FLOATS:
             marks = [] if dtype in turns[number % len(turns)] else [pytest.mark.gpu]
             found.append(pytest.param(*values, dtype, id=f"{name}-{str(dtype).removeprefix('torch.')}", marks=marks))

@@ -144,7 +144,6 @@ FORWARD = {
     "of fewer bits": Way(LayerNormConfig(64, 8, 4, 2, rows_each=2), 60, result=torch.bfloat16),
     "of more bits": Way(LayerNormConfig(128, 16, 8, 2), 248, torch.bfloat16, result=torch.float32),
     "odd of fewer bits": Way(LayerNormConfig(64, 32, 1, 3), 77, torch.float64, result=torch.float16),
-    "cluster of fewer bits": Way(LayerNormConfig(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
     "wide of fewer bits": staged(
         Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=2), 1028, result=torch.bfloat16), 4, 4
     ),
@@ -220,7 +219,6 @@ BACKWARD = {
     "of fewer bits": Way(LayerNormConfig(64, 8, 4, 2), 60, result=torch.bfloat16),
     "of more bits": Way(LayerNormConfig(64, 16, 4, 2), 124, torch.bfloat16, result=torch.float32),
     "odd of fewer bits": Way(LayerNormConfig(64, 16, 1, 3), 45, torch.float64, result=torch.float16),
-    "cluster of fewer bits": Way(LayerNormConfig(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
     "wide of fewer bits": staged(
         Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1032, result=torch.bfloat16),
         6,

@@ -56,11 +56,11 @@ def test_values_and_gradients(m: int, n: int, dtype: torch.dtype, forward: str, 
     assert_close(
         (y := layer_norm(x, n, weight, bias), *torch.autograd.grad(y, inputs, grad_y)), exact(inputs, grad_y), dtype
     )
-    assert_close(
-        torch.autograd.grad(layer_norm(x, n, weight, bias), inputs[1:], grad_y), exact(inputs, grad_y)[2:], dtype
-    )
-    if n > 10_000 and forward != "wide":
-        return  # seconds a launch
+    # The gradients of the columns alone, or the sum, in turn: either is two kernels more to compile.
+    if WAYS.index((m, n, dtype, forward, backward)) % 2 or forward == "streaming":
+        columns = torch.autograd.grad(layer_norm(x, n, weight, bias), inputs[1:], grad_y)
+        assert_close(columns, exact(inputs, grad_y)[2:], dtype)
+        return
     y, s = add_layer_norm(x, residual, n, weight, bias)
     wanted = exact((s.detach(), weight, bias), grad_y)
     got = torch.autograd.grad((y, s), (x, weight), (grad_y, grad_s))

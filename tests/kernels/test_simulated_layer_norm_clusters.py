@@ -13,8 +13,9 @@ pytestmark = pytest.mark.simulator
 N = 131_080  # elements of 16 bits that take a cluster of sixteen
 
 
-@pytest.mark.parametrize("add", [False, True], ids=["norm", "sum"])
-@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize(
+    ("room", "add"), [(True, False), (True, True), (False, True)], ids=["room-norm", "room-sum", "no-room-sum"]
+)
 def test_a_gpu_without_room_for_sixteen_blocks_reads_the_row_twice(
     room: bool, add: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,8 @@ def test_tangent(way: Way) -> None:
         assert alike(run(way, full, off), got)
     last = [dx[m - 1 :], x[m - 1 :], stats[:, m - 1 :].contiguous(), *full[3:]]
     assert alike(run(way, last), got[m - 1 :])
+    if list(WAYS.values()).index(way) % 2:
+        return  # a kernel more to compile, for the ways in turn
     unweighted = replace(way, config=replace(way.config, weighted=False))
     assert alike(run(unweighted, [*full[:3], None, None, None]), run(way, [*full[:3], None, None, None]))
 

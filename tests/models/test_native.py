@@ -124,7 +124,7 @@ def test_gelus_gradient_keeps_layouts_as_pytorchs_does(place: str, without_onedn
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(("parameters", "dtype"), with_floats(["both", "weight", "bias", "none"]))
+@pytest.mark.parametrize(("parameters", "dtype"), with_floats(["both", "weight", "bias", "none"], each=1))
 def test_layer_norm_gives_what_pytorchs_gives(place: str, dtype: torch.dtype, parameters: str) -> None:
     x = torch.randn(3, 2, 5, 8, device=place, dtype=dtype)
     weight = torch.randn(5, 8, device=place, dtype=dtype) if parameters in ("both", "weight") else None

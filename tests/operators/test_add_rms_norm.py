@@ -1,5 +1,6 @@
 """add_rms_norm beside the addition and rms_norm one after the other: values, gradients, dtypes, shapes, errors, the module."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +38,26 @@ def assert_near(got: Tensor, wanted: Tensor) -> None:
     assert error.max().item() <= (2 if got.dtype.itemsize == 2 else 64) * torch.finfo(got.dtype).eps
 
 
-@pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS))
+# The two terms alone, and with a weight.
+@pytest.mark.parametrize(
+    ("n", "count", "dtype"), with_floats(itertools.starmap(pytest.param, itertools.product(LENGTHS, (2, 3))), each=1)
+)
 def test_values_are_those_of_the_two_operations_and_gradients_those_of_float64(
-    place: str, dtype: torch.dtype, n: int
+    place: str, dtype: torch.dtype, n: int, count: int
 ) -> None:
-    inputs = operands((3, n), 1, place, dtype, dtype, dtype)
-    for given in (inputs, inputs[:2]):
-        y, s = add_rms_norm(*given[:2], n, *given[2:], eps=1e-5)
-        apart = given[0] + given[1]
-        assert torch.equal(s, apart)
-        assert_near(y, F.rms_norm(apart.double(), (n,), *(w.double() for w in given[2:]), eps=1e-5))
-        grads = [torch.randn_like(y), torch.randn_like(s)]
-        found = torch.autograd.grad((y, s), given, grads)
-        assert found[0].data_ptr() == found[1].data_ptr()  # one gradient, written once
-        doubles = [x.detach().double().requires_grad_() for x in given]
-        total = doubles[0] + doubles[1]
-        exact = F.rms_norm(total, (n,), *doubles[2:], eps=1e-5)
-        for g, w in zip(found, torch.autograd.grad((exact, total), doubles, [g.double() for g in grads]), strict=True):
-            assert_near(g, w)
+    given = operands((3, n), 1, place, dtype, dtype, dtype)[:count]
+    y, s = add_rms_norm(*given[:2], n, *given[2:], eps=1e-5)
+    apart = given[0] + given[1]
+    assert torch.equal(s, apart)
+    assert_near(y, F.rms_norm(apart.double(), (n,), *(w.double() for w in given[2:]), eps=1e-5))
+    grads = [torch.randn_like(y), torch.randn_like(s)]
+    found = torch.autograd.grad((y, s), given, grads)
+    assert found[0].data_ptr() == found[1].data_ptr()  # one gradient, written once
+    doubles = [x.detach().double().requires_grad_() for x in given]
+    total = doubles[0] + doubles[1]
+    exact = F.rms_norm(total, (n,), *doubles[2:], eps=1e-5)
+    for g, w in zip(found, torch.autograd.grad((exact, total), doubles, [g.double() for g in grads]), strict=True):
+        assert_near(g, w)
 
 
 # The sum has the promoted dtype, and a gradient the dtype of its tensor.
@@ -98,7 +101,8 @@ def test_either_result_and_either_input_may_want_no_gradient(place: str) -> None
                 torch.testing.assert_close(g, torch.zeros_like(g) if w is None else w)
 
 
-@pytest.mark.parametrize(("shape", "dims"), [((6,), 1), ((2, 3, 4), 2), ((2, 3, 4), 3)])
+# All of one length, whose kernels are compiled once.
+@pytest.mark.parametrize(("shape", "dims"), [((24,), 1), ((2, 4, 6), 2), ((2, 4, 3), 3)])
 def test_any_leading_and_normalized_dimensions_and_strides(device: str, shape: tuple[int, ...], dims: int) -> None:
     inputs = operands(shape, dims, device, *[torch.float64] * 3)
     y, s = add_rms_norm(inputs[0], inputs[1].flip(0), shape[-dims:], inputs[2], 1e-5)

@@ -12,7 +12,7 @@ from autograd_bridge import CrossEntropyLoss, cross_entropy
 from tests.support import with_floats
 
 # Rows of a few threads; of a block with a tail; of a cluster.
-LENGTHS = (5, 1030, 40_000)
+LENGTHS = (5, 64, 1030, 40_000)
 
 
 def operands(device: str, rows: int, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -20,7 +20,7 @@ def operands(device: str, rows: int, n: int, dtype: torch.dtype) -> tuple[Tensor
     return torch.randn(rows, n).to(device, dtype).requires_grad_(), target.to(device)
 
 
-@pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS))
+@pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS, each=1))
 def test_values_and_gradients_against_float64(device: str, dtype: torch.dtype, n: int) -> None:
     x, target = operands(device, 3, n, dtype)
     double = x.detach().double().requires_grad_()

@@ -1,5 +1,6 @@
 """rms_norm beside PyTorch's: values, gradients, dtypes, shapes, errors, the module, and what PyTorch makes of an operator."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,24 +48,25 @@ def operands(shape: Sequence[int], dims: int, dtype: torch.dtype, of_weight: tor
     return [x.to(device, dtype).requires_grad_(), weight.to(device, of_weight).requires_grad_()]
 
 
-@pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS))
-def test_values_and_gradients_against_float64(device: str, dtype: torch.dtype, n: int) -> None:
-    inputs = operands((3, n), 1, dtype, dtype, device)
-    for count in (1, 2):
-        given = inputs[:count]
-        doubles = [x.detach().double().requires_grad_() for x in given]
-        y, wanted = rms_norm(given[0], n, *given[1:], eps=1e-5), exact(doubles[0], 1, *doubles[1:], eps=1e-5)
-        assert y.dtype == dtype
-        assert_near(y, wanted)
-        grad = torch.randn_like(y)
-        found = torch.autograd.grad(y, given, grad)
-        for g, w in zip(found, torch.autograd.grad(wanted, doubles, grad.double()), strict=True):
-            assert g.dtype == dtype
-            assert_near(g, w)
+# The rows alone, and with a weight.
+@pytest.mark.parametrize(
+    ("n", "count", "dtype"), with_floats(itertools.starmap(pytest.param, itertools.product(LENGTHS, (1, 2))), each=1)
+)
+def test_values_and_gradients_against_float64(device: str, dtype: torch.dtype, n: int, count: int) -> None:
+    given = operands((3, n), 1, dtype, dtype, device)[:count]
+    doubles = [x.detach().double().requires_grad_() for x in given]
+    y, wanted = rms_norm(given[0], n, *given[1:], eps=1e-5), exact(doubles[0], 1, *doubles[1:], eps=1e-5)
+    assert y.dtype == dtype
+    assert_near(y, wanted)
+    grad = torch.randn_like(y)
+    found = torch.autograd.grad(y, given, grad)
+    for g, w in zip(found, torch.autograd.grad(wanted, doubles, grad.double()), strict=True):
+        assert g.dtype == dtype
+        assert_near(g, w)
 
 
-# Without a GPU, a weight of each dtype beside rows of two.
-@pytest.mark.parametrize(("of_weight", "dtype"), with_floats(FLOATS))
+# Without a GPU, a weight of each dtype beside rows of another.
+@pytest.mark.parametrize(("of_weight", "dtype"), with_floats(FLOATS, each=1))
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight:UserWarning")
 def test_a_weight_of_another_dtype_gives_the_dtypes_that_pytorchs_gives(
     device: str, dtype: torch.dtype, of_weight: torch.dtype
@@ -95,8 +97,9 @@ def test_the_default_eps_is_that_of_the_arithmetic(device: str, dtype: torch.dty
     assert not torch.allclose(rms_norm(x, 8), rms_norm(x, 8, eps=float(torch.finfo(torch.bfloat16).eps)))
 
 
+# All of one length, whose kernels are compiled once.
 @pytest.mark.parametrize(
-    ("shape", "dims"), [((6,), 1), ((2, 3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 3), ((2, 1, 3, 5), 2)]
+    ("shape", "dims"), [((24,), 1), ((2, 3, 24), 1), ((2, 4, 6), 2), ((2, 4, 3), 3), ((2, 1, 4, 6), 2)]
 )
 def test_any_leading_and_normalized_dimensions(device: str, shape: tuple[int, ...], dims: int) -> None:
     inputs = operands(shape, dims, torch.float64, torch.float64, device)
