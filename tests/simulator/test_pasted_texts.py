@@ -219,7 +219,6 @@ def test_a_kernel_of_textures_alone_is_not_simulated() -> None:
         ("y[0] = y[1] ?: 2;", "a conditional without its second operand is an extension"),
         ("y[0] = ({ int z = y[1]; z + 1; });", "a statement in an expression is an extension"),
         ("__typeof__(y) z = y; z[0] = 1;", "typeof is an extension"),
-        ("struct { int a, b; } s = {.a = 1, .b = 2}; y[0] = s.b;", "give the option -std=c++20"),
         ("y[0] = __builtin_parity(3);", "__builtin_parity is a function of g++"),
         ("atomicAdd((long long*)y, 1);", "CUDA has no atomicAdd of signed 64-bit integers"),
         ("atomicSub((unsigned long long*)y, 1ull);", "CUDA has atomicSub of int and unsigned alone"),
@@ -234,6 +233,19 @@ def test_what_nvrtc_refuses_is_refused_by_name_and_line(code: str, words: str) -
     pytest.importorskip("cupy")
     with pytest.raises(CompileError, match=r"k\.cu:2\b.*error"):
         compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
+
+
+def test_an_initializer_that_names_a_member_is_refused_in_cpp17_alone() -> None:
+    text = "__global__ void k(int* y) {\n    struct { int a, b; } s = {.a = 1, .b = 2}; y[0] = s.b;\n}"
+    y, older = np.zeros(8, np.int32), Kernel(text, "k", 1, options=("-std=c++17",))
+    with cupyops.simulate():
+        Kernel(text, "k", 1)[1](y)  # C++20, as nothing chooses another version
+        with pytest.raises(CompileError, match=r"k\.cu:2\b[\s\S]*give the option -std=c\+\+20"):
+            older[1](y)
+    assert y[0] == 2
+    pytest.importorskip("cupy")
+    with pytest.raises(CompileError, match=r"k\.cu:2\b.*error"):
+        compile_text(older.final_text({}), "k", "sm_90", ("-std=c++17", *OPTIONS))
 
 
 def test_functions_and_variables_with_names_of_the_c_library_are_the_texts_own() -> None:
