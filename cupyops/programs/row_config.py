@@ -29,7 +29,8 @@ from .shared_rows import HELD_ALONE, MOST_CLUSTER, REGISTERS, SHARED_SLICE, in_s
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
 
 ROW_REGISTERS = 32  # registers of a thread for its part of a row
-# The same, where a block has a multiprocessor alone, and the most accesses of a thread without 16-bit rows beside an array (N).
+# The same, where a block has a multiprocessor alone; and the most accesses of a thread then, but for 16-bit rows beside an
+# array (N).
 ALONE_REGISTERS, ALONE_VECTORS = 64, 14
 AHEAD_REGISTERS = 64  # registers of a thread for its parts of a row and of the next row
 # The most of them if clusters of 8 blocks would not hold the row: of one array, and of several. The compiler then keeps
@@ -199,23 +200,25 @@ def _long(
         found: the config of a kernel that holds a row in smaller blocks, if there is one.
         most_cluster: the most blocks of a cluster that this GPU supports.
     """
-    newer = capability >= CLUSTERS_SINCE
+    bytes_of_row, newer = n * sum(work.elements), capability >= CLUSTERS_SINCE
     blocks, wide = PORTABLE_CLUSTER if newer else 1, newer and ahead.block == ROW_BLOCK
-    if wide and not work.exponentials and n * sum(work.elements) > HELD_ALONE:
-        config = _held(n, width, alone, 1, capability)
+    largest = most_cluster if newer and not work.exponentials else blocks
+
+    def held(needs: _Needs, most_blocks: int) -> ProgramConfig | None:
+        return _held(n, width, needs, most_blocks, capability)
+
+    if not wide:
+        return held(ahead, blocks) or found or held(ahead, largest)
+    if bytes_of_row > HELD_ALONE and not work.exponentials:
+        config = held(alone, 1)
         if config is not None and config.block <= ROW_BLOCK:
             return config
     registers = MOST_AHEAD[len(work.elements) > 1]
     more = replace(ahead, accesses=ahead.accesses * registers // AHEAD_REGISTERS, others=ahead.others - MOST_AHEAD_LESS)
-    tried = [(ahead, blocks), *([(more, blocks)] if wide else [])]
-    largest = [(ahead, most_cluster)] if newer and not work.exponentials else []
-    tried, last = (tried + largest, []) if wide else (tried, largest)
-    if wide and largest and n * sum(work.elements) > SHARED_SLICE * most_cluster:
-        last = [(alone, most_cluster)]
-    for needs, most in tried:
-        if config := _held(n, width, needs, most, capability):
-            return config
-    return found or next((c for needs, most in last if (c := _held(n, width, needs, most, capability))), None)
+    config = held(ahead, blocks) or held(more, blocks) or held(ahead, largest) or found
+    if config is None and not work.exponentials and bytes_of_row > SHARED_SLICE * largest:
+        return held(alone, largest)
+    return config
 
 
 def _once(

@@ -17,8 +17,8 @@ __all__ = ["HELD_ALONE", "MOST_CLUSTER", "REGISTERS", "SHARED_SLICE", "in_shared
 SHARED_BLOCK, SHARED_TWO, SHARED_THREE, SHARED_REGISTERS = 512, 4, 2, 32
 MOST_CLUSTER, SHARED_ROOM, SHARED_OTHER = 16, 220 * 1024, 2048
 SHARED_SLICE = SHARED_ROOM // 2 - SHARED_OTHER  # the most bytes of the row in a block of which two are resident
-# Bytes of a row that one block holds in registers, in preference to shared memory, if it can; and of a row that one block
-# has in shared memory alone, in preference to a cluster.
+# One block holds a row of more than HELD_ALONE bytes in registers, if these hold it. One block has a row of up to SHARED_ALONE
+# bytes in shared memory, in preference to a cluster.
 HELD_ALONE, SHARED_ALONE = 64 * 1024, 128 * 1024
 SHARED_LEAST = 32 * 1024  # bytes of a row beside wide arrays (N) that is in shared memory in preference to registers
 L2_ROWS = 24 * 2**20  # bytes of rows that a later pass finds in the L2 cache
@@ -41,7 +41,7 @@ def in_shared_memory(
     # Two blocks that have no more threads than one with the row in shared memory: while they compute exponentials, too few
     # loads are in flight.
     scarce = work.exponentials and config.min_blocks <= 2 and config.min_blocks * config.block <= SHARED_BLOCK
-    # Threads of two large blocks that hold a row wait for wide arrays (N).
+    # Two large blocks with their rows in registers wait for the wide arrays (N).
     wide = bool(work.columns) and max(work.columns) > itemsize
     waiting = wide and not several and not work.exponentials and config.block == ROW_BLOCK and row >= SHARED_LEAST
     if not (config.prefetch or config.stream or scarce or waiting) or not accesses_of_16_bytes:
@@ -84,13 +84,13 @@ def in_shared_memory(
     while fit < 2 and vectors > 1:  # a row in shared memory is rounded up to whole accesses of all threads
         vectors //= 2
         block, fit = block_of(SHARED_BLOCK, vectors, cluster, resident)
-    # A thread that computes little loads the arrays (N) from where persistent blocks keep them.
-    light = not several and not work.exponentials and row > HELD_ALONE and bool(work.columns)
+    # With few operations for each element, persistent blocks are faster: they read the arrays (N) from the L1 cache.
+    cached = not several and not work.exponentials and row > HELD_ALONE and bool(work.columns)
     if config.stream:
         read = MULTIPROCESSORS * config.min_blocks // config.cluster * row
         wanted = read > L2_ROWS or bool(work.columns)
     else:
-        wanted = cluster <= 1 + work.exponentials and not light
+        wanted = cluster <= 1 + work.exponentials and not cached
     if not wanted or fit < (1 if config.stream else 2):
         return None
     if cluster > PORTABLE_CLUSTER:  # few clusters are resident, more of them with one access at once

@@ -312,6 +312,28 @@ def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
 
 
 @pytest.mark.simulator
+@pytest.mark.parametrize("n", [640, 1152, 2304])
+@pytest.mark.simulator
+def test_bfloat16_rows_with_other_turns_have_the_same_bits_for_few_and_many_rows(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns of five accesses, and nine accesses that the threads of a part of a warp, or of a warp, hold."""
+    name = f"programs_test::other_turns_{n}"
+    few, many = (
+        row_reduce("m = max(x); z = m + log(sum(exp(x - m)))", wide=["z"], results=["z"], name=name + end)
+        for end in ("", "_many")
+    )
+    config = config_of(n, "bfloat16", work_of(few.programs[0], {"x": 2}), 90)
+    assert (config.vectors, config.stream) == ((5, True) if n == 640 else (9, False))
+    x = torch.randn(11, n).bfloat16()
+    x[1], x[2, 5] = -torch.inf, torch.inf
+    with cupyops.simulate(sanitize=True):
+        found = few(x)
+        monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
+        assert torch.equal(many(x).view(torch.uint8), found.view(torch.uint8))
+    torch.testing.assert_close(found[3:], x[3:].float().logsumexp(-1))
+
+
 def test_few_rows_without_reductions_have_more_threads() -> None:
     """The gradient of a loss of rows has no reduction, and no order to keep."""
     op = row_reduce("y = x * g", rows=["g"], name="programs_test::apart")
