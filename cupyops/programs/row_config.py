@@ -22,9 +22,9 @@ from cupyops.launch.kernel import Kernel
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
 
 from .expressions import kernel_name
-from .program_config import ROW_BLOCK, ProgramConfig, Work, words
+from .program_config import REGISTERS, ROW_BLOCK, ProgramConfig, Work, words
 from .rows import EXPS, REDUCED, RowProgram
-from .shared_rows import HELD_ALONE, MOST_CLUSTER, REGISTERS, SHARED_SLICE, in_shared_memory
+from .shared_rows import HELD_ALONE, MOST_CLUSTER, SHARED_SLICE, in_shared_memory
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
 

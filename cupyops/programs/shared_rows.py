@@ -7,9 +7,9 @@ from cupyops.launch.geometry import MAX_BLOCK, PORTABLE_CLUSTER
 from cupyops.tiling.config import THREADS_AT_ONCE
 from cupyops.tiling.rows import SHARED_MEMORY_OF
 
-from .program_config import ROW_BLOCK, ProgramConfig, Work
+from .program_config import REGISTERS, ROW_BLOCK, ProgramConfig, Work
 
-__all__ = ["HELD_ALONE", "MOST_CLUSTER", "REGISTERS", "SHARED_SLICE", "in_shared_memory"]
+__all__ = ["HELD_ALONE", "MOST_CLUSTER", "SHARED_SLICE", "in_shared_memory"]
 
 # A row in shared memory: the threads of the block, the accesses of a thread at once where two blocks and where three
 # blocks are resident, and the registers of a thread for everything else. The most blocks of a cluster, the bytes of shared
@@ -23,7 +23,6 @@ HELD_ALONE, SHARED_ALONE = 64 * 1024, 128 * 1024
 SHARED_LEAST = 32 * 1024  # bytes of a row beside wide arrays (N) that is in shared memory in preference to registers
 L2_ROWS = 24 * 2**20  # bytes of rows that a later pass finds in the L2 cache
 MULTIPROCESSORS = 132  # of a GPU with clusters
-REGISTERS = 65536  # registers of a multiprocessor
 
 
 def in_shared_memory(

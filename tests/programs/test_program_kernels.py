@@ -256,7 +256,7 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
     few, many = (row_reduce(program, columns=["weight"], name=name + end) for end in ("", "_many"))
     work = work_of(few.programs[0], dict.fromkeys(("x", "weight"), dtype.itemsize))
     config = config_of(n, str(dtype)[6:], work, 90)
-    assert config.few_rows(n, work, 4).spread > 1
+    assert config.few_rows(n, work, 4, 90).spread > 1
     x, weight = torch.randn(3, n).to(dtype), torch.randn(n).to(dtype)
     x[1] = -torch.inf
     with cupyops.simulate(sanitize=True):
@@ -292,7 +292,7 @@ def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     work = work_of(few.programs[0], {"x": dtype.itemsize, "t": 8})
     config = config_of(n, str(dtype)[6:], work, 90)
     assert (config.stream, config.spread) == (True, 1)
-    config = config.few_rows(n, work, 4)
+    config = config.few_rows(n, work, 4, 90)
     assert (config.stream, config.spread, config.vectors) == (False, spread, vectors)
     x, t = torch.randn(8, n).to(dtype), torch.randint(n, (8,))
     x[1], x[2, 5] = -torch.inf, torch.inf
@@ -339,7 +339,7 @@ def test_few_rows_without_reductions_have_more_threads() -> None:
     op = row_reduce("y = x * g", rows=["g"], name="programs_test::apart")
     work = work_of(op.programs[0], {"x": 2, "g": 2})
     for n in (768, 1600):
-        few = config_of(n, "bfloat16", work, 90).few_rows(n, work, 4)
+        few = config_of(n, "bfloat16", work, 90).few_rows(n, work, 4, 90)
         assert few.row_threads > config_of(n, "bfloat16", work, 90).row_threads
         assert few.groups == 1
         x, g = torch.randn(3, n, dtype=torch.bfloat16), torch.randn(3, dtype=torch.bfloat16)

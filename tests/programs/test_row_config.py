@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cupyops.dtypes import DTYPES
-from cupyops.programs.row_config import Work, config_of
+from cupyops.programs.row_config import ProgramConfig, Work, config_of
 from cupyops.tiling.config import THREADS_AT_ONCE
 
 WORKS = {
@@ -299,4 +299,16 @@ def test_float32_rows_of_several_warps_have_one_unit_of_two_accesses() -> None:
     exps = Work((4,), reductions=2, exponentials=True)
     found = {n: config_of(n, "float32", exps, 90) for n in (256, 512, 1024)}
     assert {n: (c.vectors, c.unit) for n, c in found.items()} == {256: (2, 0), 512: (2, 2), 1024: (2, 2)}
-    assert found[1024].few_rows(1024, exps, 4).unit == 2
+    assert found[1024].few_rows(1024, exps, 4, 90).unit == 2
+
+
+def test_few_rows_are_resident_at_once_as_far_as_the_registers_of_a_thread_allow() -> None:
+    def few(n: int, work: Work, capability: int = 90) -> ProgramConfig:
+        return config_of(n, "bfloat16", work, capability).few_rows(n, work, 4, capability)
+
+    added = Work((2, 2), (2,))
+    assert [few(n, added).min_blocks for n in (1024, 2048, 4096)] == [16, 8, 4], "32 registers of a thread"
+    assert (few(8192, added).vectors, few(8192, added).min_blocks) == (2, 2)
+    assert few(4096, added, 75).min_blocks * few(4096, added, 75).block <= 1024
+    held = few(7168, Work((2,), (4,)))
+    assert (held.vectors > 2, held.min_blocks) == (True, 1), "measured with up to two accesses"

@@ -13,7 +13,7 @@ from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.tiling.config import CLUSTERS_SINCE, threads_for, vector_width_for
 from cupyops.tiling.rows import SHARED_MEMORY_OF, RowsChoice, choice_of
 
-from .cut import LayerNormConfig, even_cut, fitting, resident
+from .cut import LayerNormConfig, even_cut, fitting, resident, uneven_cut
 
 __all__ = ["LayerNormConfig", "backward_columns", "backward_config", "backward_rows", "forward_config"]
 
@@ -25,7 +25,7 @@ __all__ = ["LayerNormConfig", "backward_columns", "backward_config", "backward_r
 FEW_BACKWARD, FEW_FORWARD = (2048, 2**22), (1024, 2**21)
 # The cuts that even_cut tries, as (elements of an access, accesses of a thread), in the order of preference.
 _EVEN_FORWARD = ((8, 3), (8, 4), (8, 5), (8, 6), (4, 9), (4, 11), (4, 13))
-_EVEN_BACKWARD = ((4, 3), (4, 4), (4, 5))
+_EVEN_BACKWARD = ((4, 5), (4, 4), (4, 3))
 
 APART = {"aligned_apart": True}
 
@@ -115,6 +115,7 @@ _WIDER_SINCE = 2049  # accesses of the shortest row for _FORWARD_KEPT with float
 # copy's bandwidth, summed in turn and summed ahead: float32 262144 85.7, 92.5; float32 131072 92.8, 93.4.
 # docs/architecture.md has the figures of add_layer_norm.
 _AHEAD_SINCE = 65537
+_SHORT_WIDER = 160  # accesses of the longest row without a residual that has a nearly even cut beside wider weights
 # Accesses of the longest row with wider weights that has the blocks of rows with weights of their own dtype. Rows of
 # more than the second number, up to _WIDER_SINCE, have accesses of half the width.
 _NARROW_UP_TO, _NARROW_AGAIN = 1024, 1536
@@ -169,6 +170,29 @@ def _narrow_forward(n: int, vector_width: int, vectors: int, capability: int) ->
     return replace(config, min_blocks=fitting(resident(64, config.block), config.block, capability))
 
 
+def _uneven_forward(
+    n: int, config: LayerNormConfig, wider: bool, residual: bool, capability: int, result_bytes: int
+) -> LayerNormConfig | None:
+    """Returns the config of a forward of 16-bit rows that leave accesses of ``config`` idle, or None if ``config`` should stay.
+
+    A cut without idle accesses is used if there is one; beside wider weights, a short row may leave a twentieth of them idle.
+    The arguments are those of :func:`forward_config`.
+    """
+    used = 0.95 if wider and not residual and n <= _SHORT_WIDER * config.vector_width else 1.0
+    even = even_cut(n, _EVEN_FORWARD, config, 64, used=used, most_threads=128)
+    if even is None:
+        kinds = {"wider": wider, "wide_result": result_bytes > 2, "residual": residual}
+        found = uneven_cut(n, config.vector_width, capability, **kinds)
+    else:
+        # Beside its part of the row, in 32-bit registers, a thread has 30 registers, and 4 more for wider weights.
+        registers = 30 + 4 * wider + even.vectors * even.vector_width // 2
+        blocks = fitting(resident(registers, even.block), even.block, capability)
+        found = replace(even, aligned_apart=True, min_blocks=blocks)
+    if found is None or result_bytes <= 4:
+        return found
+    return replace(found, min_blocks=max(1, found.min_blocks * 3 // 4))  # a float64 result takes more registers
+
+
 @cache
 def forward_config(
     n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int, result_bytes: int, portable: bool = False
@@ -209,11 +233,10 @@ def forward_config(
             if staged is None:
                 continue
             return replace(staged, kind="wide", min_blocks=1 if wider else staged.min_blocks)
-        if vector_width == 8 and (even := even_cut(n, _EVEN_FORWARD, config, 64)) is not None and cut.cluster == 1:
-            # Beside its part of the row, in 32-bit registers, a thread has 30 registers, and 4 more for wider weights.
-            registers = 30 + 4 * wider + even.vectors * even.vector_width // 2
-            blocks = resident(registers, even.block) * (3 if result_bytes > 2 * itemsize else 4) // 4
-            return replace(even, aligned_apart=True, min_blocks=fitting(blocks, even.block, capability))
+        if vector_width == 8 and cut.cluster == 1 and not config.full:
+            uneven = _uneven_forward(n, config, wider, residual, capability, result_bytes)
+            if uneven is not None:
+                return uneven
         if wider and cut.cluster == 1 and n // vector_width <= _NARROW_UP_TO:
             if vector_width == 8 and cut.vectors > 2 and not cut.aligned_apart:
                 return _narrow_forward(n, vector_width, cut.vectors, capability)
@@ -222,7 +245,10 @@ def forward_config(
         # block holds the row.
         wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
         wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks
-        return replace(config, min_blocks=fitting(wanted, config.block, capability))
+        # In float32, the path for aligned rows with accesses beyond the end takes longer: rows of 4544 and 6400 elements
+        # reached 90 and 73 percent of a copy's bandwidth, and 98 and 98 percent without it.
+        apart = config.aligned_apart and (config.full or residual or itemsize != 4)
+        return replace(config, aligned_apart=apart, min_blocks=fitting(wanted, config.block, capability))
     return LayerNormConfig(512, 512, vector_width, 4, kind="streaming")
 
 
@@ -237,6 +263,8 @@ _BACKWARD_16 = (
         RowsChoice(256, 4, 128, 4),
     ),
     *(
+        RowsChoice(384, 4, 128, 4),
+        RowsChoice(448, 2, 224, 4),
         RowsChoice(512, 4, 128, 4),
         RowsChoice(1024, 4, 128, 4, cluster=2),
         RowsChoice(1024, 4, 256, 2),
@@ -250,11 +278,17 @@ _BACKWARD_16 = (
         RowsChoice(32768, 4, 512, 1, cluster=16),
     ),
 )
-# The configs of backwards of float32 rows that are too long for one block.
+# The configs of backwards of float32 rows of which two fit a multiprocessor, and of rows that are too long for one block. The
+# rows between keep an access of each thread, or two. Measured on an H200, in percent of a copy's bandwidth, an access of each
+# thread, three, and three in persistent blocks with stages: 2304 elements 82, 98, 92; 2560 84, 98, 99; 3072 89, 94, 98. With
+# grad_sum, three accesses without stages are faster: 2560 94, 100, 95.
 _BACKWARD_32 = (
+    *(RowsChoice(576, 3, 1, 2), RowsChoice(768, 3, 1, 2, stages=3)),
     *(RowsChoice(2048, 2, 1, 4, cluster=8, stages=3), RowsChoice(4096, 6, 1, 2, cluster=4, stages=3)),
     *(RowsChoice(8192, 5, 1, 2, cluster=8, stages=3), RowsChoice(16384, 4, 1, 1, cluster=8, stages=2)),
 )
+# Accesses of the rows with the first two lines, and of the shortest row with the others.
+_PAIRED, _LONG_32 = range(513, 769), 1281
 
 
 # Backwards of longer rows have a ring. Measured on an H200, as shares of a copy's bandwidth, a ring and the rows in stages:
@@ -347,7 +381,7 @@ def backward_config(
         if cut is None or (accesses > 8192 and widest == 8) or (accesses > 16384 and grad_bytes > itemsize):
             return streaming
         config = LayerNormConfig.cut(n, vector_width, cut)
-        even = even_cut(n, _EVEN_BACKWARD[: 2 if grad_sum else 3], config, 128)
+        even = even_cut(n, _EVEN_BACKWARD[1 if grad_sum else 0 :], config, 128, used=0.95, most_threads=192)
         # Rows of one warp keep the table's cut: rows of 384 elements reached 88 percent of a copy's bandwidth with a
         # quarter of the accesses idle, and 85 percent with none idle.
         if even is not None and even.row_threads != 32:
@@ -357,7 +391,8 @@ def backward_config(
             warps = 4 * resident(28 + 20 * even.vectors, 4 * 32)
             cut = cut._replace(min_blocks=max(1, warps * 32 // even.block))
         # The elements of grad_sum take as many registers as the row.
-        fit = min(cut.min_blocks, (1024 - 128 * config.vectors) // config.block) if grad_sum else cut.min_blocks
+        most = 896 if config.vectors <= 2 else 1024 - 128 * config.vectors
+        fit = min(cut.min_blocks, most // config.block) if grad_sum else cut.min_blocks
         if grad_bytes == itemsize and weight_bytes > itemsize and not grad_sum:
             # float32 weights take the registers that rows of their own dtype leave free. If too few registers are left,
             # shared memory keeps the weights. The compiler needed 80 registers for 12 columns of a thread, and 128 for
@@ -366,9 +401,11 @@ def backward_config(
             return replace(config, min_blocks=cut.min_blocks, weight_shared=registers < 6 * columns + 8)
         return replace(config, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
     full = itemsize == 4 and vector_width == 4
-    staged = choice_of(_BACKWARD_32, accesses)
-    if staged is not None and full and accesses > 1280 and most_blocks > 1 and grad_bytes <= itemsize:
-        config = LayerNormConfig.cut(n, vector_width, staged, kind="wide")
+    cut = choice_of(_BACKWARD_32, accesses) if full and most_blocks > 1 and grad_bytes <= itemsize else None
+    if cut is not None and (accesses in _PAIRED or accesses >= _LONG_32):
+        if grad_sum and accesses in _PAIRED:
+            cut = cut._replace(stages=0)
+        config = LayerNormConfig.cut(n, vector_width, cut, kind="wide" if cut.stages else "registers")
         return replace(config, shared=config.stages * config.slice * (itemsize + grad_bytes))
     vectors = 2 if full and 1024 < accesses <= 1280 else max(1, {2: 8, 4: 4, 8: 2}[itemsize] // vector_width)
     wider = grad_bytes > (itemsize if grad_sum else 2 * itemsize)

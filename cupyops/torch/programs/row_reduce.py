@@ -286,7 +286,8 @@ def body_of(
         device = device_of(library_of(x), x)
         sizes = {name: tensor.dtype.itemsize for name, tensor in zip(names, tensors, strict=True)}
         work = work_of(program, sizes)
-        choice = n, dtype, work, driver.capability(device)
+        capability = driver.capability(device)
+        choice = n, dtype, work, capability
         try:
             config = config_of(*choice)
         except KeyError:
@@ -299,7 +300,7 @@ def body_of(
             except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
                 config = config_of(*choice, portable=True)
         if rows <= FEW_ROWS and not column:
-            config = config.few_rows(n, work, call.wide.itemsize)
+            config = config.few_rows(n, work, call.wide.itemsize, capability)
         chosen = kernel(config, dtype)
         blocks = min(-(-rows // config.groups), 2**31 - 1)
         if column or config.prefetch:  # persistent blocks
