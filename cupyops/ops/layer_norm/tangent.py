@@ -17,6 +17,7 @@ from cupyops.tiling.config import CLUSTERS_SINCE
 from .body import Call, Launch
 from .checks import Shape, check, check_parameters, stats_shape
 from .config import LayerNormConfig, backward_rows
+from .cut import fitting, resident
 
 __all__ = ["check_tangent", "tangent"]
 
@@ -31,16 +32,30 @@ def tangent_kernel(config: LayerNormConfig, dtype: str) -> Kernel:
 
 @cache
 def config_of(n: int, dtype: str, parameter_bytes: int, capability: int, result_bytes: int) -> LayerNormConfig:
-    """Returns the config of a tangent: the config of a gradient of x alone, which reads and writes as many rows.
+    """Returns the config of a tangent: the cut of a gradient of x alone, which reads and writes as many rows.
+
+    The parameters are read where a row is stored, so they take few registers, and more blocks are resident. Measured on an H200
+    in bfloat16, in percent of a copy's bandwidth, with the blocks of the gradient and with these: 1024 elements 95, 101; 5120 69,
+    98; 16384 76, 97; 32768 63, 75.
 
     Args:
         n, dtype, capability: as for :func:`cupyops.ops.layer_norm.config.backward_rows`.
         parameter_bytes: bytes of an element of weight or of a tangent of weight or bias; 0 if all three are absent.
         result_bytes: bytes of an element of the result.
     """
-    config = backward_rows(n, dtype, parameter_bytes, capability, result_bytes)
+    itemsize = DTYPES[dtype].itemsize
+    config = backward_rows(n, dtype, min(parameter_bytes, itemsize), capability, result_bytes)
     kind = "streaming" if config.kind == "streaming" else "registers"
-    return replace(config, kind=kind, weighted=parameter_bytes > 0, aligned_apart=False, stages=0, shared=0)
+    config = replace(config, kind=kind, weighted=parameter_bytes > 0, aligned_apart=False, stages=0, shared=0)
+    if kind == "streaming" or not config.weighted or itemsize > 4 or result_bytes > itemsize:
+        return config
+    # Registers for an access of 16 bytes to both rows, and others. The compiler packs elements of float16 late. In a large block
+    # whose threads have no access beyond the end, fewer others are enough.
+    of_access, others = 10, 16 if config.full and config.block > 256 else 24
+    if dtype == "float16":
+        of_access, others = 16, 32 if config.full else 48
+    registers = others + of_access * config.vectors * config.vector_width * itemsize // 16
+    return replace(config, min_blocks=fitting(resident(registers, config.block), config.block, capability))
 
 
 for _dtype in FLOATS:
