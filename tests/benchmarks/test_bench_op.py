@@ -2,6 +2,7 @@
 
 import builtins
 import re
+import time
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,12 @@ from cupyops.compile.cache import Binary
 from cupyops.errors import MissingDependencyError
 from cupyops.launch import recording as launches
 from cupyops.torch import bench_op
+from cupyops.torch.bench import timing
 from cupyops.torch.bench.report import BenchReport, BenchRow, KernelFacts
 from cupyops.torch.bench.roofline import attainable
 from cupyops.torch.bench.timing import Spread
 from cupyops.torch.check.subject import Subject
+from cupyops.torch.core import repeated
 from tests.torch import faulty_ops as faulty
 from tests.torch.faulty_ops import Mix
 
@@ -290,3 +293,10 @@ def test_an_operator_is_timed_beside_its_peers(tmp_path: Path, capsys: pytest.Ca
     assert {name for name, _ in found.skipped} == {"wrong, forward", "wrong, backward"}
     pytest.importorskip("matplotlib")
     assert found.roofline(tmp_path / "roof.svg").stat().st_size > 1000
+
+
+def test_calls_are_timed_after_an_operator_has_recorded_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    assert timing.settle(lambda: made.append(1)) == len(made) > repeated.AFTER
+    monkeypatch.setattr(timing, "SETTLED_SECONDS", 0.01)
+    assert timing.settle(lambda: time.sleep(0.02)) == 1, "a slow call is not made forty times"

@@ -28,6 +28,9 @@ __all__ = [
 
 # Minimum duration of a sample: the events' resolution of 0.5 µs and the gap between two replays are negligible then.
 SAMPLE_MICROSECONDS = 2000.0
+# Calls before the first sample, and the seconds after which no further one is made. An eager operator records its steps in the
+# 32nd call of the same shapes, which takes a millisecond or more (cupyops/torch/core/repeated.py).
+SETTLED_CALLS, SETTLED_SECONDS = 40, 0.2
 # One rotation reads and writes this many times the L2 cache, which evicts each set before its next use.
 ROTATION_IN_L2 = 4
 # Maximum number of sets: a CUDA graph captures one call per set. Sets of small operands therefore stay in the cache;
@@ -144,7 +147,7 @@ class EventTimer:
 
     def calibrate(self) -> None:
         """Chooses the number of rotations through the sets per sample."""
-        self.sample()
+        settle(self._calls[-1])
         self._rounds = _repeats(self.sample() * len(self._calls))
 
     def sample(self) -> float:
@@ -155,6 +158,15 @@ class EventTimer:
             kept = [call() for call in self._calls]
             del kept
         return _elapsed(self._events) / (self._rounds * len(self._calls))
+
+
+def settle(call: Callable[[], Any]) -> int:
+    """Calls until later calls do the same work, and returns the number of calls."""
+    began, made = time.perf_counter(), 0
+    while made < SETTLED_CALLS and time.perf_counter() - began <= SETTLED_SECONDS:
+        call()
+        made += 1
+    return made
 
 
 def _elapsed(events: tuple[torch.cuda.Event, torch.cuda.Event]) -> float:
