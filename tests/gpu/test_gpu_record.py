@@ -164,7 +164,11 @@ LACKING = {
 }
 # Tests that failed in a recorded run by a fault of the test or of the machine. They are mended, and run again with the next run.
 MENDED = {
-    "13": set(),
+    # The norm of a sum of two 16-bit rows was to have the bits of the norm of the rounded sum, where the two have different cuts.
+    "13": {
+        "tests.operators.test_layer_norm::test_add_layer_norm_is_the_sum_and_its_norm[cuda-3000-dtype0]",
+        "tests.operators.test_layer_norm::test_add_layer_norm_is_the_sum_and_its_norm[cuda-3000-dtype1]",
+    },
     # The gradients of two kernels that add up a row in different orders were to have the same bits. cuRAND's headers of CUDA 13 were
     # the only ones on the machine with NVRTC 12.9, which does not compile them. A warning of autograd about leaves of another stream
     # was an error. And PyTorch 2.11 crashed at a call of an operator whose name was declared twice.

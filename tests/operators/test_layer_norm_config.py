@@ -321,6 +321,16 @@ def test_rows_with_a_residual_and_no_even_cut_have_two_accesses_of_a_thread(n: i
     assert forward_config(520, "float16", 4, 2, 90, 2).vectors != 2, "a short row keeps the table's cut"
 
 
+def test_a_row_and_a_sum_of_two_have_the_same_cut_where_an_even_one_exists() -> None:
+    """The norm of a sum then has the bits of the norm of the rounded sum."""
+    lengths = (96, 768, 1024, 1152, 3000, 4096, 8192, 65_536, 131_072)
+    for dtype, size, other in (("bfloat16", 2, [3000, 131_072]), ("float32", 4, [])):
+        pairs = {n: [forward_config(n, dtype, arrays * size, size, 90, size) for arrays in (1, 2)] for n in lengths}
+        assert [
+            n for n, (one, two) in pairs.items() if (*cut_of(one), one.cluster) != (*cut_of(two), two.cluster)
+        ] == other
+
+
 def test_float32_rows_with_accesses_beyond_the_end_have_no_path_for_aligned_rows() -> None:
     assert not forward_config(6400, "float32", 4, 4, 90, 4).aligned_apart
     assert forward_config(8192, "float32", 4, 4, 90, 4).aligned_apart
