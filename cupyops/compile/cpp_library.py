@@ -204,9 +204,17 @@ _COMPLEX_FUNCTIONS = frozenset(
     ["abs", "arg", "conj", "exp", "log", "norm", "polar", "pow", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh"]
 )
 
+_LIMITS = frozenset(
+    [
+        *("numeric_limits", "float_denorm_style", "denorm_absent", "denorm_indeterminate", "denorm_present"),
+        *("float_round_style", "round_indeterminate", "round_to_nearest", "round_toward_infinity"),
+        *("round_toward_neg_infinity", "round_toward_zero"),
+    ]
+)
+
 LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (TRAITS, "cuda/std/type_traits", "type_traits"),
-    (frozenset(("numeric_limits",)), "cuda/std/limits", "limits"),
+    (_LIMITS, "cuda/std/limits", "limits"),
     (_UTILITIES, "cuda/std/utility", "utility"),
     (frozenset(("array",)), "cuda/std/array", "array"),
     (frozenset(("byte",)), "cuda/std/cstddef", "cstddef"),

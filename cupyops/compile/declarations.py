@@ -167,9 +167,9 @@ def plain_head(head: str) -> str:
     """Returns the head of a declaration without ``template <...>`` and without attributes."""
     while (found := _TEMPLATE.match(head)) is not None:
         depth = parentheses = 0
-        for match in re.finditer(r"[<>()]", head[found.end() - 1 :]):
+        for match in re.finditer(r"[<>]=|[<>()]", head[found.end() - 1 :]):
             parentheses += (match[0] == "(") - (match[0] == ")")
-            depth += 0 if parentheses or match[0] in "()" else 1 if match[0] == "<" else -1
+            depth += 0 if parentheses or match[0] not in "<>" else 1 if match[0] == "<" else -1
             if not depth and match[0] == ">":
                 head = head[found.end() + match.start() :]
                 break

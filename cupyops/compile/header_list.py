@@ -69,7 +69,7 @@ HEADERS = (
         (
             *("assert.h", "cassert", "cctype", "cerrno", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio"),
             *("cstdlib", "cstring", "ctype.h", "errno.h", "float.h", "inttypes.h", "limits.h", "math.h", "memory.h"),
-            *("stdbool.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"),
+            *("stdalign.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"),
             *("algorithm", "limits", "type_traits", "utility", "initializer_list", "cinttypes", "iso646.h", "ciso646"),
             *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "cuda_device_runtime_api.h", "driver_types.h"),
             *("device_launch_parameters.h", "device_functions.h", "device_atomic_functions.h", "math_functions.h"),
@@ -311,6 +311,7 @@ HEADERS = (
                 "ostream",
                 "istream",
                 "sstream",
+                "strstream",
                 "fstream",
                 "iomanip",
                 "vector",

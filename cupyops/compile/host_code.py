@@ -10,8 +10,8 @@ match is returned as it is.
 """
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from .cpp_library import FOREIGN_THRUST
@@ -32,7 +32,7 @@ from .declarations import (
     name_of,
     plain_head,
 )
-from .members import is_of_device
+from .members import class_of, is_of_device
 from .standard import unknown
 
 __all__ = ["HOST_TYPE", "HostCode", "host_code"]
@@ -66,6 +66,10 @@ _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the compiler deduces the typ
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
 _BRACES = re.compile(r"[{}]")
 _DESTRUCTOR = re.compile(r"(?<!virtual )~\s*[A-Za-z_]\w*\s*\(")
+_APART = re.compile(
+    r"\s*(?:(?:public|private|protected)\s*:\s*)*(?:template\b[^(){};]*>\s*)?(?:(?:inline|constexpr|const)\s+)*(static|friend)\b"
+)
+_SPECIAL = re.compile(r"\s*(?:struct|class)\s+([A-Za-z_]\w*)\s*<")
 _LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 
 
@@ -83,7 +87,7 @@ class HostCode(NamedTuple):
     types: frozenset[str] = frozenset()
 
 
-@lru_cache(64)
+@lru_cache(512)
 def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), compiled: str = "") -> HostCode:
     """Returns a text without its host code.
 
@@ -112,6 +116,8 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
             continue
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
+        if name is None and item.brace >= 0:
+            name = _apart(piece[: item.brace - item.start], types, partial(code.scope, item.start), given)
         declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset[str]()
         # An alias of a type that is left out, and a class of the host that names it, are left out, too.
         if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
@@ -149,6 +155,31 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     if not pieces:
         return HostCode(text, ())
     return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n), frozenset(types - gone))
+
+
+def _apart(
+    head: str,
+    types: Collection[str],
+    scope: Callable[[], tuple[str, ...] | None],
+    macros: Mapping[str, tuple[bool, str]],
+) -> str | None:
+    """Returns the name of a declaration that completes another one which kernels do not have: a member, defined outside of its
+    class, of a class that is left out, or a specialization of a class of the host's library in ``namespace std``. Returns None
+    for any other declaration.
+
+    Args:
+        head: the code before the first brace.
+        types: the types that are left out.
+        scope: returns the namespaces around the declaration.
+        macros: the macros of :func:`macros_of`.
+    """
+    plain = plain_head(head)
+    if TYPE.match(plain):
+        special = _SPECIAL.match(plain)
+        of_host = special is not None and any(True for _ in unknown(f"std::{special[1]}")) and scope() == ("std",)
+        return special[1] if special is not None and of_host else None
+    of_class = class_of(plain) if types else ""
+    return of_class if of_class in types and is_function(head) and not _has_marked_members(head, macros) else None
 
 
 def _read_by_constexpr(text: str, others: str) -> frozenset[str]:
@@ -198,7 +229,13 @@ def _is_prototype(item: str, names: frozenset[str]) -> bool:
 @lru_cache(256)
 def _given(text: str, others: str) -> dict[str, tuple[bool, str]]:
     """Returns the macros of a text and of others, as :func:`_closed` does. Each round of a compilation asks for them."""
-    return _closed(macros_of(text) | macros_of(others))
+    own, of_others = macros_of(text), macros_of(others)
+    return _closed_of(others) if own.keys() <= of_others.keys() else _closed(own | of_others)
+
+
+@lru_cache(16)
+def _closed_of(text: str) -> dict[str, tuple[bool, str]]:
+    return _closed(macros_of(text))
 
 
 def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str]]:
@@ -258,8 +295,16 @@ def _bodies_of_members(
         body = member.brace >= 0
         signature = bare[start : item.brace + 1 + (member.brace if body else member.end)]
         words = re.findall(r"\b[A-Za-z_]\w*\b", signature)
+        function = is_function(signature.rstrip("; \t\r\n"))
+        # A static member of a type of the host takes no place in an object, and a friend is declared elsewhere.
+        apart = _APART.match(plain_head(signature))
+        if (of_device or passed) and not body and apart and (apart[1] == "friend" or not function):
+            if HOST_TYPE.search(signature) or any(True for _ in unknown(signature)):
+                labels = [*_LABEL.finditer(signature)]
+                found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
+            continue
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
-        if marked or not is_function(signature.rstrip("; \t\r\n")):
+        if marked or not function:
             continue
         # NVRTC refuses the word __host__ alone.
         if of_device and re.search(r"\b__host__\b", signature):

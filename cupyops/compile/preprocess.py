@@ -15,6 +15,7 @@ from .system_headers import in_text
 
 __all__ = [
     "CONDITIONALS",
+    "OF_COMPILER",
     "Include",
     "Preprocessed",
     "branch_end",
@@ -49,8 +50,9 @@ _RANKS = {
 }
 CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
 _DEPTH = 16  # macros within one another
-# Macros that NVRTC defines, and those of other compilers.
-_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
+# Macros that NVRTC defines or that texts have as with nvcc, and those of other compilers.
+OF_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
+OF_COMPILER |= {"__GNUC__": "13"} if sys.platform == "linux" else {}
 _OTHER_COMPILERS = frozenset(("__NVCC__", "__HIP__", "__HIPCC__", "__HIP_PLATFORM_AMD__", "__HIP_DEVICE_COMPILE__"))
 # Macros that compilers define on another system.
 _OTHER_COMPILERS |= {name for name in ("_WIN32", "_WIN64", "_MSC_VER", "__MINGW32__") if sys.platform != "win32"}
@@ -88,7 +90,7 @@ class Preprocessed:
     """
 
     def __init__(self, headers: Mapping[str, str], defines: Mapping[str, str], own: frozenset[str]) -> None:
-        self.macros: dict[str, str | None] = {**_COMPILER, **defines}
+        self.macros: dict[str, str | None] = {**OF_COMPILER, **defines}
         self.functions: dict[str, tuple[tuple[str, ...], str]] = {}
         self.includes: list[Include] = []
         self._headers, self._own = headers, own
@@ -130,7 +132,9 @@ class Preprocessed:
                 names = [
                     n
                     for n in _NAME.findall(directive.rest)
-                    if n not in known and not _OTHER_PLATFORM.search(n) and self._defined(n) is False
+                    if n not in known
+                    and not (_OTHER_PLATFORM.search(n) or n.startswith("DOXYGEN"))
+                    and self._defined(n) is False
                 ]
                 if names and self._undecided(directive, names):
                     yield names[0], where, directive
