@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from .cuda_text import Code, scan
-from .first_branches import first_branches
+from .cuda_text import Code, first_branches, scan
 
 __all__ = [
     "ALIAS",

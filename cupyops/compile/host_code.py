@@ -42,10 +42,12 @@ _DEVICE = "__global__|__device__|__constant__|__shared__|__managed__|constexpr|c
 _DEVICE += "|C10_DEVICE|C10_HOST_DEVICE|CUTLASS_DEVICE|CUTLASS_HOST_DEVICE|CUTE_DEVICE|CUTE_HOST_DEVICE"
 _MARKED = re.compile(rf"\b(?:{_DEVICE})\b")
 _DECLARES_TYPE = re.compile(r"(?:template\s*<[^{}()]*>\s*)?(?:struct|using|typedef)\b")
+_SPACE_ALIAS = re.compile(r"\s*namespace\s+\w+\s*=\s*([\w:]+)\s*;")
+_CLASS_INSTANCE = re.compile(r"\s*(?:extern\s+)?template\s+(?:struct|class)\s+(?:\w+\s*::\s*)*(\w+)\s*<[^;{}]*;")
 _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
-_OF_LIBRARIES = frozenset(("thrust", "torch", "at", "at::cuda::detail", "c10"))
+_OF_LIBRARIES = frozenset(("thrust", "torch", "at", "at::cuda::detail", "c10", "cute", "cutlass", "glm"))
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
     r"\b(?:torch|at|c10)\s*::(?!\s*(?:headeronly\s*::\s*)?(?:cuda\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b|\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
@@ -120,7 +122,9 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
             name = _apart(piece[: item.brace - item.start], types, partial(code.scope, item.start), given)
         declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset[str]()
         # An alias of a type that is left out, and a class of the host that names it, are left out, too.
-        if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
+        # A class may have the name of another one that is left out, in another namespace.
+        words = {*WORD.findall(code.bare[item.start : item.end])} - declared if types and name is None else set()
+        if name is None and not types.isdisjoint(words):
             plain = plain_head(code.bare[item.start : item.end])
             of_host = TYPE.match(plain) and not _has_marked_members(plain, given)
             used = _USED.match(plain)
@@ -340,7 +344,9 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         return None
     if is_function(head) and brace >= 0:
         return name_of(plain)
-    if (space := _USING_NAMESPACE.match(plain)) is not None:
+    if (instance := _CLASS_INSTANCE.match(plain)) is not None:
+        return instance[1]
+    if (space := _USING_NAMESPACE.match(plain) or _SPACE_ALIAS.match(plain)) is not None:
         path = space[1].lstrip(":")
         return None if path in _OF_LIBRARIES or path.partition("::")[0] in spaces - {"std"} else ""
     if KEPT.match(plain):

@@ -18,6 +18,7 @@ __all__ = [
     "OF_COMPILER",
     "Include",
     "Preprocessed",
+    "around",
     "branch_end",
     "defines_of",
     "known_macros",
@@ -32,6 +33,7 @@ _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
+_ASKS = re.compile(r"(?:ifdef|if)\s+(?:defined\b\s*\(?\s*)?([A-Za-z]\w*)\s*\)?\s*")
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
 _RANKS = {
     "||": 1,
@@ -339,6 +341,39 @@ def value_of(expression: str) -> int | None:
         return _Expression(expression, Preprocessed({}, {}, frozenset())).value()
     except (ValueError, IndexError, RecursionError, ZeroDivisionError):
         return None
+
+
+def around(
+    text: str, places: Sequence[int], headers: Mapping[str, str], defines: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Returns the macros that nothing defines and whose conditions around offsets remove the code there, such as ``USE_CUDA`` of
+    ``#ifdef USE_CUDA``. Returns none if the code at an offset stays, or if other conditions remove it, too.
+
+    Args:
+        text: CUDA C++.
+        places: the offsets. The conditions are those around the first one.
+        headers, defines: as for :func:`preprocess`.
+    """
+    place = min(places, default=0)
+    opened: list[Directive | None] = []
+    for directive in scan(text).directives:
+        if directive.start > place:
+            break
+        if directive.name in ("if", "ifdef", "ifndef"):
+            opened.append(directive)
+        elif directive.name == "endif":
+            del opened[-1:]
+        elif directive.name in CONDITIONALS and opened:
+            opened[-1] = None
+    asked = [m[1] for d in opened if d is not None and (m := _ASKS.fullmatch(f"{d.name} {d.rest}"))]
+    if not asked:
+        return ()
+    followed = preprocess(text, headers, defines)
+    if not all(followed.live("", other) is False for other in places):
+        return ()
+    found = tuple(n for n in dict.fromkeys(asked) if not (n in _OTHER_COMPILERS or _OTHER_PLATFORM.search(n)))
+    followed = preprocess(text, headers, {**dict.fromkeys(found, "1"), **defines})
+    return () if followed.live("", place) is False else tuple(n for n in found if n not in defines)
 
 
 def branch_end(code: Code, condition: Directive) -> int:

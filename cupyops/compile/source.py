@@ -68,7 +68,9 @@ _UNINCLUDED = {
     "curand_kernel.h": re.compile(r"\bcurandState\w*\b|\bcurand_(?:init|uniform|normal)\w*\b"),
     "mma.h": re.compile(r"\bnvcuda\b"),
 }
-_SPACE = re.compile(r"\busing\s+namespace\s+(?:::\s*)?(at(?:\s*::\s*cuda\s*::\s*detail)?|c10|torch|thrust)\s*;")
+_SPACE = re.compile(
+    r"\b(?:using\s+namespace|namespace\s+\w+\s*=)\s+(?:::\s*)?(at(?:\s*::\s*cuda\s*::\s*detail)?|c10|torch|thrust|cute|cutlass|glm)\s*;"
+)
 # nvcc takes a lambda with `__device__`, which the compiler of device code needs not.
 _LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:host|device)__\s*)+)(?=[({])")
 _FAMILIES = ("cub/", "curand_")  # one header of a family has the names of the others

@@ -22,6 +22,7 @@ _OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm)\s*::")
 # Names in capitals, where a text uses them and where it declares them.
 _CAPITALS = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?<=\w\w\w)")
 _DECLARED = re.compile(r"(?!\b(?:return|case|else)\b)\b(?:\w+[\s>*&]|\})\s*(?:\.\.\.\s*)?([A-Z][A-Z0-9_]{2,})\b")
+_FORWARD = re.compile(r"\s*(?:template\s*<[^{}()]*>\s*)?(?:struct|class|union)\s+\w+\s*;")
 _ENUM = re.compile(r"\benum\b[^;{}]*\{([^{}]*)\}")
 
 
@@ -209,8 +210,8 @@ def _declared_by(macro: str, call: str) -> frozenset[str]:
     given = dict(zip(names, (a.strip() for a in call.partition("(")[2].rpartition(")")[0].split(",")), strict=False))
     body = WORD.sub(lambda word: given.get(word[0], word[0]), body)
     pasted = {re.sub(r"\s*##\s*", "", m[0]) for m in re.finditer(r"\w+(?:\s*##\s*\w+)+", body)}
-    items = items_of(re.sub(r"\s*##\s*", "", body), {}) or []
-    return frozenset(pasted).union(*(declared_names(body[i.start : i.end]) for i in items))
+    joined = re.sub(r"\s*##\s*", "", body)
+    return frozenset(pasted).union(*(declared_names(joined[i.start : i.end]) for i in items_of(joined, {}) or ()))
 
 
 def read_spans(texts: Mapping[str, str]) -> dict[str, list[tuple[int, int]]]:
@@ -238,7 +239,10 @@ def _with_readers(
         for where, item in {key for keys in graph.nodes.values() for key in keys} - kept
     }
     while True:
-        gone = {name for name, keys in graph.nodes.items() if left_out.issuperset(keys)}
+        defined = (
+            (name, [key for key in keys if not _FORWARD.match(graph.piece(*key))]) for name, keys in graph.nodes.items()
+        )
+        gone = {name for name, keys in defined if keys and left_out.issuperset(keys)}
         more = {key for key, read in words.items() if not gone.isdisjoint(read)} - left_out
         if not more:
             return left_out
