@@ -239,8 +239,16 @@ FUNCTORS = {  # which C++17 removed, and which libraries of hosts still have
     "binary_function": "template <class A, class B, class R> struct binary_function "
     "{ typedef A first_argument_type; typedef B second_argument_type; typedef R result_type; };",
 }
+_OF_PARTS = "template <class C> __host__ __device__ auto {0}(const C& z) -> decltype({1}) {{ return {1}; }}"
+OF_COMPLEX = {  # for the complex numbers of PyTorch
+    "real": _OF_PARTS.format("real", "z.real()"),
+    "imag": _OF_PARTS.format("imag", "z.imag()"),
+    "conj": _OF_PARTS.format("conj", "C(z.real(), -z.imag())"),
+    "norm": _OF_PARTS.format("norm", "z.real() * z.real() + z.imag() * z.imag()"),
+}
 OWN = {
     **FUNCTORS,
+    **OF_COMPLEX,
     "max": _CHOICE.format("max", "a < b", "less(a, b)") + _OF_LIST.format("max", "found < v"),
     "min": _CHOICE.format("min", "b < a", "less(b, a)") + _OF_LIST.format("min", "v < found"),
     "swap": "template <class T> __host__ __device__ constexpr void swap(T& a, T& b) { T c = a; a = b; b = c; }",

@@ -343,9 +343,7 @@ def value_of(expression: str) -> int | None:
         return None
 
 
-def around(
-    text: str, places: Sequence[int], headers: Mapping[str, str], defines: Mapping[str, str]
-) -> tuple[str, ...]:
+def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the macros that nothing defines and whose conditions around offsets remove the code there, such as ``USE_CUDA`` of
     ``#ifdef USE_CUDA``. Returns none if the code at an offset stays, or if other conditions remove it, too.
 

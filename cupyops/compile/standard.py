@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection
 from functools import lru_cache
 
-from .cpp_library import FUNCTORS, LIBRARY, OF_STD, OWN, library_lines, thrust_lines
+from .cpp_library import FUNCTORS, LIBRARY, OF_COMPLEX, OF_STD, OWN, library_lines, thrust_lines
 from .cuda_text import scan
 
 __all__ = ["MACROS", "NUMBERS", "as_library", "definitions", "for_libraries", "specializations", "unknown"]
@@ -341,6 +341,7 @@ def definitions(
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
         # Not every library of a host has these in std.
         within = [f"using ::{name};" for name in sorted(of_std & (_MATH_OF_FLOAT | _BYTES))]
+        within += [OF_COMPLEX[name] for name in sorted(of_std & OF_COMPLEX.keys())]
         if "bit_cast" in of_std:  # C++20 has it in <bit>
             hosts += ["bit"]
             within += ["#if !defined(__cpp_lib_bit_cast)", OWN["bit_cast"], "#endif"]
