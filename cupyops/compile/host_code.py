@@ -131,6 +131,8 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
             name = (
                 "" if of_host or ALIAS.match(plain) or _CONSTANT.match(plain) or (used and used[1] in types) else None
             )
+        if name == "" and (used := _USED.match(plain_head(piece))) is not None:
+            declared = frozenset((used[1],))  # `using std::vector;`
         types |= declared if name == "" else set()
         # Of a class that is the type of a kernel's parameter, the member functions that name such types are left out alone.
         passed = item.brace >= 0 and not taken.isdisjoint(declared_names(code.bare[item.start : item.end]))
@@ -357,7 +359,8 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if called is not None and (macros[called[1]][0] if called[1] in macros else CAPITALS.fullmatch(called[1])):
         # A macro whose text has no device code, unless it declares a type.
         text = macros.get(called[1], (False, ""))[1].partition(")")[2].lstrip()
-        return None if _DECLARES_TYPE.match(text) and not HOST_TYPE.search(f"{text} {item}") else ""
+        of_host = HOST_TYPE.search(f"{text} {item}") or any(True for _ in unknown(item))
+        return None if _DECLARES_TYPE.match(text) and not of_host else called[1]
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
         return name_of(plain)
     constant = (

@@ -18,7 +18,7 @@ _CALLED_UNSEEN = frozenset(("begin", "end", "get", "swap"))
 _USING = re.compile(r"\busing\s+(?:::\s*)?(?:\w+\s*::\s*)+(\w+)\s*;")
 # Libraries for kernels that are not part of CUDA. An option `-I` may give the folder of their headers, so a declaration that
 # a kernel reads stays.
-_OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm)\s*::")
+_OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm|Eigen)\s*::")
 # Names in capitals, where a text uses them and where it declares them.
 _CAPITALS = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?<=\w\w\w)")
 _DECLARED = re.compile(r"(?!\b(?:return|case|else)\b)\b(?:\w+[\s>*&]|\})\s*(?:\.\.\.\s*)?([A-Z][A-Z0-9_]{2,})\b")
