@@ -8,16 +8,21 @@ C++ library.
 import re
 from collections.abc import Collection
 
+from .cuda_text import scan
+
 __all__ = [
     "FOREIGN_THRUST",
     "FUNCTIONS",
     "FUNCTORS",
     "LIBRARY",
+    "OF_COMPLEX",
     "OF_STD",
     "OWN",
     "THRUST",
     "TRAITS",
     "library_lines",
+    "specializations",
+    "specialized",
     "thrust_lines",
 ]
 
@@ -224,6 +229,9 @@ LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
 )
 OF_STD = frozenset[str]().union(*(names for names, _, _ in LIBRARY))
 
+_SPECIALIZED = re.compile(rf"\btemplate\s*<[^<>;{{}}]*>\s*(?:struct|class)\s+({'|'.join(sorted(OF_STD))})\s*<")
+_OPENS_STD = re.compile(r"\bnamespace\s+std\s*\{")
+
 # Functions that take their arguments by reference, as the library's do.
 _CHOICE = (
     "template <class T> __host__ __device__ constexpr const T& {0}(const T& a, const T& b) {{ return {1} ? b : a; }}\n"
@@ -300,3 +308,22 @@ def thrust_lines(code: str) -> list[str]:
     ]
     within += [_OWN_OF_THRUST[n] for n in sorted(used & _OWN_OF_THRUST.keys())]
     return [*includes, "namespace thrust {", *within, "}"] if within else []
+
+
+def specialized(code: str) -> frozenset[str]:
+    """Returns the classes of ``std`` that code specializes in ``namespace std``."""
+    return frozenset(_SPECIALIZED.findall(code)) if _OPENS_STD.search(code) else frozenset()
+
+
+def specializations(text: str) -> str:
+    """Returns a text for NVRTC whose specializations of classes of the library in ``namespace std``, ``numeric_limits`` for one,
+    stand in ``namespace cuda::std``, which has the classes."""
+    if not _OPENS_STD.search(text) or not _SPECIALIZED.search(text):
+        return text
+    code = scan(text)
+    for match in reversed([*_SPECIALIZED.finditer(code.bare)]):
+        end = code.bare.find(";", code.end_of_function(match.start())) + 1
+        if end and code.scope(match.start()) == ("std",):
+            inner = text[match.start() : end]
+            text = f"{text[: match.start()]}}} namespace cuda {{ namespace std {{ {inner} }} }} namespace std {{{text[end:]}"
+    return text

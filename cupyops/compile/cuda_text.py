@@ -191,7 +191,7 @@ def _literal(condition: str) -> bool | None:
 def first_branches(code: Code, compiled: str = "") -> str:
     """Returns code with one branch of each conditional whose branches have braces without a match, and blanks for the others.
 
-    Such branches are `if (a) {` before `#else` and `if (b) {` behind it. The first branch that no condition removes stays.
+    Such branches are `if (a) {` before `#else` and `if (b) {` behind it. The longest branch that no condition removes stays.
 
     Args:
         code: the text.

@@ -1,6 +1,6 @@
 """Finds the declarations of a text outside functions and classes, and what each declares.
 
-Macros are not expanded. Where braces match only after preprocessing, the first branch of each such conditional counts.
+Macros are not expanded. Where braces match only after preprocessing, the longest branch of each such conditional counts.
 """
 
 import re

@@ -376,6 +376,8 @@ HEADERS = (
                 "netinet/*",
                 "netdb.h",
                 "dlfcn.h",
+                "cxxabi.h",
+                "execinfo.h",
                 "sched.h",
                 "io.h",
                 "direct.h",

@@ -5,7 +5,7 @@ cannot read, and a declaration that names host types. Blanks replace the host co
 offset, and directives stay. A member function without ``__device__`` keeps its declaration and loses its body. A
 prototype stays if a ``constexpr`` function calls it: the compiler reads the function, whether or not a kernel uses it.
 
-Where braces match only after preprocessing, the first branch of each such conditional counts. A text whose braces do not
+Where braces match only after preprocessing, the longest branch of each such conditional counts. A text whose braces do not
 match is returned as it is.
 """
 
@@ -133,6 +133,8 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
             )
         if name == "" and (used := _USED.match(plain_head(piece))) is not None:
             declared = frozenset((used[1],))  # `using std::vector;`
+        elif name == "" and CALL.match(plain_head(piece)):
+            declared = frozenset()  # the name of a macro is no type
         types |= declared if name == "" else set()
         # Of a class that is the type of a kernel's parameter, the member functions that name such types are left out alone.
         passed = item.brace >= 0 and not taken.isdisjoint(declared_names(code.bare[item.start : item.end]))
@@ -359,8 +361,8 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if called is not None and (macros[called[1]][0] if called[1] in macros else CAPITALS.fullmatch(called[1])):
         # A macro whose text has no device code, unless it declares a type.
         text = macros.get(called[1], (False, ""))[1].partition(")")[2].lstrip()
-        of_host = HOST_TYPE.search(f"{text} {item}") or any(True for _ in unknown(item))
-        return None if _DECLARES_TYPE.match(text) and not of_host else called[1]
+        foreign = HOST_TYPE.search(f"{text} {item}") or any(True for _ in unknown(item))
+        return None if _DECLARES_TYPE.match(text) and not foreign else ""
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
         return name_of(plain)
     constant = (

@@ -16,6 +16,7 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError
 
 from .absent import leave_out
+from .cpp_library import specializations
 from .cuda_text import scan
 from .dialect import beyond_nvrtc
 from .header_list import SAME
@@ -23,7 +24,7 @@ from .preprocess import CONDITIONALS, OF_COMPILER, Preprocessed, defines_of, kno
 from .project_headers import includes
 from .pytorch_names import HEADER as PYTORCH
 from .pytorch_names import foreign, with_pytorch
-from .standard import as_library, definitions, specializations, unknown
+from .standard import as_library, definitions, unknown
 from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub
 
 __all__ = ["assemble", "included", "named_kernels"]
@@ -36,7 +37,7 @@ _LINKAGE = re.compile(r'\bextern\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a
 # Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
 _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION"} | ({"__linux__": "1"} if sys.platform == "linux" else {})
 # nvcc preprocesses with g++. The macro __GNUC__ itself would have the headers of CUDA's C++ library take NVRTC for g++.
-_GNUC = "CUPYOPS_GNUC"
+_GNUC = "CupyopsGnuc"
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:\\\r?\n|[^\n])*", re.MULTILINE)
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
 _ANY_INCLUDED = re.compile(r'["<]([^">]+)[">]')

@@ -10,10 +10,9 @@ import sys
 from collections.abc import Collection
 from functools import lru_cache
 
-from .cpp_library import FUNCTORS, LIBRARY, OF_COMPLEX, OF_STD, OWN, library_lines, thrust_lines
-from .cuda_text import scan
+from .cpp_library import FUNCTORS, LIBRARY, OF_COMPLEX, OF_STD, OWN, library_lines, specialized, thrust_lines
 
-__all__ = ["MACROS", "NUMBERS", "as_library", "definitions", "for_libraries", "specializations", "unknown"]
+__all__ = ["MACROS", "NUMBERS", "as_library", "definitions", "for_libraries", "unknown"]
 
 _INTEGERS = {
     **{
@@ -123,8 +122,6 @@ _NUMBERS = {
     "INT64_MAX": "9223372036854775807LL",
     "UINT64_MAX": "18446744073709551615ULL",
 }
-SPECIALIZED = re.compile(rf"\btemplate\s*<[^<>;{{}}]*>\s*(?:struct|class)\s+({'|'.join(sorted(OF_STD))})\s*<")
-_OPENS_STD = re.compile(r"\bnamespace\s+std\s*\{")
 MACROS = frozenset(_NUMBERS) | {"NULL"}  # of the C library's headers
 # The names of floating numbers that formulas use.
 NUMBERS = {
@@ -322,7 +319,7 @@ def definitions(
     """
     words = set(_WORD.findall(code)) - set(declared) - set(_NAMED_BEHIND.findall(code))
     of_std = {m[1] for m in _STD.finditer(code)} if "std" in words else set()
-    of_std |= set(SPECIALIZED.findall(code)) if _OPENS_STD.search(code) else set()
+    of_std |= specialized(code)
     numbers = [f"#ifndef {n}\n#define {n} {_NUMBERS[n]}\n#endif" for n in sorted(words & _NUMBERS.keys())]
     numbers += [f"typedef {_OF_LIBRARIES[n]} {n};" for n in sorted(words & _OF_LIBRARIES.keys())]
     # The simulator has a function of its own for a failed assertion.
@@ -415,20 +412,6 @@ def _for_integers(code: str, words: Collection[str]) -> list[str]:
 def _defines(name: str) -> re.Pattern[str]:
     """Returns the expression of the definition of a function."""
     return re.compile(rf"[\w>*&]\s+{name}\s*\([^{{}};()]*\)\s*(?:noexcept\s*)?\{{")
-
-
-def specializations(text: str) -> str:
-    """Returns a text for NVRTC whose specializations of classes of the library in ``namespace std``, ``numeric_limits`` for one,
-    stand in ``namespace cuda::std``, which has the classes."""
-    if not _OPENS_STD.search(text) or not SPECIALIZED.search(text):
-        return text
-    code = scan(text)
-    for match in reversed([*SPECIALIZED.finditer(code.bare)]):
-        end = code.bare.find(";", code.end_of_function(match.start())) + 1
-        if end and code.scope(match.start()) == ("std",):
-            inner = text[match.start() : end]
-            text = f"{text[: match.start()]}}} namespace cuda {{ namespace std {{ {inner} }} }} namespace std {{{text[end:]}"
-    return text
 
 
 def for_libraries() -> dict[str, str]:

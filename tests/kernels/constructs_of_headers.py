@@ -79,9 +79,9 @@ OF_HEADERS = {
         ("<FE_DOWNWARD>(", "("),
     ),
     "other kernels whose braces match after preprocessing": Construct(
-        f"namespace {{\n__global__ void other(float* y, int n) {{\n#if __CUDA_ARCH__ >= 800\n if (n > 1) {{\n#else\n if (n > 2) {{\n#endif\n"
-        f" y[0] = 1; }} }}\n__global__ void k{LIST} {{ {AT} if (i < n) y[i] = 2 * x[i]; }}\n}}\n"
-        "void launch(float* y) { other<<<1, 1>>>(y, 2); }",
+        f"namespace {{\n__global__ void k{LIST} {{ {AT} if (i < n) y[i] = 2 * x[i]; }}\n"
+        "__global__ void other(float* y, int n) {\n#ifdef NEVER\n y[0] = 0;\n#if __CUDA_ARCH__ >= 800\n if (n > 1) {\n#else\n"
+        " if (n > 2) {\n#endif\n y[0] = 1; }\n#endif\n}\n}\nvoid launch(float* y) { other<<<1, 1>>>(y, 2); }",
         "k",
         lambda x: 2 * x,
         ("2 * x[i]", "3 * x[i]"),
