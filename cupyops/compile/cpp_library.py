@@ -8,16 +8,21 @@ C++ library.
 import re
 from collections.abc import Collection
 
+from .cuda_text import scan
+
 __all__ = [
     "FOREIGN_THRUST",
     "FUNCTIONS",
     "FUNCTORS",
     "LIBRARY",
+    "OF_COMPLEX",
     "OF_STD",
     "OWN",
     "THRUST",
     "TRAITS",
     "library_lines",
+    "specializations",
+    "specialized",
     "thrust_lines",
 ]
 
@@ -204,9 +209,17 @@ _COMPLEX_FUNCTIONS = frozenset(
     ["abs", "arg", "conj", "exp", "log", "norm", "polar", "pow", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh"]
 )
 
+_LIMITS = frozenset(
+    [
+        *("numeric_limits", "float_denorm_style", "denorm_absent", "denorm_indeterminate", "denorm_present"),
+        *("float_round_style", "round_indeterminate", "round_to_nearest", "round_toward_infinity"),
+        *("round_toward_neg_infinity", "round_toward_zero"),
+    ]
+)
+
 LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (TRAITS, "cuda/std/type_traits", "type_traits"),
-    (frozenset(("numeric_limits",)), "cuda/std/limits", "limits"),
+    (_LIMITS, "cuda/std/limits", "limits"),
     (_UTILITIES, "cuda/std/utility", "utility"),
     (frozenset(("array",)), "cuda/std/array", "array"),
     (frozenset(("byte",)), "cuda/std/cstddef", "cstddef"),
@@ -215,6 +228,9 @@ LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (FUNCTIONS, "cuda/std/functional", "functional"),
 )
 OF_STD = frozenset[str]().union(*(names for names, _, _ in LIBRARY))
+
+_SPECIALIZED = re.compile(rf"\btemplate\s*<[^<>;{{}}]*>\s*(?:struct|class)\s+({'|'.join(sorted(OF_STD))})\s*<")
+_OPENS_STD = re.compile(r"\bnamespace\s+std\s*\{")
 
 # Functions that take their arguments by reference, as the library's do.
 _CHOICE = (
@@ -231,8 +247,16 @@ FUNCTORS = {  # which C++17 removed, and which libraries of hosts still have
     "binary_function": "template <class A, class B, class R> struct binary_function "
     "{ typedef A first_argument_type; typedef B second_argument_type; typedef R result_type; };",
 }
+_OF_PARTS = "template <class C> __host__ __device__ auto {0}(const C& z) -> decltype({1}) {{ return {1}; }}"
+OF_COMPLEX = {  # for the complex numbers of PyTorch
+    "real": _OF_PARTS.format("real", "z.real()"),
+    "imag": _OF_PARTS.format("imag", "z.imag()"),
+    "conj": _OF_PARTS.format("conj", "C(z.real(), -z.imag())"),
+    "norm": _OF_PARTS.format("norm", "z.real() * z.real() + z.imag() * z.imag()"),
+}
 OWN = {
     **FUNCTORS,
+    **OF_COMPLEX,
     "max": _CHOICE.format("max", "a < b", "less(a, b)") + _OF_LIST.format("max", "found < v"),
     "min": _CHOICE.format("min", "b < a", "less(b, a)") + _OF_LIST.format("min", "v < found"),
     "swap": "template <class T> __host__ __device__ constexpr void swap(T& a, T& b) { T c = a; a = b; b = c; }",
@@ -284,3 +308,22 @@ def thrust_lines(code: str) -> list[str]:
     ]
     within += [_OWN_OF_THRUST[n] for n in sorted(used & _OWN_OF_THRUST.keys())]
     return [*includes, "namespace thrust {", *within, "}"] if within else []
+
+
+def specialized(code: str) -> frozenset[str]:
+    """Returns the classes of ``std`` that code specializes in ``namespace std``."""
+    return frozenset(_SPECIALIZED.findall(code)) if _OPENS_STD.search(code) else frozenset()
+
+
+def specializations(text: str) -> str:
+    """Returns a text for NVRTC whose specializations of classes of the library in ``namespace std``, ``numeric_limits`` for one,
+    stand in ``namespace cuda::std``, which has the classes."""
+    if not _OPENS_STD.search(text) or not _SPECIALIZED.search(text):
+        return text
+    code = scan(text)
+    for match in reversed([*_SPECIALIZED.finditer(code.bare)]):
+        end = code.bare.find(";", code.end_of_function(match.start())) + 1
+        if end and code.scope(match.start()) == ("std",):
+            inner = text[match.start() : end]
+            text = f"{text[: match.start()]}}} namespace cuda {{ namespace std {{ {inner} }} }} namespace std {{{text[end:]}"
+    return text

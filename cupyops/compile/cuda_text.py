@@ -16,7 +16,7 @@ from cupyops.sharing import computed_once
 
 from .definitions import Blocks, Function, functions
 
-__all__ = ["Code", "Directive", "Function", "scan"]
+__all__ = ["Code", "Directive", "Function", "first_branches", "scan"]
 
 # An unterminated comment extends to the end of the text. An unterminated string or character extends to the end of the
 # line.
@@ -109,7 +109,7 @@ class Code:
 
     @computed_once
     def _blocks(self) -> Blocks:
-        return Blocks(_INITIALIZER.sub(r"\1 \2 ", self.bare))
+        return Blocks(_INITIALIZER.sub(r"\1 \2 ", first_branches(self)))
 
     def scope(self, place: int) -> tuple[str, ...] | None:
         """Returns the names of the namespaces around an offset, or None inside a function, a class or another block."""
@@ -186,3 +186,46 @@ def _literal(condition: str) -> bool | None:
         return None
     value = found[3] == "true" if found[2] is None else int(found[2], 16 if found[2][:2] in ("0x", "0X") else 10) != 0
     return value != bool(found[1])
+
+
+def first_branches(code: Code, compiled: str = "") -> str:
+    """Returns code with one branch of each conditional whose branches have braces without a match, and blanks for the others.
+
+    Such branches are `if (a) {` before `#else` and `if (b) {` behind it. The longest branch that no condition removes stays.
+
+    Args:
+        code: the text.
+        compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
+    """
+    bare = code.bare
+    opened: list[list[int]] = []  # of each conditional: the end of a directive, the start of the next one, and so on
+    for directive in code.directives:
+        if directive.name in ("if", "ifdef", "ifndef"):
+            opened.append([directive.end])
+        elif opened and directive.name in ("elif", "elifdef", "elifndef", "else", "endif"):
+            opened[-1] += [directive.start, directive.end]
+            if directive.name != "endif":
+                continue
+            places = opened.pop()[:-1]
+            branches = list(zip(places[::2], places[1::2], strict=True))
+            if all(_matches(bare[start:end]) for start, end in branches):
+                continue
+            live = [span for span in branches if compiled[slice(*span)].strip() or not bare[slice(*span)].strip()]
+            # A short branch is often of GPUs that are too old.
+            kept = max(live or branches, key=lambda span: len(bare[slice(*span)].split()))
+            for start, end in (span for span in branches if span != kept):
+                bare = bare[:start] + re.sub(r"[^\n]", " ", bare[start:end]) + bare[end:]
+    return bare
+
+
+def _matches(branch: str) -> bool:
+    """Returns whether the braces and parentheses of a branch have their matches in the branch."""
+    for opening, closing in ("{}", "()"):
+        depth = 0
+        for mark in re.findall(rf"[{opening}{closing}]", branch):
+            depth += 1 if mark == opening else -1
+            if depth < 0:
+                return False
+        if depth:
+            return False
+    return True

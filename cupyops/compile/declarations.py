@@ -1,6 +1,6 @@
 """Finds the declarations of a text outside functions and classes, and what each declares.
 
-Macros are not expanded. Where braces match only after preprocessing, the first branch of each such conditional counts.
+Macros are not expanded. Where braces match only after preprocessing, the longest branch of each such conditional counts.
 """
 
 import re
@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from .cuda_text import Code, scan
-from .first_branches import first_branches
+from .cuda_text import Code, first_branches, scan
 
 __all__ = [
     "ALIAS",
@@ -167,9 +166,9 @@ def plain_head(head: str) -> str:
     """Returns the head of a declaration without ``template <...>`` and without attributes."""
     while (found := _TEMPLATE.match(head)) is not None:
         depth = parentheses = 0
-        for match in re.finditer(r"[<>()]", head[found.end() - 1 :]):
+        for match in re.finditer(r"[<>]=|[<>()]", head[found.end() - 1 :]):
             parentheses += (match[0] == "(") - (match[0] == ")")
-            depth += 0 if parentheses or match[0] in "()" else 1 if match[0] == "<" else -1
+            depth += 0 if parentheses or match[0] not in "<>" else 1 if match[0] == "<" else -1
             if not depth and match[0] == ">":
                 head = head[found.end() + match.start() :]
                 break

@@ -5,13 +5,13 @@ cannot read, and a declaration that names host types. Blanks replace the host co
 offset, and directives stay. A member function without ``__device__`` keeps its declaration and loses its body. A
 prototype stays if a ``constexpr`` function calls it: the compiler reads the function, whether or not a kernel uses it.
 
-Where braces match only after preprocessing, the first branch of each such conditional counts. A text whose braces do not
+Where braces match only after preprocessing, the longest branch of each such conditional counts. A text whose braces do not
 match is returned as it is.
 """
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from .cpp_library import FOREIGN_THRUST
@@ -32,7 +32,7 @@ from .declarations import (
     name_of,
     plain_head,
 )
-from .members import is_of_device
+from .members import class_of, is_of_device
 from .standard import unknown
 
 __all__ = ["HOST_TYPE", "HostCode", "host_code"]
@@ -42,10 +42,12 @@ _DEVICE = "__global__|__device__|__constant__|__shared__|__managed__|constexpr|c
 _DEVICE += "|C10_DEVICE|C10_HOST_DEVICE|CUTLASS_DEVICE|CUTLASS_HOST_DEVICE|CUTE_DEVICE|CUTE_HOST_DEVICE"
 _MARKED = re.compile(rf"\b(?:{_DEVICE})\b")
 _DECLARES_TYPE = re.compile(r"(?:template\s*<[^{}()]*>\s*)?(?:struct|using|typedef)\b")
+_SPACE_ALIAS = re.compile(r"\s*namespace\s+\w+\s*=\s*([\w:]+)\s*;")
+_CLASS_INSTANCE = re.compile(r"\s*(?:extern\s+)?template\s+(?:struct|class)\s+(?:\w+\s*::\s*)*(\w+)\s*<[^;{}]*;")
 _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
-_OF_LIBRARIES = frozenset(("thrust", "torch", "at", "at::cuda::detail", "c10"))
+_OF_LIBRARIES = frozenset(("thrust", "torch", "at", "at::cuda::detail", "c10", "cute", "cutlass", "glm"))
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
     r"\b(?:torch|at|c10)\s*::(?!\s*(?:headeronly\s*::\s*)?(?:cuda\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b|\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
@@ -66,6 +68,10 @@ _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the compiler deduces the typ
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
 _BRACES = re.compile(r"[{}]")
 _DESTRUCTOR = re.compile(r"(?<!virtual )~\s*[A-Za-z_]\w*\s*\(")
+_APART = re.compile(
+    r"\s*(?:(?:public|private|protected)\s*:\s*)*(?:template\b[^(){};]*>\s*)?(?:(?:inline|constexpr|const)\s+)*(static|friend)\b"
+)
+_SPECIAL = re.compile(r"\s*(?:struct|class)\s+([A-Za-z_]\w*)\s*<")
 _LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 
 
@@ -83,7 +89,7 @@ class HostCode(NamedTuple):
     types: frozenset[str] = frozenset()
 
 
-@lru_cache(64)
+@lru_cache(512)
 def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), compiled: str = "") -> HostCode:
     """Returns a text without its host code.
 
@@ -112,15 +118,23 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
             continue
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
+        if name is None and item.brace >= 0:
+            name = _apart(piece[: item.brace - item.start], types, partial(code.scope, item.start), given)
         declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset[str]()
         # An alias of a type that is left out, and a class of the host that names it, are left out, too.
-        if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
+        # A class may have the name of another one that is left out, in another namespace.
+        words = {*WORD.findall(code.bare[item.start : item.end])} - declared if types and name is None else set()
+        if name is None and not types.isdisjoint(words):
             plain = plain_head(code.bare[item.start : item.end])
             of_host = TYPE.match(plain) and not _has_marked_members(plain, given)
             used = _USED.match(plain)
             name = (
                 "" if of_host or ALIAS.match(plain) or _CONSTANT.match(plain) or (used and used[1] in types) else None
             )
+        if name == "" and (used := _USED.match(plain_head(piece))) is not None:
+            declared = frozenset((used[1],))  # `using std::vector;`
+        elif name == "" and CALL.match(plain_head(piece)):
+            declared = frozenset()  # the name of a macro is no type
         types |= declared if name == "" else set()
         # Of a class that is the type of a kernel's parameter, the member functions that name such types are left out alone.
         passed = item.brace >= 0 and not taken.isdisjoint(declared_names(code.bare[item.start : item.end]))
@@ -149,6 +163,31 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     if not pieces:
         return HostCode(text, ())
     return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n), frozenset(types - gone))
+
+
+def _apart(
+    head: str,
+    types: Collection[str],
+    scope: Callable[[], tuple[str, ...] | None],
+    macros: Mapping[str, tuple[bool, str]],
+) -> str | None:
+    """Returns the name of a declaration that completes another one which kernels do not have: a member, defined outside of its
+    class, of a class that is left out, or a specialization of a class of the host's library in ``namespace std``. Returns None
+    for any other declaration.
+
+    Args:
+        head: the code before the first brace.
+        types: the types that are left out.
+        scope: returns the namespaces around the declaration.
+        macros: the macros of :func:`macros_of`.
+    """
+    plain = plain_head(head)
+    if TYPE.match(plain):
+        special = _SPECIAL.match(plain)
+        of_host = special is not None and any(True for _ in unknown(f"std::{special[1]}")) and scope() == ("std",)
+        return special[1] if special is not None and of_host else None
+    of_class = class_of(plain) if types else ""
+    return of_class if of_class in types and is_function(head) and not _has_marked_members(head, macros) else None
 
 
 def _read_by_constexpr(text: str, others: str) -> frozenset[str]:
@@ -198,7 +237,13 @@ def _is_prototype(item: str, names: frozenset[str]) -> bool:
 @lru_cache(256)
 def _given(text: str, others: str) -> dict[str, tuple[bool, str]]:
     """Returns the macros of a text and of others, as :func:`_closed` does. Each round of a compilation asks for them."""
-    return _closed(macros_of(text) | macros_of(others))
+    own, of_others = macros_of(text), macros_of(others)
+    return _closed_of(others) if own.keys() <= of_others.keys() else _closed(own | of_others)
+
+
+@lru_cache(16)
+def _closed_of(text: str) -> dict[str, tuple[bool, str]]:
+    return _closed(macros_of(text))
 
 
 def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str]]:
@@ -258,8 +303,16 @@ def _bodies_of_members(
         body = member.brace >= 0
         signature = bare[start : item.brace + 1 + (member.brace if body else member.end)]
         words = re.findall(r"\b[A-Za-z_]\w*\b", signature)
+        function = is_function(signature.rstrip("; \t\r\n"))
+        # A static member of a type of the host takes no place in an object, and a friend is declared elsewhere.
+        apart = _APART.match(plain_head(signature))
+        if (of_device or passed) and not body and apart and (apart[1] == "friend" or not function):
+            if HOST_TYPE.search(signature) or any(True for _ in unknown(signature)):
+                labels = [*_LABEL.finditer(signature)]
+                found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
+            continue
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
-        if marked or not is_function(signature.rstrip("; \t\r\n")):
+        if marked or not function:
             continue
         # NVRTC refuses the word __host__ alone.
         if of_device and re.search(r"\b__host__\b", signature):
@@ -295,7 +348,9 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         return None
     if is_function(head) and brace >= 0:
         return name_of(plain)
-    if (space := _USING_NAMESPACE.match(plain)) is not None:
+    if (instance := _CLASS_INSTANCE.match(plain)) is not None:
+        return instance[1]
+    if (space := _USING_NAMESPACE.match(plain) or _SPACE_ALIAS.match(plain)) is not None:
         path = space[1].lstrip(":")
         return None if path in _OF_LIBRARIES or path.partition("::")[0] in spaces - {"std"} else ""
     if KEPT.match(plain):
@@ -306,7 +361,8 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if called is not None and (macros[called[1]][0] if called[1] in macros else CAPITALS.fullmatch(called[1])):
         # A macro whose text has no device code, unless it declares a type.
         text = macros.get(called[1], (False, ""))[1].partition(")")[2].lstrip()
-        return None if _DECLARES_TYPE.match(text) and not HOST_TYPE.search(f"{text} {item}") else ""
+        foreign = HOST_TYPE.search(f"{text} {item}") or any(True for _ in unknown(item))
+        return None if _DECLARES_TYPE.match(text) and not foreign else ""
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
         return name_of(plain)
     constant = (

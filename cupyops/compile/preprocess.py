@@ -15,8 +15,10 @@ from .system_headers import in_text
 
 __all__ = [
     "CONDITIONALS",
+    "OF_COMPILER",
     "Include",
     "Preprocessed",
+    "around",
     "branch_end",
     "defines_of",
     "known_macros",
@@ -31,6 +33,7 @@ _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
+_ASKS = re.compile(r"(?:ifdef|if)\s+(?:defined\b\s*\(?\s*)?([A-Za-z]\w*)\s*\)?\s*")
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
 _RANKS = {
     "||": 1,
@@ -49,8 +52,9 @@ _RANKS = {
 }
 CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
 _DEPTH = 16  # macros within one another
-# Macros that NVRTC defines, and those of other compilers.
-_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
+# Macros that NVRTC defines or that texts have as with nvcc, and those of other compilers.
+OF_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
+OF_COMPILER |= {"__GNUC__": "13"} if sys.platform == "linux" else {}
 _OTHER_COMPILERS = frozenset(("__NVCC__", "__HIP__", "__HIPCC__", "__HIP_PLATFORM_AMD__", "__HIP_DEVICE_COMPILE__"))
 # Macros that compilers define on another system.
 _OTHER_COMPILERS |= {name for name in ("_WIN32", "_WIN64", "_MSC_VER", "__MINGW32__") if sys.platform != "win32"}
@@ -88,7 +92,7 @@ class Preprocessed:
     """
 
     def __init__(self, headers: Mapping[str, str], defines: Mapping[str, str], own: frozenset[str]) -> None:
-        self.macros: dict[str, str | None] = {**_COMPILER, **defines}
+        self.macros: dict[str, str | None] = {**OF_COMPILER, **defines}
         self.functions: dict[str, tuple[tuple[str, ...], str]] = {}
         self.includes: list[Include] = []
         self._headers, self._own = headers, own
@@ -130,7 +134,9 @@ class Preprocessed:
                 names = [
                     n
                     for n in _NAME.findall(directive.rest)
-                    if n not in known and not _OTHER_PLATFORM.search(n) and self._defined(n) is False
+                    if n not in known
+                    and not (_OTHER_PLATFORM.search(n) or n.startswith("DOXYGEN"))
+                    and self._defined(n) is False
                 ]
                 if names and self._undecided(directive, names):
                     yield names[0], where, directive
@@ -335,6 +341,37 @@ def value_of(expression: str) -> int | None:
         return _Expression(expression, Preprocessed({}, {}, frozenset())).value()
     except (ValueError, IndexError, RecursionError, ZeroDivisionError):
         return None
+
+
+def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the macros that nothing defines and whose conditions around offsets remove the code there, such as ``USE_CUDA`` of
+    ``#ifdef USE_CUDA``. Returns none if the code at an offset stays, or if other conditions remove it, too.
+
+    Args:
+        text: CUDA C++.
+        places: the offsets. The conditions are those around the first one.
+        headers, defines: as for :func:`preprocess`.
+    """
+    place = min(places, default=0)
+    opened: list[Directive | None] = []
+    for directive in scan(text).directives:
+        if directive.start > place:
+            break
+        if directive.name in ("if", "ifdef", "ifndef"):
+            opened.append(directive)
+        elif directive.name == "endif":
+            del opened[-1:]
+        elif directive.name in CONDITIONALS and opened:
+            opened[-1] = None
+    asked = [m[1] for d in opened if d is not None and (m := _ASKS.fullmatch(f"{d.name} {d.rest}"))]
+    if not asked:
+        return ()
+    followed = preprocess(text, headers, defines)
+    if not all(followed.live("", other) is False for other in places):
+        return ()
+    found = tuple(n for n in dict.fromkeys(asked) if not (n in _OTHER_COMPILERS or _OTHER_PLATFORM.search(n)))
+    followed = preprocess(text, headers, {**dict.fromkeys(found, "1"), **defines})
+    return () if followed.live("", place) is False else tuple(n for n in found if n not in defines)
 
 
 def branch_end(code: Code, condition: Directive) -> int:

@@ -16,10 +16,11 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError
 
 from .absent import leave_out
+from .cpp_library import specializations
 from .cuda_text import scan
 from .dialect import beyond_nvrtc
 from .header_list import SAME
-from .preprocess import CONDITIONALS, Preprocessed, defines_of, known_macros, preprocess
+from .preprocess import CONDITIONALS, OF_COMPILER, Preprocessed, defines_of, known_macros, preprocess
 from .project_headers import includes
 from .pytorch_names import HEADER as PYTORCH
 from .pytorch_names import foreign, with_pytorch
@@ -35,6 +36,9 @@ _BLANK_AFTER_BACKSLASH = re.compile(r"\\[ \t]+(?=\r?\n)")
 _LINKAGE = re.compile(r'\bextern\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a literal with a suffix
 # Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
 _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION"} | ({"__linux__": "1"} if sys.platform == "linux" else {})
+# nvcc preprocesses with g++. The macro __GNUC__ itself would have the headers of CUDA's C++ library take NVRTC for g++.
+_GNUC = "CupyopsGnuc"
+_CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:\\\r?\n|[^\n])*", re.MULTILINE)
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
 _ANY_INCLUDED = re.compile(r'["<]([^">]+)[">]')
 # Neither expression matches across another `typedef`, so that the time stays linear in the text.
@@ -65,7 +69,9 @@ _UNINCLUDED = {
     "curand_kernel.h": re.compile(r"\bcurandState\w*\b|\bcurand_(?:init|uniform|normal)\w*\b"),
     "mma.h": re.compile(r"\bnvcuda\b"),
 }
-_SPACE = re.compile(r"\busing\s+namespace\s+(?:::\s*)?(at(?:\s*::\s*cuda\s*::\s*detail)?|c10|torch|thrust)\s*;")
+_SPACE = re.compile(
+    r"\b(?:using\s+namespace|namespace\s+\w+\s*=)\s+(?:::\s*)?(at(?:\s*::\s*cuda\s*::\s*detail)?|c10|torch|thrust|cute|cutlass|glm)\s*;"
+)
 # nvcc takes a lambda with `__device__`, which the compiler of device code needs not.
 _LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:host|device)__\s*)+)(?=[({])")
 _FAMILIES = ("cub/", "curand_")  # one header of a family has the names of the others
@@ -153,6 +159,11 @@ def assemble(
     }
     leave_out(followed, live_texts, known, options, filename)
     spliced = _splice(text, filename, known, hidden, live, set(), system_lines)
+    if not simulated and "__GNUC__" in OF_COMPILER:
+        of_gnu = _CONDITION.sub(lambda condition: re.sub(r"\b__GNUC__\b", _GNUC, condition[0]), spliced)
+        lines += [f"#define {_GNUC} {OF_COMPILER['__GNUC__']}"] if of_gnu != spliced else []
+        spliced = of_gnu
+    spliced = spliced if simulated else specializations(spliced)
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
     return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", _unmarked(spliced)))
 
@@ -164,20 +175,25 @@ def _unmarked(text: str) -> str:
 
 def _unincluded(texts: tuple[str, ...]) -> set[str]:
     """Returns the headers of CUDA whose names texts use and which they do not include."""
-    found: set[str] = set()
-    for code in map(scan, texts):
-        included_names = {m[1] for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
-        pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
-        for header_name in _UNINCLUDED.keys() - found - included_names:
-            if any(header_name.startswith(f) and i.startswith(f) for f in _FAMILIES for i in included_names):
-                continue
-            names = {match[0] for piece in pieces for match in _UNINCLUDED[header_name].finditer(piece)}
-            # A text may declare the type itself, as texts with a complex number of their own do.
-            if names and not any(
-                re.search(rf"\b(?:struct|class)\s+{re.escape(name)}\b\s*\{{", code.bare) for name in names
-            ):
-                found.add(header_name)
-    return found
+    return {name for text in texts for name in _unincluded_by(text)}
+
+
+@lru_cache(512)
+def _unincluded_by(text: str) -> frozenset[str]:
+    code = scan(text)
+    included_names = {m[1] for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
+    pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
+    found = set()
+    for header_name in _UNINCLUDED.keys() - included_names:
+        if any(header_name.startswith(f) and i.startswith(f) for f in _FAMILIES for i in included_names):
+            continue
+        names = {match[0] for piece in pieces for match in _UNINCLUDED[header_name].finditer(piece)}
+        # A text may declare the type itself, as texts with a complex number of their own do.
+        if names and not any(
+            re.search(rf"\b(?:struct|class)\s+{re.escape(name)}\b\s*\{{", code.bare) for name in names
+        ):
+            found.add(header_name)
+    return frozenset(found)
 
 
 def _includes(names: Collection[str], texts: Mapping[str, str], simulated: bool) -> list[str]:

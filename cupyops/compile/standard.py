@@ -10,13 +10,19 @@ import sys
 from collections.abc import Collection
 from functools import lru_cache
 
-from .cpp_library import FUNCTORS, LIBRARY, OF_STD, OWN, library_lines, thrust_lines
+from .cpp_library import FUNCTORS, LIBRARY, OF_COMPLEX, OF_STD, OWN, library_lines, specialized, thrust_lines
 
 __all__ = ["MACROS", "NUMBERS", "as_library", "definitions", "for_libraries", "unknown"]
 
 _INTEGERS = {
     **{
         f"{u}int{bits}_t": f"{sign} {c}"
+        for bits, c in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
+        for u, sign in (("", "signed"), ("u", "unsigned"))
+    },
+    **{
+        f"{u}int_{kind}{bits}_t": f"{sign} {c}"  # as CUDA's C++ library has them
+        for kind in ("least", "fast")
         for bits, c in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
         for u, sign in (("", "signed"), ("u", "unsigned"))
     },
@@ -76,6 +82,10 @@ _NUMBERS = {
     "DBL_MIN": "2.2250738585072014e-308",
     "DBL_EPSILON": "2.2204460492503131e-16",
     "DBL_DIG": "15",
+    "FE_TONEAREST": "0",
+    "FE_DOWNWARD": "0x400",
+    "FE_UPWARD": "0x800",
+    "FE_TOWARDZERO": "0xc00",
     "DBL_MANT_DIG": "53",
     "DBL_MAX_EXP": "1024",
     "DBL_MIN_EXP": "(-1021)",
@@ -309,6 +319,7 @@ def definitions(
     """
     words = set(_WORD.findall(code)) - set(declared) - set(_NAMED_BEHIND.findall(code))
     of_std = {m[1] for m in _STD.finditer(code)} if "std" in words else set()
+    of_std |= specialized(code)
     numbers = [f"#ifndef {n}\n#define {n} {_NUMBERS[n]}\n#endif" for n in sorted(words & _NUMBERS.keys())]
     numbers += [f"typedef {_OF_LIBRARIES[n]} {n};" for n in sorted(words & _OF_LIBRARIES.keys())]
     # The simulator has a function of its own for a failed assertion.
@@ -327,6 +338,7 @@ def definitions(
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
         # Not every library of a host has these in std.
         within = [f"using ::{name};" for name in sorted(of_std & (_MATH_OF_FLOAT | _BYTES))]
+        within += [OF_COMPLEX[name] for name in sorted(of_std & OF_COMPLEX.keys())]
         if "bit_cast" in of_std:  # C++20 has it in <bit>
             hosts += ["bit"]
             within += ["#if !defined(__cpp_lib_bit_cast)", OWN["bit_cast"], "#endif"]

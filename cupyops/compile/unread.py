@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from .cuda_text import Code, scan
-from .declarations import WORD, Item, declarations, declared_names, macros_of
+from .declarations import WORD, Item, declarations, declared_names, items_of, macros_of
 from .host_code import HOST_TYPE, host_code
 from .preprocess import preprocess
 from .standard import MACROS, unknown
@@ -18,10 +18,11 @@ _CALLED_UNSEEN = frozenset(("begin", "end", "get", "swap"))
 _USING = re.compile(r"\busing\s+(?:::\s*)?(?:\w+\s*::\s*)+(\w+)\s*;")
 # Libraries for kernels that are not part of CUDA. An option `-I` may give the folder of their headers, so a declaration that
 # a kernel reads stays.
-_OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm)\s*::")
+_OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm|Eigen)\s*::")
 # Names in capitals, where a text uses them and where it declares them.
 _CAPITALS = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?<=\w\w\w)")
 _DECLARED = re.compile(r"(?!\b(?:return|case|else)\b)\b(?:\w+[\s>*&]|\})\s*(?:\.\.\.\s*)?([A-Z][A-Z0-9_]{2,})\b")
+_FORWARD = re.compile(r"\s*(?:template\s*<[^{}()]*>\s*)?(?:struct|class|union)\s+\w+\s*;")
 _ENUM = re.compile(r"\benum\b[^;{}]*\{([^{}]*)\}")
 
 
@@ -38,13 +39,15 @@ def host_code_of(texts: Mapping[str, str], macros: str, defines: Mapping[str, st
     headers = {name: text for name, text in texts.items() if name}
     followed = preprocess(texts.get("", ""), headers, defines)
     compiled = {name: followed.compiled(name, scan(text).bare) for name, text in texts.items()}
+    words = {name: frozenset(WORD.findall(scan(text).bare)) for name, text in texts.items()}
+    found = {name: host_code(text, macros, frozenset(), compiled[name]) for name, text in texts.items()}
     gone: frozenset[str] = frozenset()
-    while True:
-        found = {name: host_code(text, macros, gone, compiled[name]) for name, text in texts.items()}
-        more = gone.union(*(of_one.types for of_one in found.values()))
-        if more == gone:
-            return {name: of_one.text for name, of_one in found.items()}
-        gone = more
+    # A round changes only the texts that name a type of the round before.
+    while more := frozenset[str]().union(*(of_one.types for of_one in found.values())) - gone:
+        gone |= more
+        for name in [name for name in texts if not more.isdisjoint(words[name])]:
+            found[name] = host_code(texts[name], macros, gone, compiled[name])
+    return {name: of_one.text for name, of_one in found.items()}
 
 
 def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Collection[str] = ()) -> dict[str, str]:
@@ -160,7 +163,7 @@ class _Declarations:
                 piece = self.piece(where, item)
                 declared = declared_names(piece)
                 called = next((calls[name] for name in declared if name in calls), None)
-                declared = declared if called is None else _pasted(called, piece)
+                declared = declared if called is None else _declared_by(called, piece)
                 if called is not None and "<<<" in called:
                     self.launches.add((where, item))
                 for name in declared:
@@ -194,8 +197,9 @@ class _Declarations:
         return kept
 
 
-def _pasted(macro: str, call: str) -> frozenset[str]:
-    """Returns the names that the call of a macro makes by ``##``, such as ``AtomicAdd`` of ``Atomic##NAME``.
+def _declared_by(macro: str, call: str) -> frozenset[str]:
+    """Returns the names that the call of a macro declares: those of the declarations in the macro's text, and those that it makes
+    by ``##``, such as ``AtomicAdd`` of ``Atomic##NAME``.
 
     Args:
         macro: the parameters and the text of the macro.
@@ -204,8 +208,10 @@ def _pasted(macro: str, call: str) -> frozenset[str]:
     listed, _, body = macro.partition(")")
     names = (name.strip() for name in listed.split(","))
     given = dict(zip(names, (a.strip() for a in call.partition("(")[2].rpartition(")")[0].split(",")), strict=False))
-    found = (m[0] for m in re.finditer(r"\w+(?:\s*##\s*\w+)+", body))
-    return frozenset("".join(given.get(part.strip(), part.strip()) for part in name.split("##")) for name in found)
+    body = WORD.sub(lambda word: given.get(word[0], word[0]), body)
+    pasted = {re.sub(r"\s*##\s*", "", m[0]) for m in re.finditer(r"\w+(?:\s*##\s*\w+)+", body)}
+    joined = re.sub(r"\s*##\s*", "", body)
+    return frozenset(pasted).union(*(declared_names(joined[i.start : i.end]) for i in items_of(joined, {}) or ()))
 
 
 def read_spans(texts: Mapping[str, str]) -> dict[str, list[tuple[int, int]]]:
@@ -233,7 +239,10 @@ def _with_readers(
         for where, item in {key for keys in graph.nodes.values() for key in keys} - kept
     }
     while True:
-        gone = {name for name, keys in graph.nodes.items() if left_out.issuperset(keys)}
+        defined = (
+            (name, [key for key in keys if not _FORWARD.match(graph.piece(*key))]) for name, keys in graph.nodes.items()
+        )
+        gone = {name for name, keys in defined if keys and left_out.issuperset(keys)}
         more = {key for key, read in words.items() if not gone.isdisjoint(read)} - left_out
         if not more:
             return left_out

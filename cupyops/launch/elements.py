@@ -27,11 +27,11 @@ from .structs import private_names, structs_in
 __all__ = [
     "assertions",
     "check_elements",
-    "check_structs",
     "conditions",
     "element_of",
     "explained",
     "hidden_names",
+    "opaque",
     "packed",
     "resolved",
     "seen",
@@ -226,16 +226,20 @@ def explained(message: str, structs: Mapping[str, Element], hidden: Collection[s
     return message
 
 
-def check_structs(kernel: str, parameters: Sequence[Any], texts: Sequence[str]) -> None:
-    """Raises if a parameter is of a struct that the text or a header defines and ``structs=`` does not have.
+def opaque(kernel: str, parameters: Sequence[Any], texts: Sequence[str]) -> tuple[Any, ...]:
+    """Returns parameters whose pointers to structs of unknown layouts take arrays of any dtype, as ``void*`` does.
 
     Raises:
-        TypeError: the layout of such a struct is unknown.
+        TypeError: a parameter is such a struct by value, or has a comment with a shape, which counts elements.
     """
+    found = []
     for p in parameters:
         undecided = p.element is None and p.type not in ("TensorMap", *DTYPES) and p.type.isidentifier()
-        if undecided and any(p.type in text and p.type in structs_in(text, scan(text).bare) for text in texts):
+        unknown = undecided and any(p.type in text and p.type in structs_in(text, scan(text).bare) for text in texts)
+        if unknown and not (p.pointer and p.shape is None):
             raise _unknown(kernel, p.name, p.type)
+        found.append(replace(p, type="uint8", untyped=True) if unknown else p)
+    return tuple(found)
 
 
 def _unknown(kernel: str, name: str, struct: str) -> TypeError:

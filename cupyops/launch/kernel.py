@@ -136,7 +136,7 @@ class Kernel:
             raise TypeError(expected(name or "Kernel", "watch", "be given with the Path of a text", "a text"))
         text, beside = read(text, options, headers)
         check_text(text, name or "Kernel", name if storage is None else None)
-        text, known, options = prepared(text, name, {**beside, **(headers or {})}, filename, options)
+        text, known, options = prepared(text, name, {**beside, **(headers or {})}, filename, options, constants)
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = policy(name, geometry)
         self.hardware = Hardware.checked(name, since, exactly, cooperative, shared)

@@ -16,7 +16,7 @@ from cupyops.compile.dialect import standard_of
 from cupyops.compile.file_scope import launches_from_device
 from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
-from cupyops.compile.preprocess import branch_end, known_macros, preprocess
+from cupyops.compile.preprocess import around, branch_end, known_macros, preprocess
 from cupyops.compile.project_headers import includes, read
 from cupyops.compile.source import assemble, included
 from cupyops.compile.unread import host_code_of, without_unread
@@ -331,9 +331,15 @@ def check_text(text: object, where: str, kernel: str | None = None) -> None:
 
 
 def prepared(
-    text: str, kernel: str | None, headers: Mapping[str, str], filename: str | None, options: Sequence[str]
+    text: str,
+    kernel: str | None,
+    headers: Mapping[str, str],
+    filename: str | None,
+    options: Sequence[str],
+    constants: Mapping[str, int] | None = None,
 ) -> tuple[str, dict[str, str], tuple[str, ...]]:
-    """Returns a text and its headers as :func:`with_header` does, and the options with the version of C++ that the text needs.
+    """Returns a text and its headers as :func:`with_header` does, and the options with the version of C++ that the text needs and
+    with the macros of the conditions around the kernel that nothing defines: a build defines ``USE_CUDA``, for one.
 
     Args:
         text: CUDA C++. A text of :mod:`kernels_cu` is read at its first use, and stays as it is.
@@ -341,10 +347,17 @@ def prepared(
         headers: the texts of the headers, by name.
         filename: the file name of the text in messages.
         options: NVRTC options.
+        constants: the kernel's constants.
     """
     if isinstance(text, kernels_cu.Text):
         return text, dict(headers), tuple(options)
     text, known = with_header(text, kernel, headers, filename) if kernel else (text, dict(headers))
+    defined: tuple[str, ...] = ()
+    if kernel and "#" in text:
+        name = split_name(kernel)[0].rpartition("::")[2]
+        places = [f.start for f in scan(text).functions if f.name == name]
+        defined = around(text, places, included(text, known, warned=True), known_macros(constants or {}, options))
+    options = (*options, *(f"-D{name}" for name in defined))
     return text, known, (*options, *standard_of((text, *known.values()), options))
 
 

@@ -31,7 +31,7 @@ from cupyops.sharing import computed_once
 from . import accessors
 from .accessors import Accessor
 from .definitions import ATTRIBUTES, declarations, entry_in, overloads
-from .elements import check_structs, element_of, resolved
+from .elements import element_of, opaque, resolved
 from .library_types import REFUSED, Element
 from .packing import BFloat16Struct
 from .shape_comments import Piece, foreign_names, shape_comments, shape_of
@@ -70,7 +70,8 @@ class Parameter:
             (:mod:`cupyops.launch.tensor_map`); None for another type.
         element: the vector type, the struct, or the kind of texture of the parameter; None for a number and for an
             array of numbers. `type` is then the dtype of the array, and `shape` ends with the last dimension.
-        untyped: a ``void*``, which takes an array of any dtype; `type` is then ``uint8``.
+        untyped: a ``void*``, or a pointer to a type whose layout Python does not know; such a parameter takes an array of any
+            dtype, and `type` is then ``uint8``.
         accessor: the layout of a packed accessor, which the launch fills from the array; None for another type.
     """
 
@@ -234,7 +235,7 @@ class Signature:
             for p in parameters
         )
         parameters = tuple(resolved(kernel, p, structs) for p in parameters)
-        check_structs(kernel, parameters, (text, *(headers or {}).values()))
+        parameters = opaque(kernel, parameters, (text, *(headers or {}).values()))
         return cls(kernel, parameters, entry)
 
 
@@ -258,7 +259,9 @@ def _parameters(
         if piece.strip() and piece.split() != ["void"]:
             first = at + len(piece) - len(piece.lstrip())
             pieces += [
-                Piece(one, first, at + len(piece.rstrip()), at + len(piece)) for one in _unpacked(kernel, piece, packs)
+                Piece(one, first, at + len(piece.rstrip()), at + len(piece))
+                for listed_here in _listed(piece, names)
+                for one in _unpacked(kernel, listed_here, packs)
             ]
     bare = [_parameter(kernel, i, piece.declaration, names, structs) for i, piece in enumerate(pieces)]
     comments_of = shape_comments(kernel, text, code, end, comments, pieces, [p.pointer for p in bare])
@@ -267,6 +270,13 @@ def _parameters(
         shape, nullable = shape_of(kernel, p.name, comment) if p.pointer and comment else (None, False)
         found.append(replace(p, shape=shape, nullable=nullable))
     return tuple(found)
+
+
+def _listed(declaration: str, names: TypeNames) -> list[str]:
+    """Returns the parameters of a macro that stands for several, or the one parameter of another declaration."""
+    if not declaration.strip().isidentifier():
+        return [declaration]
+    return [one for _, one in split(names.expanded(declaration)) if one.strip()]
 
 
 def _unpacked(kernel: str, declaration: str, packs: Mapping[str, Sequence[str]]) -> list[str]:
@@ -358,6 +368,8 @@ def _parameter(
     if known not in DTYPES and (
         known in _WORDS or not (known.removeprefix("struct ").isidentifier() or element_of(known, structs))
     ):
+        if pointer and known not in _WORDS and not base.startswith("Int64s"):
+            return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
         raise TypeError(
             f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed{_instead(base)}"
         )

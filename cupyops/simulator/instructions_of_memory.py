@@ -159,12 +159,15 @@ def _active_mask(statement: Registers, match: re.Match[str], operands: list[str]
     return assign(statement, operands[0], "cupyops_active_mask()")
 
 
-def _registers(statement: Registers, name: str, operand: str, count: int, kind: str = "unsigned") -> str:
-    """Returns the declaration of an array with the values of a vector of registers."""
+def _registers(
+    statement: Registers, name: str, operand: str, count: int, kind: str = "unsigned", *, decimal: bool = False
+) -> str:
+    """Returns the declaration of an array with the values of a vector of registers, which may be decimal numbers of float32."""
     sources = statement.vector(operand)
     if len(sources) != count:
         raise IndexError
-    return f"const {kind} {name}[] = {{{', '.join(f'({kind})({statement.value(s)})' for s in sources)}}};"
+    read = (lambda s: statement.floating(s, "f32")) if decimal else statement.value
+    return f"const {kind} {name}[] = {{{', '.join(f'({kind})({read(s)})' for s in sources)}}};"
 
 
 def _results(statement: Registers, operand: str, count: int) -> str:
@@ -202,7 +205,7 @@ def _mma(statement: Registers, match: re.Match[str], operands: list[str]) -> str
     parts = [
         _registers(statement, "cupyops_a", a, rows * depth * width // 1024),
         _registers(statement, "cupyops_b", b, 8 * depth * width // 1024),
-        _registers(statement, "cupyops_c", c, count),
+        _registers(statement, "cupyops_c", c, count, decimal=to == "f32"),
         f"unsigned cupyops_d[{count}];",
         f"cupyops_ptx::{name}<{formats}, {rows}, {depth}, {'true' if match['sat'] else 'false'}>"
         "(cupyops_d, cupyops_a, cupyops_b, cupyops_c);",

@@ -41,6 +41,12 @@ _HEADERS_OF_TYPES = (("textures.h", _TEXTURES), ("host_types.h", _HOST_TYPES))
 # An assignment of `{}` to a variable, where CUDA's headers have several assignments of pairs of 16-bit floats.
 _PAIRS_OF_FLOATS = re.compile(r"\b(?:__)?(?:half2|nv_bfloat162)\b")
 _EMPTIED = re.compile(r"(?<=[;{}])(\s*)([A-Za-z_][\w.]*(?:\[[^][;{}]*\])*)\s*=\s*\{\s*\}\s*;")
+_LARGEST = 1 << 18  # elements of dynamic shared memory, which the runtime bounds
+# A call of a member template. nvcc's parser of device code needs no word `template` before the name.
+_MEMBER_CALL = re.compile(
+    r"(?<=[\w)\]])(\.|->)(\s*)([A-Za-z_]\w*)(?=\s*<(?:[^;{}()<>]|<[^;{}()<>]*>|\([^;{}()]*\))*>\s*\()"
+)
+_MEMBER_TEMPLATE = re.compile(r"\btemplate\s*<[^;{}()]*>\s*(?:[\w:<>,*&\s]|\[\[\w+\]\])*?\b([A-Za-z_]\w*)\s*\(")
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -65,7 +71,7 @@ def translate(text: str, kernels: Sequence[str], what: str) -> str:
 def _without_shared(text: str, what: str) -> str:
     """Returns a final text with references in place of its declarations of shared memory, and calls in place of PTX."""
     text = _DEFINE.sub(lambda m: _shared_in_macro(m[0], text, m.start(), what), text)
-    text = _with_headers(_constants(text))
+    text = _with_headers(_constants(_with_template(text)))
     if _PAIRS_OF_FLOATS.search(text):
         start = max(text.find("#line"), 0)
         text = text[:start] + _EMPTIED.sub(r"\1cupyops_empty(\2);", text[start:])
@@ -75,6 +81,20 @@ def _without_shared(text: str, what: str) -> str:
         found += [text[at:start], _declare(text[start:end], bare[start:end], number, f"{what}: {_place(text, start)}")]
         at = end
     return "".join(found) + text[at:]
+
+
+def _with_template(text: str) -> str:
+    """Returns a final text with the word ``template`` in the calls of member templates, ``a.template get<1>()``."""
+    start = max(text.find("#line"), 0)
+    bare = code_only(text)
+    calls = [*_MEMBER_CALL.finditer(bare, start)]
+    names = {*_MEMBER_TEMPLATE.findall(bare)} if calls else set()
+    pieces, at = [text[:start]], start
+    for call in calls:
+        if call[3] in names:
+            pieces += [text[at : call.start(3)], "template "]
+            at = call.start(3)
+    return "".join(pieces) + text[at:]
 
 
 def _shared_in_macro(directive: str, text: str, start: int, what: str) -> str:
@@ -153,8 +173,7 @@ def _declare(text: str, bare: str, number: int, where: str) -> str:
             raise CompileError(
                 f"{where}: the simulator takes dynamic shared memory as `extern __shared__ T name[];`, got `{code}`"
             )
-        declared = f"(* const {dynamic[2]}){dynamic[3]}" if dynamic[3] else f"* const {dynamic[2]}"
-        return f"static {dynamic[1]}{declared} = CupyopsDynamic();{lines}"
+        return f"static {dynamic[1]}(&{dynamic[2]})[{_LARGEST}]{dynamic[3]} = CupyopsDynamic();{lines}"
     pieces = _split(code)
     first = _name_at(pieces[0])
     if first is None or any(_name_at(piece) is None for piece in pieces):

@@ -11,6 +11,7 @@ from cupyops import Kernel, Threads
 from tests.kernels.construct import AT, LIST, TYPED, Construct
 from tests.kernels.constructs_of_cpp import OF_CPP
 from tests.kernels.constructs_of_extensions import OF_EXTENSIONS
+from tests.kernels.constructs_of_headers import OF_HEADERS
 from tests.kernels.constructs_of_libraries import OF_LIBRARIES
 from tests.kernels.constructs_of_projects import OF_PROJECTS
 
@@ -320,6 +321,7 @@ CONSTRUCTS = {
     **OF_LIBRARIES,
     **OF_EXTENSIONS,
     **OF_CPP,
+    **OF_HEADERS,
 }  # fmt: skip
 
 

@@ -137,6 +137,24 @@ def test_atomic_sums_of_vectors(width: int) -> None:
     assert y.tolist() == [[32.0 * (i + 1) for i in range(width)]]
 
 
+def test_a_product_with_decimal_numbers_and_without_some_results() -> None:
+    """The sums of the rows of a matrix, as attention kernels compute them."""
+    text = """__global__ void k(const unsigned* x, float* y) {
+    float low = 1, high = 2;
+    const unsigned one = 0x3c003c00;
+    asm volatile("{mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, _, %1, _}, {%2, %3, %4, %5}, {%6, %6}, {%0, 0., %1, 0.0};}"
+        : "+f"(low), "+f"(high) : "r"(x[threadIdx.x]), "r"(x[32 + threadIdx.x]), "r"(x[64 + threadIdx.x]), "r"(x[96 + threadIdx.x]), "r"(one));
+    if (threadIdx.x % 4 == 0) y[threadIdx.x / 4] = low, y[8 + threadIdx.x / 4] = high;
+}"""
+    a = np.random.default_rng(0).integers(-3, 4, (16, 16)).astype(np.float16)
+    parts = [a[r : r + 8, c : c + 8].reshape(32, 2) for c in (0, 8) for r in (0, 8)]
+    x = np.ascontiguousarray(np.stack(parts)).view(np.uint32).reshape(128)
+    y = np.zeros(16, np.float32)
+    with cupyops.simulate(sanitize=True):
+        Kernel(text, "k", 32)[32](x, y)
+    np.testing.assert_array_equal(y, a.astype(np.float32).sum(1) + np.repeat([1, 2], 8))
+
+
 @pytest.mark.parametrize("sanitize", [True, False])
 def test_an_array_that_begins_at_an_odd_multiple_of_16_bytes_is_misaligned(sanitize: bool) -> None:
     """On a GPU, the same array begins at a multiple of 256 bytes."""

@@ -64,6 +64,7 @@ extern dim3 blockDim, gridDim;
 #include "memory.h"
 #include "entry.h"
 
+#include <cstdio>  // before the macro of its function
 #define printf cupyops_printf
 #undef assert
 #define assert(e) ((e) ? void(0) : cupyops_assert(#e, __FILE__, __LINE__, __func__))

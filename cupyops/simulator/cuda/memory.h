@@ -17,9 +17,9 @@ CUPYOPS_STORE(__stcs)
 CUPYOPS_STORE(__stwt)
 #undef CUPYOPS_STORE
 
-// The address of dynamic shared memory; converts to the pointer type of any `extern __shared__ T s[]`.
+// Dynamic shared memory; converts to a reference to any array, as `extern __shared__ T s[]` is an array.
 struct CupyopsDynamic {
-    template <typename T> operator T*() const { return static_cast<T*>(cupyops_dynamic_shared()); }
+    template <typename T> operator T&() const { return *static_cast<T*>(cupyops_dynamic_shared()); }
 };
 template <typename T> struct CupyopsElement { static constexpr size_t bytes = sizeof(T); };
 template <typename T, size_t N> struct CupyopsElement<T[N]> { static constexpr size_t bytes = CupyopsElement<T>::bytes; };

@@ -91,5 +91,6 @@ inline unsigned __cluster_query_shared_rank(const void* p) { return cupyops_clus
 #define __threadfence_system() cupyops_fence()
 #define __nanosleep(ns) (void(ns), cupyops_yield())
 
+#include <ctime>  // before the macro of its function
 inline long long clock64() { return (long long)cupyops_clock(); }
 #define clock() clock64()
