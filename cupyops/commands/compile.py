@@ -251,6 +251,8 @@ def run(options: argparse.Namespace) -> int:
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing.
     """
     error = options.parser.error
+    if options.json and not (options.json.parent.is_dir() and os.access(options.json.parent, os.W_OK)):
+        error(f"--json {options.json}: there is no folder {options.json.parent} that can be written to")
     version = ".".join(map(str, nvrtc_version()))
     try:
         architectures, skipped = choose_architectures(options.arch, supported_architectures(), version)
@@ -262,8 +264,6 @@ def run(options: argparse.Namespace) -> int:
         error(str(problem))
     if not jobs:
         error(f"--dtypes {','.join(options.dtypes)}: none of these kernels takes them")
-    if options.json and not (options.json.parent.is_dir() and os.access(options.json.parent, os.W_OK)):
-        error(f"--json {options.json}: there is no folder {options.json.parent} that can be written to")
     if any("#include <" in job.text for job in jobs):
         cuda_headers()  # raises here, rather than in every row, if the headers are missing
     for architecture in skipped:

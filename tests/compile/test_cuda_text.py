@@ -132,7 +132,7 @@ def test_only_keeps_conditions_whole() -> None:
 
 # Time
 
-_MANY = 5_000
+_MANY = 2_500
 ADVERSARIAL = {
     "specifiers": "static " * _MANY,
     "templates": "template <" * _MANY,
@@ -173,7 +173,7 @@ ADVERSARIAL = {
 @pytest.mark.parametrize("where", ["before", "behind"])
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 def test_no_text_takes_longer_than_its_length_says(kind: str, where: str) -> None:
-    """An eighth of a second here; what looks back at every place takes seconds."""
+    """A sixteenth of a second here; what looks back at every place takes seconds."""
     text = "\n".join([ADVERSARIAL[kind], LIVE][:: 1 if where == "before" else -1])
     start = time.process_time()
     for step in (
@@ -183,15 +183,15 @@ def test_no_text_takes_longer_than_its_length_says(kind: str, where: str) -> Non
     ):
         with suppress(ValueError, TypeError):  # some are no text that has the kernel
             step()
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 0.5
 
 
 def test_many_parameters_take_no_longer_than_their_number_says() -> None:
     start = time.process_time()
-    listed = "".join(f"const t{i}* x{i} /* (n) */, " for i in range(20_000))
+    listed = "".join(f"const t{i}* x{i} /* (n) */, " for i in range(10_000))
     found = Signature.parse(f'extern "C" __global__ void k({listed}int n) {{}}', "k").parameters
     assert {p.shape for p in found[:-1]} == {("n",)}
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 5
 
 
 def test_code_only_keeps_places() -> None:

@@ -67,8 +67,11 @@ def occurrences(text: str, pattern: str) -> list[Occurrence]:
 
 def _found(given: Sequence[Token], wanted: Sequence[str], cut: bool) -> Iterator[Occurrence]:
     first, last = wanted[0], wanted[-1]
-    for i in range(len(given) - len(wanted) + 1):
-        begin, end = given[i], given[i + len(wanted) - 1]
+    whole = not cut and not first.startswith("$")
+    for i, begin in enumerate(given[: max(len(given) - len(wanted) + 1, 0)]):
+        if whole and begin.text != first:
+            continue
+        end = given[i + len(wanted) - 1]
         names: dict[str, str] = {}
         if not _fits(begin.text, first, names, cut and begin.text.endswith(first)):
             continue

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -19,10 +20,24 @@ from tests.naive import without_naive
 LEAST = 8
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.kernel}-{m.what}".replace(" ", "-"))
-def test_what_a_mutant_replaces_stands_there_once(mutant) -> None:  # type: ignore[no-untyped-def]
-    text = mutant.path_in(ROOT).read_text(encoding="utf-8")
-    assert broken(text, mutant) != text
+KERNELS = pytest.mark.parametrize("kernel", sorted({m.kernel for m in MUTANTS}))
+
+
+def misfits(kernel: str, text_of: Callable[[Path], str]) -> list[str]:
+    """The mutants of a kernel that change nothing in their texts, or do not fit them, and why."""
+    found = []
+    for mutant in (m for m in MUTANTS if m.kernel == kernel):
+        text = text_of(mutant.path_in(ROOT))
+        try:
+            found += [f"{mutant.what}: changes nothing"] if broken(text, mutant) == text else []
+        except ValueError as error:
+            found.append(f"{mutant.what}: {error}")
+    return found
+
+
+@KERNELS
+def test_what_a_mutant_replaces_stands_there_once(kernel: str) -> None:
+    assert misfits(kernel, lambda path: path.read_text(encoding="utf-8")) == []
 
 
 @cache
@@ -31,10 +46,9 @@ def reformatted(path: Path) -> str:
     return "  // the words of another day\n".join(t.text for t in tokens_of(path.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.kernel}-{m.what}".replace(" ", "-"))
-def test_a_mutant_outlives_a_text_formatted_and_commented_anew(mutant) -> None:  # type: ignore[no-untyped-def]
-    text = reformatted(mutant.path_in(ROOT))
-    assert broken(text, mutant) != text
+@KERNELS
+def test_a_mutant_outlives_a_text_formatted_and_commented_anew(kernel: str) -> None:
+    assert misfits(kernel, reformatted) == []
 
 
 TEXT = """

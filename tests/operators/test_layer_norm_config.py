@@ -20,7 +20,9 @@ from cupyops.ops.layer_norm.config import (
 from cupyops.ops.layer_norm.cut import even_cut
 from cupyops.tiling.rows import is_few
 
-LENGTHS = [*range(1, 700), *(2**k + d for k in range(10, 22) for d in (-8, -1, 0, 1, 4, 24)), 768, 5120, 3 * 2**15]
+# Each third beyond 300 has every remainder of a vector's width.
+LENGTHS = [*range(1, 300), *range(300, 700, 3), 768, 5120, 3 * 2**15]
+LENGTHS += [2**k + d for k in range(10, 22) for d in (-8, -1, 0, 1, 4, 24)]
 CAPABILITIES = (70, 80, 90, 120)
 
 
