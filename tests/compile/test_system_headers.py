@@ -16,7 +16,6 @@ from cupyops.compile.system_headers import header
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.simulator import build
 from cupyops.simulator.simulated import twins
-from tests.compiled import compile_unknown
 
 LIST = "(const float* x /* (n) */, float* y /* (n) */, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }"
 KERNEL = f"__global__ void k{LIST}"
@@ -56,12 +55,12 @@ def final(text: str, simulated: bool = False, **given: object) -> str:
 @pytest.mark.parametrize("folder", ["", "cuda", "cccl", "crt", "curand"])
 def test_nvrtc_finds_every_header_of_the_list(folder: str, architecture: str) -> None:
     pytest.importorskip("cupy")
-    from cupyops.compile.compiler import OPTIONS
+    from cupyops.compile.compiler import OPTIONS, compile_text
 
     uses = "__device__ void f() { __shared__ cub::BlockReduce<int, 32>::TempStorage t; }\n" if folder == "cccl" else ""
     text = "".join(f"#include <{name}>\n" for name in names_of(folder)) + uses + KERNEL
     try:
-        compile_unknown(final(text), "k", architecture, OPTIONS)
+        compile_text(final(text), "k", architecture, OPTIONS)
     except MissingDependencyError as lacking:
         pytest.skip(str(lacking))
 

@@ -8,7 +8,6 @@ import torch
 
 import cupyops
 from cupyops import Kernel, Threads
-from tests.compiled import compile_unknown
 from tests.kernels.construct import AT, LIST, TYPED, Construct
 from tests.kernels.constructs_of_cpp import OF_CPP
 from tests.kernels.constructs_of_extensions import OF_EXTENSIONS
@@ -361,15 +360,13 @@ def test_a_fault_in_a_construct_is_noticed(name: str) -> None:
 def test_nvrtc_compiles_every_construct() -> None:
     """What is green in the simulator compiles for a GPU: for either architecture half of the constructs, in turn."""
     pytest.importorskip("cupy")
-    from cupyops.compile.compiler import OPTIONS, warnings_in
+    from cupyops.compile.compiler import OPTIONS, compile_text, warnings_in
 
     for number, (name, construct) in enumerate(CONSTRUCTS.items()):
         architecture = (80, 90)[number % 2]
         kernel = Kernel(construct.text, construct.name, **{"geometry": Threads("n"), **construct.given})
         types = dict.fromkeys(kernel.signature.bindings, str(construct.dtype).removeprefix("torch."))
         options = (*OPTIONS, *kernel.options)
-        binary = compile_unknown(kernel.final_text(types), name, f"sm_{architecture}", options)
-        if binary is None:
-            continue
+        binary = compile_text(kernel.final_text(types), name, f"sm_{architecture}", options)
         assert binary.named(kernel.name) in binary.resources, name
         assert warnings_in(binary.log) == [], name

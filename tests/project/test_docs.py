@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from cupyops import Kernel
-from cupyops.compile.compiler import OPTIONS
+from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.compile.linking import parts
 from cupyops.ops.registry import SHIPPED
-from tests.compiled import compile_unknown
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -53,7 +52,7 @@ def test_samples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
         for types in kernel.type_choices():
             texts = parts(kernel.final_text(types))  # linked texts are compiled apart, which needs no linker
             for one in texts:
-                compile_unknown(one, kernel.describe(types), "sm_90", OPTIONS, relocatable=len(texts) > 1)
+                compile_text(one, kernel.describe(types), "sm_90", OPTIONS, relocatable=len(texts) > 1)
     if "message" in scope:
         shown = re.search(r"<!-- message: begin -->\n    (.*)\n<!-- message: end -->", text)
         assert shown, page

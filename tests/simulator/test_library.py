@@ -17,7 +17,7 @@ import cupyops
 import cupyops.simulator.build as build
 from cupyops import Kernel, Rows, Threads
 from cupyops.compile import toolchain
-from cupyops.compile.compiler import OPTIONS
+from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.compile.header_list import HEADERS, PARTS, SAME
 from cupyops.compile.standard import as_library
 from cupyops.errors import CompileError, MissingDependencyError
@@ -25,7 +25,6 @@ from cupyops.simulator import host
 from cupyops.simulator.library import DECLINED, INTRINSICS
 from cupyops.simulator.ptx import INSTRUCTIONS
 from cupyops.simulator.translate import translate
-from tests.compiled import compile_unknown
 from tests.conftest import CUDA
 from tests.simulator.library.cases import CASES, Case
 
@@ -91,8 +90,7 @@ def test_a_text_runs_in_the_simulator_and_does_not_compile(text: str, architectu
         pytest.skip("NVRTC is not installed")
     case = next(c for c in CASES if c.text == text)
     try:
-        binary = compile_unknown(kernel(case).final_text({}), text, architecture, OPTIONS)
-        assert binary is None or binary.code
+        assert compile_text(kernel(case).final_text({}), text, architecture, OPTIONS).code
     except MissingDependencyError as lacking:
         pytest.skip(str(lacking))
 
