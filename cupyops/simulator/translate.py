@@ -173,7 +173,8 @@ def _declare(text: str, bare: str, number: int, where: str) -> str:
             raise CompileError(
                 f"{where}: the simulator takes dynamic shared memory as `extern __shared__ T name[];`, got `{code}`"
             )
-        return f"static {dynamic[1]}(&{dynamic[2]})[{_LARGEST}]{dynamic[3]} = CupyopsDynamic();{lines}"
+        declared = f"(&{dynamic[2]})[{_LARGEST}]" + dynamic[3]
+        return f"static {dynamic[1]}{declared} = CupyopsDynamic();{lines}"
     pieces = _split(code)
     first = _name_at(pieces[0])
     if first is None or any(_name_at(piece) is None for piece in pieces):

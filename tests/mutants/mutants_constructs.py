@@ -38,8 +38,8 @@ CONSTRUCTS = (
     (
         "dynamic shared memory has one dimension",
         "cupyops/simulator/translate.py",
-        "if dynamic[3] else",
-        "if None else",
+        "+ dynamic[3]",
+        "",
     ),
     ("the runtime's version is missing", "cupyops/simulator/cuda/text_only.h", "#define CUDART_VERSION 12090", ""),
     (
