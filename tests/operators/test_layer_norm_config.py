@@ -305,6 +305,7 @@ def test_rows_without_an_even_cut_have_the_fewest_threads(n: int, cut: tuple[int
     assert (cut_of(config), config.min_blocks, config.aligned_apart) == (cut, min_blocks, False)
     assert forward_config(n, "bfloat16", 2, 2, 89, 2).min_blocks <= 1536 // config.block
     assert cut_of(config.few_rows_forward(n, 2)) == cut
+    assert forward_config(1080, "bfloat16", 2, 2, 80, 2).min_blocks == 9, "48 registers are spilled there"
     rounded = forward_config(n, "bfloat16", 2, 2, 90, 4)
     assert (cut_of(rounded), rounded.block) == (cut, config.block)
     assert rounded.min_blocks < config.min_blocks, "a float32 result takes registers"

@@ -184,7 +184,8 @@ def uneven_cut(
     threads = -(-accesses // (32 * _MOST_VECTORS[wider])) * 32
     vectors = -(-accesses // threads)
     config = LayerNormConfig.of(n, vector_width, vectors, block=64 if vectors > 5 else 128, aligned_apart=wider)
-    least = 56 if vectors > 4 and threads > 32 else 48
+    # The compiler needs more registers for five accesses where warps exchange sums, and for GPUs before sm_90.
+    least = 56 if vectors > 4 and (threads > 32 or capability < CLUSTERS_SINCE) else 48
     registers = 72 if wider else max(least, 28 + vectors * vector_width // 2) + 8 * wide_result
     return replace(config, min_blocks=fitting(resident(registers, config.block), config.block, capability))
 
