@@ -12,7 +12,7 @@
 // A row is read from its stage twice, since the registers hold dL/dγ and dL/dβ (layer_norm_column_gradients.cuh).
 //
 // Macro    values      meaning                                       set by
-// STAGES   2 or more   rows in flight in shared memory, stages.cuh   backward_config (cupyops/ops/layer_norm/config.py)
+// STAGES   2 or more   rows in flight in shared memory, stages.cuh   backward_config (cupyops/ops/layer_norm/backward_tables.py)
 // WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 #include "exchange.cuh"

@@ -14,10 +14,10 @@ from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_like, check_shapes
 from cupyops.tiling.config import CLUSTERS_SINCE
 
+from .backward_tables import backward_rows
 from .body import Call, Launch
 from .checks import Shape, check, check_parameters, stats_shape
-from .config import LayerNormConfig, backward_rows
-from .cut import fitting, resident
+from .cut import LayerNormConfig, fitting, resident
 
 __all__ = ["check_tangent", "tangent"]
 
@@ -36,10 +36,10 @@ def config_of(n: int, dtype: str, parameter_bytes: int, capability: int, result_
 
     The parameters are read where a row is stored, so they take few registers, and more blocks are resident. Measured on an H200
     in bfloat16, in percent of a copy's bandwidth, with the blocks of the gradient and with these: 1024 elements 95, 101; 5120 69,
-    98; 16384 76, 97; 32768 63, 75.
+    98; 16384 76, 97; 32768 63, 71.
 
     Args:
-        n, dtype, capability: as for :func:`cupyops.ops.layer_norm.config.backward_rows`.
+        n, dtype, capability: as for :func:`cupyops.ops.layer_norm.backward_tables.backward_rows`.
         parameter_bytes: bytes of an element of weight or of a tangent of weight or bias; 0 if all three are absent.
         result_bytes: bytes of an element of the result.
     """

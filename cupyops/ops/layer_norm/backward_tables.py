@@ -1,0 +1,252 @@
+"""Configs of the backward of layer normalisation by the length of a row, the dtypes and the GPU.
+
+As in ``config.py``, the number of rows does not change the order of a row's sums, and the tables hold the fastest configs
+on an H200.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+from cupyops.dtypes import DTYPES
+from cupyops.launch.geometry import PORTABLE_CLUSTER
+from cupyops.tiling.config import CLUSTERS_SINCE, threads_for, vector_width_for
+from cupyops.tiling.rows import SHARED_MEMORY_OF, RowsChoice, choice_of
+
+from .cut import APART, LayerNormConfig, even_cut, resident
+
+__all__ = ["backward_columns", "backward_config", "backward_rows"]
+
+_EVEN_BACKWARD = ((4, 5), (4, 4), (4, 3))  # as _EVEN_FORWARD in config.py
+# The configs of backwards of 16-bit rows, by the accesses of a row, of 4 elements each. A line with clusters is
+# followed by a line without clusters for the same rows, for GPUs without clusters.
+_BACKWARD_16 = (
+    *(
+        RowsChoice(64, 2, 256, 4),
+        RowsChoice(128, 4, 256, 2),
+        RowsChoice(191, 3, 128, 5),
+        RowsChoice(192, 3, 256, 3),
+        RowsChoice(256, 4, 128, 4),
+    ),
+    *(
+        RowsChoice(384, 4, 128, 4),
+        RowsChoice(448, 2, 224, 4),
+        RowsChoice(512, 4, 128, 4),
+        RowsChoice(1024, 4, 128, 4, cluster=2),
+        RowsChoice(1024, 4, 256, 2),
+        RowsChoice(1280, 5, 256, 2),
+    ),
+    *(RowsChoice(2048, 4, 256, 2, cluster=2), RowsChoice(2048, 4, 512, 1)),
+    *(
+        RowsChoice(4096, 4, 128, 5, cluster=8, **APART),
+        RowsChoice(8192, 4, 256, 2, cluster=8),
+        RowsChoice(16384, 4, 512, 1, cluster=8),
+        RowsChoice(32768, 4, 512, 1, cluster=16),
+    ),
+)
+# The configs of backwards of float32 rows of which two fit a multiprocessor, and of rows that are too long for one block. The
+# rows between keep an access of each thread, or two. Measured on an H200, in percent of a copy's bandwidth, an access of each
+# thread, three, and three in persistent blocks with stages: 2304 elements 82, 98, 92; 2560 84, 98, 99; 3072 89, 94, 98. With
+# grad_sum, three accesses without stages are faster: 2560 95, 100, 95.
+_BACKWARD_32 = (
+    *(RowsChoice(576, 3, 1, 2), RowsChoice(768, 3, 1, 2, stages=3)),
+    *(RowsChoice(2048, 2, 1, 4, cluster=8, stages=3), RowsChoice(4096, 6, 1, 2, cluster=4, stages=3)),
+    *(RowsChoice(8192, 5, 1, 2, cluster=8, stages=3), RowsChoice(16384, 4, 1, 1, cluster=8, stages=2)),
+)
+# Accesses of the rows with the first two lines, and of the shortest row with the others.
+_PAIRED, _LONG_32 = range(513, 769), 1281
+
+
+# Backwards of longer rows have a ring. Measured on an H200, as shares of a copy's bandwidth, a ring and the rows in stages:
+# float32 262144 90, 64; float32 131072 93, 86; bfloat16 262144 63, 58; bfloat16 131072 70, 65 with clusters of 8 blocks.
+# 16-bit rows of 131072 elements in the registers of a cluster of 16 blocks reach 73 percent, and have no ring. With grad_sum, a
+# ring and rows read twice: float32 262144 70.5, 48.5; float32 131072 76, 48.5; bfloat16 262144 58.5, 48.
+_RING_THREADS, _RING_COLUMNS = 512, 32  # the most threads of a block, and the columns of a thread
+_RING_MEMORY = 227 * 1024  # bytes of shared memory of a block on sm_90
+
+
+def _ring_backward(
+    n: int, itemsize: int, weight_bytes: int, grad_bytes: int, capability: int, most_blocks: int
+) -> LayerNormConfig | None:
+    """Returns the config of a backward of rows that no cluster holds in registers, or None if the GPU has no room for it.
+
+    A thread's registers hold the sums of 32 columns, and few other values. Shared memory keeps the weight, except for one
+    access of a thread if the weight has the row's dtype. The remaining memory is the ring. The next row is summed ahead if
+    the ring holds two rows. The arguments are those of :func:`backward_config`; a cluster has up to ``most_blocks`` blocks.
+    """
+    vector_width = vector_width_for(n, itemsize)
+    vectors = _RING_COLUMNS // vector_width
+    clusters = (c for c in (PORTABLE_CLUSTER, 16) if c <= most_blocks and n <= c * _RING_THREADS * _RING_COLUMNS)
+    cluster = next(clusters, None)
+    if cluster is None or vector_width * itemsize < 16 or grad_bytes > itemsize:
+        return None
+    weight_bytes = weight_bytes or itemsize  # without a weight, the kernel stores ones in its place
+    wider = weight_bytes > itemsize
+    config = LayerNormConfig.of(n, vector_width, vectors, cluster=cluster, kind="ring", weight_shared=True)
+    # Bounds checks keep the compiler from loading all accesses to 16-bit rows at once, for which registers would run short.
+    config = replace(config, full=config.full and itemsize == 4, weight_registers=1 - wider, pieces_apart=wider)
+    access, warps = config.row_threads * vector_width, config.row_threads // 32  # elements of an access of a block
+    piece, kept = access * (itemsize + grad_bytes), access * weight_bytes * (vectors - config.weight_registers)
+    # The static shared memory has four tables with two sums of each warp of the cluster, their counters, and a counter of each warp
+    # for each piece.
+    room = SHARED_MEMORY_OF.get(capability, _RING_MEMORY) - kept - 4 * (8 * cluster * warps + 8)
+    ring = min(room // (piece + 8 * warps), 4 * vectors)
+    if ring < vectors:
+        return None
+    return replace(config, ring=ring, sum_ahead=ring >= 2 * vectors, shared=ring * piece + kept)
+
+
+@cache
+def backward_config(
+    n: int,
+    dtype: str,
+    weight_bytes: int,
+    capability: int,
+    grad_bytes: int = 0,
+    *,
+    grad_sum: bool = False,
+    portable: bool = False,
+) -> LayerNormConfig:
+    """Returns the config of a backward that computes the gradients of x, weight and bias.
+
+    A thread has up to 20 columns of 16-bit rows, or 4 columns of float32 rows: the thread's registers hold two rows and
+    the sums for weight and bias of these columns. A weight or a grad_y wider than x takes more registers, so fewer
+    threads are resident on a multiprocessor. The strategies ``"wide"`` and ``"ring"`` have no room in shared memory for a
+    grad_y wider than x.
+
+    Args:
+        n, dtype, capability: as for :func:`forward_config`.
+        weight_bytes: bytes of an element of weight; 0 without a weight.
+        grad_bytes: bytes of an element of grad_y; by default those of an element of x.
+        grad_sum: a thread holds the elements of ``grad_sum`` beside those of its row.
+        portable: as for :func:`forward_config`.
+    """
+    itemsize = DTYPES[dtype].itemsize
+    grad_bytes = grad_bytes or itemsize
+    widest = max(weight_bytes, grad_bytes)
+    vector_width = min(vector_width_for(n, itemsize), 4)
+    accesses = n // vector_width
+    # Rows with 4 elements an access have many threads, each with one access. float64 needs more registers a thread.
+    few = vector_width == 4 and itemsize < 8
+    streaming = (
+        LayerNormConfig(1024, 1024, vector_width, 1, kind="streaming")
+        if few
+        else LayerNormConfig(512, 512, vector_width, 2, kind="streaming")
+    )
+    most_blocks = 8 if capability >= CLUSTERS_SINCE and vector_width * itemsize >= 8 else 1
+    # 16-bit rows of up to 131072 elements are in the registers of a cluster of 16 blocks.
+    largest = 16 if most_blocks > 1 and itemsize == 2 and not portable else most_blocks
+    held = max(c.most for c in _BACKWARD_16 if c.cluster <= max(largest, PORTABLE_CLUSTER))
+    if few and most_blocks > 1 and accesses > held:
+        ring = _ring_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16)
+        if ring is not None:
+            return ring
+    if itemsize == 2 and vector_width == 4:
+        cuts = [c for c in _BACKWARD_16 if c.cluster <= largest and not (grad_sum and c.vectors > 4)]
+        cut = choice_of(cuts, accesses)
+        if cut is None or (accesses > 8192 and widest == 8) or (accesses > 16384 and grad_bytes > itemsize):
+            return streaming
+        config = LayerNormConfig.cut(n, vector_width, cut)
+        even = even_cut(n, _EVEN_BACKWARD[1 if grad_sum else 0 :], config, 128, used=0.95, most_threads=192)
+        # Rows of one warp keep the table's cut: rows of 384 elements reached 88 percent of a copy's bandwidth with a
+        # quarter of the accesses idle, and 85 percent with none idle.
+        if even is not None and even.row_threads != 32:
+            config = even
+            # The compiler needs 88 registers for 3 accesses of a thread, and 128 for 5. Each quarter of a multiprocessor
+            # has its own registers, so it holds a whole number of warps.
+            warps = 4 * resident(28 + 20 * even.vectors, 4 * 32)
+            cut = cut._replace(min_blocks=max(1, warps * 32 // even.block))
+        # The elements of grad_sum take as many registers as the row.
+        most = 896 if config.vectors <= 2 else 1024 - 128 * config.vectors
+        fit = min(cut.min_blocks, most // config.block) if grad_sum else cut.min_blocks
+        if grad_bytes == itemsize and weight_bytes > itemsize and not grad_sum:
+            # float32 weights take the registers that rows of their own dtype leave free. If too few registers are left,
+            # shared memory keeps the weights. The compiler needed 80 registers for 12 columns of a thread, and 128 for
+            # 16 and for 20 columns.
+            columns, registers = config.vectors * vector_width, 65536 // (cut.min_blocks * config.block)
+            return replace(config, min_blocks=cut.min_blocks, weight_shared=registers < 6 * columns + 8)
+        return replace(config, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
+    full = itemsize == 4 and vector_width == 4
+    cut = choice_of(_BACKWARD_32, accesses) if full and most_blocks > 1 and grad_bytes <= itemsize else None
+    if cut is not None and (accesses in _PAIRED or accesses >= _LONG_32):
+        if grad_sum and accesses in _PAIRED:
+            cut = cut._replace(stages=0)
+        config = LayerNormConfig.cut(n, vector_width, cut, kind="wide" if cut.stages else "registers")
+        return replace(config, shared=config.stages * config.slice * (itemsize + grad_bytes))
+    vectors = 2 if full and 1024 < accesses <= 1280 else max(1, {2: 8, 4: 4, 8: 2}[itemsize] // vector_width)
+    wider = grad_bytes > (itemsize if grad_sum else 2 * itemsize)
+    at_once = 1024 if widest <= itemsize and vector_width * itemsize >= 8 else 512 if wider else 768
+    for cluster in (c for c in (1, 2, 4, 8) if c <= most_blocks):
+        block = 256 if accesses <= 96 * vectors * cluster else 1
+        config = LayerNormConfig.of(n, vector_width, vectors, block=block, cluster=cluster)
+        if config.row_threads <= (at_once if itemsize < 8 else 512):
+            return replace(config, min_blocks=max(1, at_once // config.block) if itemsize < 8 else 1)
+    return streaming
+
+
+# The configs of backwards that compute the gradient of x alone, by the accesses of a row, of up to 16 bytes each. The
+# blocks are not persistent: each group of threads takes one row.
+_BACKWARD_ROWS = (
+    *(
+        RowsChoice(16, 2, 128, 8),
+        RowsChoice(32, 2, 128, 8),
+        RowsChoice(64, 2, 128, 8),
+        RowsChoice(96, 3, 128, 8),
+        RowsChoice(128, 4, 128, 8),
+    ),
+    *(
+        RowsChoice(160, 5, 128, 6),
+        RowsChoice(192, 3, 128, 8),
+        RowsChoice(256, 4, 128, 8),
+        RowsChoice(384, 3, 128, 8),
+        RowsChoice(512, 4, 128, 8),
+    ),
+    *(
+        RowsChoice(768, 3, 256, 4),
+        RowsChoice(1024, 4, 256, 4),
+        RowsChoice(2048, 4, 512, 2),
+        RowsChoice(4096, 4, 1024, 1),
+    ),
+    *(
+        RowsChoice(8192, 4, 1, 2, cluster=4),
+        RowsChoice(16384, 4, 1, 2, cluster=8),
+        RowsChoice(32768, 4, 1, 1, cluster=8),
+    ),
+)
+
+
+@cache
+def backward_rows(
+    n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int = 0, *, grad_sum: bool = False
+) -> LayerNormConfig:
+    """Returns the config of a backward that computes the gradient of x alone.
+
+    No thread keeps sums of columns, so the accesses are as wide as the row allows and the blocks are not persistent.
+
+    Args:
+        n, dtype, weight_bytes, capability, grad_bytes, grad_sum: as for :func:`backward_config`.
+    """
+    itemsize, weighted = DTYPES[dtype].itemsize, weight_bytes > 0
+    # A weight or a grad_y wider than x, and float64, take more registers an access.
+    heavy = itemsize == 8 or max(weight_bytes, grad_bytes) > itemsize
+    vector_width = vector_width_for(n, itemsize)
+    most_blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
+    full_blocks = not (heavy or grad_sum or weighted)
+    fitting = [c for c in _BACKWARD_ROWS if c.cluster <= most_blocks and (full_blocks or c.block < 1024)]
+    cut = choice_of(fitting, n // vector_width * (2 if heavy else 1))
+    if cut is None:
+        return backward_config(n, dtype, weight_bytes, capability, grad_bytes, grad_sum=grad_sum)
+    config = LayerNormConfig.cut(n, vector_width, cut, kind="apart", weighted=weighted)
+    fit = cut.min_blocks if cut.cluster > 1 else cut.min_blocks * cut.block // config.block
+    return replace(config, min_blocks=max(1, fit * (8 - 2 * grad_sum - 3 * weighted) // (16 if heavy else 8)))
+
+
+@cache
+def backward_columns(n: int, dtype: str) -> LayerNormConfig:
+    """Returns the config of a backward that computes the gradients of weight and bias alone, on independent slices of
+    rows."""
+    itemsize = DTYPES[dtype].itemsize
+    vector_width = vector_width_for(n, itemsize)
+    vectors = max(1, 4 // vector_width) if itemsize < 8 else 1
+    most = 128 if vector_width == 8 else 64
+    threads = min(threads_for(n // vector_width, vectors), most)
+    return LayerNormConfig(4 * most // threads * threads, threads, vector_width, vectors)
