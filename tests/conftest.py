@@ -3,7 +3,6 @@
 import gc
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,26 +113,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.relative_to(TESTS).as_posix() not in QUICK else None
 
 
-def test_of(item: pytest.Item) -> str:
-    """The name of the test that an item is a case of."""
-    return str(getattr(item, "originalname", None) or item.name)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if NO_GPU:
-        # One case of each test is skipped by its name, and the others are left out: a report takes 3 ms in two processes.
-        of_tests = Counter((item.path, test_of(item)) for item in items if item.get_closest_marker("gpu"))
-        left_out, named = [], set()
+        # One case of each test is skipped, and names it. The others are left out: a report takes time in two processes.
+        of_tests: dict[tuple[Path, str], list[pytest.Item]] = {}
         for item in items:
-            key = item.path, test_of(item)
-            if item.get_closest_marker("gpu") and key in named:
-                left_out.append(item)
-            elif item.get_closest_marker("gpu"):
-                named.add(key)
-                item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {NO_GPU}; {of_tests[key]} cases of {key[1]}"))
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+            if item.get_closest_marker("gpu"):
+                of_tests.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
+        for (_, name), (first, *others) in of_tests.items():
+            first.add_marker(pytest.mark.skip(reason=f"needs a GPU: {NO_GPU}; cases of {name}: {1 + len(others)}"))
+        left_out = {other for _, *others in of_tests.values() for other in others}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         endings = QUICK.get(item.path.relative_to(TESTS).as_posix()) if TESTS in item.path.parents else None
         if endings is not None and item.name.endswith(endings or ""):
