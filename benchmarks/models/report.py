@@ -200,7 +200,7 @@ def _losses(rows: Sequence[Row]) -> str:
 
 def _chains(rows: Sequence[Row]) -> str:
     """Medians (and least) of forward and backward in microseconds, with the ratio of both to PyTorch's."""
-    names = {"torch": "PyTorch", "cupyops": "cupyops", "native": "`native()`"}
+    names = {"torch": "PyTorch", "cupyops": "cupyops", "native": "`native()`", "optimize": "`optimize()`"}
     lines = [["module", "mode", *names.values()], ["---"] * (2 + len(names))]
     for chain, mode in dict.fromkeys((row["chain"], row["mode"]) for row in rows):
         mine = {row["variant"]: row for row in rows if (row["chain"], row["mode"]) == (chain, mode)}

@@ -14,7 +14,7 @@ from cupyops.installing import pip_install
 from .cuda_text import scan
 from .header_list import HEADERS, PARTS, SAME, SystemHeader
 from .standard import as_library
-from .toolchain import cuda_headers, cupy, nvrtc_version
+from .toolchain import cuda_headers, cupy, header_version, nvrtc_version
 
 __all__ = [
     "cub_operators",
@@ -143,7 +143,8 @@ def shared_with_host(names: Iterable[str]) -> bool:
 def _places(folder: str) -> list[Path]:
     """Returns the first folder that has the headers of a key of :data:`_FOLDERS`. CuPy's copy of CCCL comes first.
 
-    Of the wheels, only those of NVRTC's CUDA version count: CUDA 12's NVRTC cannot compile CUDA 13's headers.
+    Only wheels of NVRTC's CUDA version count. A toolkit of another version counts for the folders whose headers both
+    versions of NVRTC compile.
     """
     sentinel, wheels = _FOLDERS[folder]
     if folder == "cccl" and (own := Path(str(cupy().__file__)).parent / "_core/include/cupy/_cccl").is_dir():
@@ -152,8 +153,11 @@ def _places(folder: str) -> list[Path]:
     own_wheels = [wheel for wheel in wheels if wheel.startswith("cu13/") == (major == 13)]
     candidates = [Path(p) / "nvidia" / wheel for p in sys.path for wheel in own_wheels]
     roots = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda", sys.prefix]
-    below = ("include", "include/cccl", "targets/x86_64-linux/include", "targets/x86_64-linux/include/cccl")
-    candidates += [Path(root) / sub for root in roots if root for sub in below]
+    for toolkit in (Path(root) / sub for root in roots if root for sub in ("include", "targets/x86_64-linux/include")):
+        version = header_version(toolkit)
+        # CUDA 13's cuRAND uses macros that CUDA 12's NVRTC does not define.
+        if folder != "curand" or version is None or version[0] == nvrtc_version()[0]:
+            candidates += [toolkit, toolkit / "cccl"]
     return next(([place] for place in candidates if (place / sentinel).is_file()), [])
 
 

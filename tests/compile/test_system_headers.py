@@ -269,3 +269,15 @@ def test_the_headers_of_nvrtcs_cuda_version_are_taken(
     monkeypatch.setattr(system_headers.sys, "path", [str(tmp_path)])
     monkeypatch.setattr(system_headers, "nvrtc_version", lambda: version)
     assert system_headers._places.__wrapped__("curand") == [tmp_path / "nvidia" / wheel / "include"]
+
+
+def test_a_toolkit_of_another_cuda_version_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system_headers.sys, "path", [])
+    monkeypatch.setattr(system_headers, "nvrtc_version", lambda: (12, 9))
+    for variable, version in (("CUDA_PATH", 13000), ("CUDA_HOME", 12060)):
+        folder = tmp_path / variable / "include"
+        folder.mkdir(parents=True)
+        (folder / "curand_kernel.h").write_text("")
+        (folder / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION {version}\n")
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    assert system_headers._places.__wrapped__("curand") == [tmp_path / "CUDA_HOME" / "include"]

@@ -334,8 +334,9 @@ def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, tor
     kernel = Kernel(text, construct.name, **{"geometry": Threads("n"), **construct.given})
     by_reference = kernel.signature.parameters[2].pointer
     n = torch.tensor([len(a)], dtype=torch.int32, device=device) if by_reference else len(a)
+    more = [value.to(device) if isinstance(value, torch.Tensor) else value for value in construct.more]
     with cupyops.simulate(sanitize=True) if device == "cpu" else nullcontext():
-        (kernel[1] if by_reference else kernel)(a, b, n, *construct.more)
+        (kernel[1] if by_reference else kernel)(a, b, n, *more)
     return y, construct.result(x)
 
 
