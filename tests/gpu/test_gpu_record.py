@@ -148,7 +148,6 @@ def test_every_kernel_is_launched_by_a_case(now: tuple[Seen, Fingerprints]) -> N
 LACKING = {
     ("12", 2): {
         "CuPy has no cuBLAS here": 3,
-        "needs CUPYOPS_TEST_LARGE": 4,
         "needs nvJitLink of CuPy's CUDA version": 2,
         "collection skipped": 1,
     },
