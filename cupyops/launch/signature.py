@@ -51,6 +51,7 @@ _ARRAY = re.compile(r"(.*\W)(\w+)\s*\[[^][]*\]", re.DOTALL)
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _PACK = re.compile(r"(.*\S)\s*\.\.\.\s*(\w+)", re.DOTALL)  # of parameters
+_NAMED_TYPE = re.compile(r"(?:(const) )?([\w:]+(?:\s*<(?:[^<>]|<[^<>]*>)*>)?) (\w+)")
 _MAP_BYTES = 128
 
 
@@ -332,10 +333,10 @@ def _parameter(
     words = _ENUM.sub("", " ".join(_QUALIFIERS.sub(" ", words).replace("*", " * ").split()))
     if accessor := _accessor(kernel, words, names, structs):
         return accessor
-    if alias := re.fullmatch(r"(?:const )?([\w:]+) (\w+)", words):  # a typedef may be of a pointer
-        target = names.target(alias[1])
-        if "*" in target:
-            words = f"{' '.join(_QUALIFIERS.sub(' ', target).replace('*', ' * ').split())} {alias[2]}"
+    if alias := _NAMED_TYPE.fullmatch(words):  # a typedef or an alias template may be of a pointer
+        target = names.target(alias[2])
+        if "*" in re.sub(r"<.*>", "", target):
+            words = f"{' '.join(_QUALIFIERS.sub(' ', target).replace('*', ' * ').split())} {alias[3]}"
     if vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip()):
         return Parameter(vector[2], "int64", length=vector[1])
     if (array := _ARRAY.fullmatch(words)) and "[" not in array[1]:
@@ -401,7 +402,7 @@ def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, E
         return 8 * DTYPES[dtype].itemsize if (dtype := dtype_of(base) or dtype_of(names.target(base))) else 0
 
     found = accessors.declared(kernel, words, bits_of)
-    if found is None and (alias := re.fullmatch(r"(?:(const) )?([\w:]+(?:\s*<[^<>]*>)?) (\w+)", words)):
+    if found is None and (alias := _NAMED_TYPE.fullmatch(words)):
         target = names.target(alias[2])
         if target == alias[2]:
             return None

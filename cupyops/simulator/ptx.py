@@ -111,9 +111,11 @@ def _read(text: str, at: int) -> _Statement | None:
                 strings.append(_unescaped(token))
             else:
                 constraint = token.strip('"')
-        elif depth == 1 and match["word"] and section == 0:
+        elif depth == 1 and match["word"] and section <= 2:
             expanded = _expanded(text, token, match.end())
-            if expanded is None:
+            if section:
+                constraint = expanded or ""
+            elif expanded is None:
                 statement.broken = f"a template with the macro `{token}`"
             else:
                 strings.append(expanded)
