@@ -101,7 +101,14 @@ REFUSED = dict.fromkeys(
 
 def library_type(name: str) -> Element | None:
     """Returns the element of a type of CUDA's headers or of a library, or None for another type."""
-    return KNOWN.get(name) or _complex_of(name) or _glm_of(name) or _array_of(name) or _function_of(name) or _tensor_map_of(name)
+    return (
+        KNOWN.get(name)
+        or _complex_of(name)
+        or _glm_of(name)
+        or _array_of(name)
+        or _function_of(name)
+        or _tensor_map_of(name)
+    )
 
 
 @lru_cache(64)
