@@ -154,7 +154,7 @@ def check_accessor(kernel: str, p: Any, info: Info, constants: Mapping[str, int]
             expected(kernel, p.name, f"have at most {_MOST + pairs} dimensions", f"shape {tuple(info.shape)}")
         )
     if not p.accessor.counted and len(info.shape) != rank:
-        what = f"have {rank} dimension{'s' if rank > 1 else ''}, as its accessor{' of complex numbers' * pairs}"
+        what = f"have {rank} dimension{'s' if rank > 1 else ''}, as its accessor"
         raise ValueError(expected(kernel, p.name, what, f"shape {tuple(info.shape)}"))
     if p.accessor.bits == 32 and not info.fake:
         shape, strides = _of_elements(p.accessor, info)

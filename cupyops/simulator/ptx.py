@@ -289,6 +289,8 @@ class _Block:
         elif statement.startswith(".reg"):
             self._declare(statement)
         elif statement.startswith("."):
+            if statement.startswith(".pragma"):  # it changes no value
+                return
             raise Unknown(f"the directive `{statement.split()[0]}`")
         else:
             guarded = re.match(r"@(!?)\s*([$%\w]+)\s+(.*)", statement, re.DOTALL)

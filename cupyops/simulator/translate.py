@@ -7,6 +7,7 @@ the driver's array of argument pointers. Line numbers do not change.
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.definitions import split
@@ -82,7 +83,7 @@ def _without_shared(text: str, what: str) -> str:
     """Returns a final text with references in place of its declarations of shared memory, and calls in place of PTX."""
     text = _BUILT_IN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
     for name, words in _WORD_OF_SHARED.findall(text):
-        text = re.sub(rf"(^[ \t]*#[^\n]*)|\b{name}\b", lambda m, words=words: m[1] or words, text, flags=re.MULTILINE)
+        text = re.sub(rf"(^[ \t]*#[^\n]*)|\b{name}\b", partial(_word, words), text, flags=re.MULTILINE)
     text = _DEFINE.sub(lambda m: _shared_in_macro(m[0], text, m.start(), what), text)
     text = _with_headers(_constants(_with_template(text)))
     if _PAIRS_OF_FLOATS.search(text):
@@ -97,6 +98,11 @@ def _without_shared(text: str, what: str) -> str:
         ]
         at = end
     return "".join(found) + text[at:]
+
+
+def _word(words: str, found: re.Match[str]) -> str:
+    """Returns a directive, or the words for which a macro stands."""
+    return found[1] or words
 
 
 def _with_template(text: str) -> str:

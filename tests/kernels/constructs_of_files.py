@@ -63,7 +63,8 @@ OF_FILES = {
     "operands of inline PTX with a macro, and 16-bit floats that it widens": Construct(
         '#define ADDRESS "l"\n__device__ float one() { float v; unsigned short half_of_two = 0x4000;\n'
         ' asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(half_of_two)); return v / 2; }\n'
-        f'__global__ void k{LIST} {{ {AT} float v; if (i >= n) return;\n asm("ld.global.f32 %0, [%1];" : "=f"(v) : ADDRESS(x + i));\n'
+        f'__global__ void k{LIST} {{ {AT} float v; if (i >= n) return;\n asm volatile(".pragma \\"nounroll\\";"::);\n'
+        ' asm("ld.global.f32 %0, [%1];" : "=f"(v) : ADDRESS(x + i));\n'
         " y[i] = v + one(); }",
         "k",
         lambda x: x + 1,

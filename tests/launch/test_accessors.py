@@ -207,7 +207,7 @@ def test_an_accessor_of_complex_numbers_has_their_sizes_and_strides(device: str)
     ("x", "words"),
     [
         (torch.zeros(3, 4), "`x` must have 2 as its last dimension, the float32s of a c10::complex<float>, got shape"),
-        (torch.zeros(4, 2), "`x` must have 3 dimensions, as its accessor of complex numbers, got shape"),
+        (torch.zeros(4, 2), "`x` must have 3 dimensions, as its accessor, got shape"),
         (
             torch.zeros(3, 5)[:, :4].view(3, 2, 2),
             "`x` must have every c10::complex<float> in one piece, a whole number",
