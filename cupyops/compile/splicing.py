@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from .cuda_text import Code, Directive, scan
+from .declarations import WORD
 from .system_headers import header, in_text
 
 __all__ = ["INCLUDED", "Splicing", "without"]
@@ -34,16 +35,21 @@ class Splicing:
     undecided: Collection[tuple[str, int]]
     system_lines: Callable[[str, str], list[str] | None]
     _guarded: set[str] = field(default_factory=set)
+    _changing: set[str] = field(default_factory=set)
 
     def whole(self, text: str, filename: str) -> str:
         """Returns a text with its headers."""
+        for source in (text, *(self.known[name] for name in self.own)):
+            self._changing.update(
+                d.rest.split()[0] for d in scan(source).directives if d.name == "undef" and d.rest.split()
+            )
         return self._spliced(text, filename, set(), (), hides=True)
 
     def _spliced(self, text: str, filename: str, seen: set[str], around: tuple[str, ...], *, hides: bool) -> str:
         """Returns the text with each first ``#include`` of a header replaced by the header.
 
         Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header. A header
-        without a guard is included each time, as macros before the directive may change what it says.
+        without a guard that uses a macro with several definitions is included each time.
 
         Args:
             text, filename: the text and its name.
@@ -106,8 +112,13 @@ class Splicing:
         return name not in self.own or place in self.live or place in self.undecided
 
     def _repeats(self, name: str, around: Collection[str]) -> bool:
-        """Returns whether a header is included each time that a directive names it."""
-        return name in self.own and name not in around and not _is_guarded(scan(self.known[name]))
+        """Returns whether a header is included each time that a directive names it: it has no guard, and it uses a macro that a
+        directive ``#undef`` of the texts names."""
+        if not self._changing or name not in self.own or name in around:
+            return False
+        code = scan(self.known[name])
+        used = WORD.findall(" ".join([code.bare, *(d.rest for d in code.directives if d.name != "undef")]))
+        return not _is_guarded(code) and not self._changing.isdisjoint(used)
 
 
 def without(source: str, macros: Mapping[str, str]) -> str:
@@ -121,7 +132,8 @@ def _is_once(directive: Directive) -> bool:
 
 
 def _is_guarded(code: Code) -> bool:
-    """Returns whether a header says that it is included once: by ``#pragma once``, or by a macro that it asks for and defines."""
+    """Returns whether a header says that it is included once: by ``#pragma once``, or by a macro for which it asks and that it
+    defines."""
     asked: set[str] = set()
     for directive in code.directives:
         if _is_once(directive):

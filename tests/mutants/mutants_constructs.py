@@ -94,8 +94,8 @@ CONSTRUCTS = (
     (
         "a header without a guard is included once",
         _SPLICING,
-        "return name in self.own and name",
-        "return not self.own and name",
+        "return not _is_guarded(code) and not",
+        "return _is_guarded(code) and not",
     ),
     (
         "a function of a header whose name is a macro is left out",
@@ -112,8 +112,8 @@ CONSTRUCTS = (
     (
         "macros that begin as those of CUDA are not defined",
         "cupyops/compile/preprocess.py",
-        "if None in states:",
-        "if None in states and not found:",
+        "if True in states:",
+        "if True in states or None in states:",
     ),
     (
         "static shared memory in a macro stays",
