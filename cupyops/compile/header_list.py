@@ -9,6 +9,7 @@ docs/cuda_support.md and docs/simulator.md print the list.
 from dataclasses import dataclass
 
 from .cpp_library import FOREIGN_THRUST
+from .host_headers import OF_HOST, OF_HOST_ALONE
 
 __all__ = ["HEADERS", "PARTS", "SAME", "SystemHeader"]
 
@@ -33,6 +34,7 @@ class SystemHeader:
         has: what the twin has of the header, if it has a part.
         reads_cuda: the twin includes headers of CUDA, too.
         of_project: a project may bring the header, which is then a part of the text, also in angle brackets.
+        nowhere: the header is left out also where a folder has it.
         shared: the header of ``kernels_cu`` that takes its place in a text that uses the names of that header.
     """
 
@@ -45,10 +47,15 @@ class SystemHeader:
     has: str = ""
     reads_cuda: bool = False
     of_project: bool = False
+    nowhere: bool = False
     shared: str = ""
 
 
 _NO_TWIN = "the simulator has no twin of it"
+_OF_HOST = (
+    "it belongs to host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "
+    "(<cuda/std/...> has array, tuple, complex, optional and others for kernels)"
+)
 _CCCL = ("cuda", "cccl")
 # Headers of CUDA's C++ library for which the host's library stands in the simulator as a whole.
 _HOST_LIBRARY = (
@@ -304,146 +311,11 @@ HEADERS = (
         host=True,
         its_names=r"\bEigen\s*::|\bEIGEN_DEVICE_FUNC\b",
     ),
+    SystemHeader(OF_HOST, reason=_OF_HOST, host=True),
     SystemHeader(
-        (
-            *(
-                "iostream",
-                "ostream",
-                "istream",
-                "sstream",
-                "strstream",
-                "fstream",
-                "iomanip",
-                "vector",
-                "string",
-                "map",
-                "set",
-                "list",
-            ),
-            *(
-                "deque",
-                "queue",
-                "stack",
-                "memory",
-                "functional",
-                "thread",
-                "mutex",
-                "atomic",
-                "chrono",
-                "random",
-                "array",
-            ),
-            *(
-                "tuple",
-                "numeric",
-                "ratio",
-                "optional",
-                "variant",
-                "any",
-                "bitset",
-                "complex",
-                "exception",
-                "stdexcept",
-                "typeinfo",
-            ),
-            *(
-                "unordered_map",
-                "unordered_set",
-                "iterator",
-                "string_view",
-                "regex",
-                "filesystem",
-                "future",
-                "new",
-                "ctime",
-            ),
-            *("condition_variable", "typeindex", "valarray", "locale", "csignal", "cstdarg", "stdarg.h", "time.h"),
-            *(
-                "signal.h",
-                "unistd.h",
-                "windows.h",
-                "omp.h",
-                "mpi.h",
-                "pthread.h",
-                "fcntl.h",
-                "dirent.h",
-                "sys/*",
-                "getopt.h",
-            ),
-            *(
-                "bits/stdc++.h",
-                "arpa/*",
-                "netinet/*",
-                "netdb.h",
-                "dlfcn.h",
-                "cxxabi.h",
-                "execinfo.h",
-                "sched.h",
-                "io.h",
-                "direct.h",
-            ),
-            *("system_error", "ios", "iosfwd", "streambuf", "charconv", "bit", "span", "numbers", "ranges", "concepts"),
-            *(
-                "compare",
-                "format",
-                "source_location",
-                "execution",
-                "forward_list",
-                "scoped_allocator",
-                "memory_resource",
-            ),
-            *(
-                "clocale",
-                "cwchar",
-                "wchar.h",
-                "cfenv",
-                "fenv.h",
-                "malloc.h",
-                "alloca.h",
-                "strings.h",
-                "locale.h",
-                "libgen.h",
-            ),
-            *("termios.h", "pwd.h", "immintrin.h", "x86intrin.h", "emmintrin.h", "xmmintrin.h", "intrin.h"),
-            *(
-                "cudaEGL.h",
-                "cuda_egl_interop.h",
-                "cuda_d3d*.h",
-                "DirectXMath.h",
-                "D3D*.h",
-                "d3d*.h",
-                "dxgi*.h",
-                "wrl.h",
-            ),
-            *(
-                "GLFW/*",
-                "SDL*.h",
-                "SDL2/*",
-                "X11/*",
-                "opencv2/*",
-                "boost/*",
-                "gtest/*",
-                "benchmark/*",
-                "fmt/*",
-                "spdlog/*",
-            ),
-            *("glog/*", "gflags/*", "nvml.h", "nvrtc.h", "nvJitLink.h", "cupti*.h", "cudla.h", "nvjpeg.h", "nvgraph.h"),
-            *(
-                "cblas.h",
-                "lapacke.h",
-                "mkl*.h",
-                "Accelerate/*",
-                "google/protobuf/*",
-                "lmdb.h",
-                "leveldb/*",
-                "hdf5.h",
-                "tbb/*",
-            ),
-            *("*.pb.h", "nlohmann/*", "rapidjson/*", "yaml-cpp/*", "absl/*", "arm_neon.h"),
-            *("glob.h", "poll.h", "GL/*", "EGL/*", "GLES*/*", "vulkan/*", "hip/*", "rocblas/*", "hipblas/*"),
-        ),
-        reason="it belongs to host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "
-        "(<cuda/std/...> has array, tuple, complex, optional and others for kernels)",
+        OF_HOST_ALONE,
+        reason=f"{_OF_HOST}; such a header is left out in a folder of the text or of -I, too, unless headers= gives it",
         host=True,
+        nowhere=True,
     ),
 )

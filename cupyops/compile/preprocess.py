@@ -345,7 +345,7 @@ def value_of(expression: str) -> int | None:
 
 def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the macros that nothing defines and whose conditions around offsets remove the code there, such as ``USE_CUDA`` of
-    ``#ifdef USE_CUDA``. Returns none if the code at an offset stays, or if other conditions remove it, too.
+    ``#ifdef USE_CUDA``. Returns none if the code at an offset stays, or if other conditions remove it or may remove it, too.
 
     Args:
         text: CUDA C++.
@@ -367,11 +367,16 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
     if not asked:
         return ()
     followed = preprocess(text, headers, defines)
-    if not all(followed.live("", other) is False for other in places):
+    states = {followed.live("", other) for other in places}
+    if True in states:
         return ()
     found = tuple(n for n in dict.fromkeys(asked) if not (n in _OTHER_COMPILERS or _OTHER_PLATFORM.search(n)))
     followed = preprocess(text, headers, {**dict.fromkeys(found, "1"), **defines})
-    return () if followed.live("", place) is False else tuple(n for n in found if n not in defines)
+    state = followed.live("", place)
+    # A name such as CUDA_FEATURE may be of CUDA's headers, but those of them for which texts ask are versions.
+    if None in states:
+        return found if state and not any(n in defines or n in OF_COMPILER or "VERSION" in n for n in found) else ()
+    return () if state is False else tuple(n for n in found if n not in defines)
 
 
 def branch_end(code: Code, condition: Directive) -> int:

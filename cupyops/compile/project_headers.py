@@ -107,6 +107,8 @@ def includes(text: str) -> Iterator[tuple[str, bool, Directive]]:
 def _file(name: str, folders: Sequence[Path], own: Sequence[Path]) -> Path | None:
     """Returns the file of a header, or None. Only the folders of the text and of its headers have headers of the list."""
     row = header(name)
+    if row is not None and row.nowhere:
+        return None
     # A library such as CUTLASS has many headers, which NVRTC reads.
     of_text = row is None or (row.host and "/" not in name)
     for folder in folders if of_text else own:

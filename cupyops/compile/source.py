@@ -8,7 +8,7 @@ compiler's version. ``#line`` directives give compiler messages and profilers th
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache, partial
 
 import kernels_cu
@@ -24,6 +24,7 @@ from .preprocess import CONDITIONALS, OF_COMPILER, Preprocessed, defines_of, kno
 from .project_headers import includes
 from .pytorch_names import HEADER as PYTORCH
 from .pytorch_names import foreign, with_pytorch
+from .splicing import INCLUDED, Splicing, without
 from .standard import as_library, definitions, unknown
 from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub
 
@@ -40,7 +41,6 @@ _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION"} | ({"__linux__": "1"} if sys.platf
 _GNUC = "CupyopsGnuc"
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:\\\r?\n|[^\n])*", re.MULTILINE)
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
-_ANY_INCLUDED = re.compile(r'["<]([^">]+)[">]')
 # Neither expression matches across another `typedef`, so that the time stays linear in the text.
 _DECLARED = re.compile(r"\busing\s+(\w+)\s*=|\btypedef\b(?:(?!\btypedef\b)[^;{}])*;")
 _LAST_WORD = re.compile(r"(\w+)\s*;\Z")
@@ -148,7 +148,7 @@ def assemble(
     # are, and with them their entries in caches and bundles.
     # The macros of the options -D are there before the prelude.
     given = {} if simulated else defines_of({}, options)
-    int64s = _without(_INT64S.rstrip(), {name: given[name] for name in sorted(_NAMES & given.keys())})
+    int64s = without(_INT64S.rstrip(), {name: given[name] for name in sorted(_NAMES & given.keys())})
     lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
     system_lines = partial(_system, simulated, live_texts, {**defines, **given}, options)
     hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - headers.keys())])
@@ -158,7 +158,8 @@ def assemble(
         if i.live and (i.name in known or not found_in(options, i.name))
     }
     leave_out(followed, live_texts, known, options, filename)
-    spliced = _splice(text, filename, known, hidden, live, set(), system_lines)
+    undecided = {(i.where or filename, i.directive.start) for i in followed.includes if i.live is None}
+    spliced = Splicing(known, headers.keys(), hidden, live, undecided, system_lines).whole(text, filename)
     if not simulated and "__GNUC__" in OF_COMPILER:
         of_gnu = _CONDITION.sub(lambda condition: re.sub(r"\b__GNUC__\b", _GNUC, condition[0]), spliced)
         lines += [f"#define {_GNUC} {OF_COMPILER['__GNUC__']}"] if of_gnu != spliced else []
@@ -181,7 +182,7 @@ def _unincluded(texts: tuple[str, ...]) -> set[str]:
 @lru_cache(512)
 def _unincluded_by(text: str) -> frozenset[str]:
     code = scan(text)
-    included_names = {m[1] for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
+    included_names = {m[1] for d in code.directives if (m := INCLUDED.match(d.rest))}
     pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
     found = set()
     for header_name in _UNINCLUDED.keys() - included_names:
@@ -230,12 +231,6 @@ def _declared(name: str) -> frozenset[str]:
     known = kernels_cu.headers()
     texts = [known[name], *included(known[name], {}, warned=True).values()]
     return frozenset(word for text in texts for word in _DECLARES.findall(scan(text).bare))
-
-
-def _without(source: str, macros: Mapping[str, str]) -> str:
-    """Returns source that is compiled without some macros, which are defined again behind it."""
-    before = [f"#undef {name}" for name in macros]
-    return "\n".join([*before, source, *(f"#define {name} {value}" for name, value in macros.items())])
 
 
 def named_kernels(text: str) -> list[tuple[str, str]]:
@@ -309,7 +304,7 @@ def _standard(
         macros = [d.rest for d in found.directives if d.name == "define"]
         asked.update(w for d in found.directives if d.name in CONDITIONALS for w in _OF_NVCC if w in d.rest)
         code += [found.bare, *(macro.partition(" ")[2] for macro in macros)]
-        rows = (header(m[1]) for d in found.directives if d.name == "include" and (m := _ANY_INCLUDED.match(d.rest)))
+        rows = (header(m[1]) for d in found.directives if d.name == "include" and (m := INCLUDED.match(d.rest)))
         library = library or any(row is not None and "cccl" in row.folders for row in rows)
         declared.update(macro.split()[0] for macro in macros if macro)
         for match in _DECLARED.finditer(found.bare):
@@ -347,52 +342,6 @@ def included(text: str, headers: Mapping[str, str], *, warned: bool = False) -> 
                 found[name] = known[name]
                 texts.append(known[name])
     return found
-
-
-def _splice(
-    text: str,
-    filename: str,
-    known: Mapping[str, str],
-    hidden: Mapping[str, Mapping[str, str]],
-    live: Collection[tuple[str, int]],
-    seen: set[str],
-    system_lines: Callable[[str, str], list[str] | None],
-) -> str:
-    """Returns the text with each first ``#include`` of a header replaced by the header.
-
-    Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header. A
-    header that has macros in `hidden` is compiled without them. An unknown header may stand in code that is not compiled, or lie
-    in a folder of the options: `live` has the places of the others, which are left out.
-    """
-    seen.add(filename)
-    code = scan(text)
-    pieces, at, line = [f'#line 1 "{filename}"\n'], 0, 1
-    for directive in code.directives:
-        once = directive.name == "pragma" and directive.rest.split()[:1] == ["once"]
-        found = _ANY_INCLUDED.match(directive.rest) if directive.name == "include" else None
-        name = found[1] if found else ""
-        missing = (filename, directive.start) in live and header(name) is None
-        # A folder of the text may have a file of the name of a system header, which is included in quotes.
-        given = name in known and in_text(name, directive.rest[:1] == '"')
-        system = found is not None and not given and not missing and (found[0][0] == "<" or header(name) is not None)
-        instead = system_lines(name, directive.rest[0]) if system else None
-        dead = found is not None and not system and not given and (filename, directive.start) not in live
-        if not once and (found is None or (system and instead is None) or dead):
-            continue
-        pieces.append(text[at : directive.start])
-        line += text.count("\n", at, directive.end)
-        at = directive.end
-        if once or instead == []:
-            pieces.append("\n" * text.count("\n", directive.start, directive.end))
-            continue
-        if instead:
-            pieces.append("\n".join(instead))
-        elif given and name not in seen:
-            mine = hidden.get(name, {})
-            spliced = _splice(known[name], name, known, {} if mine else hidden, live, seen, system_lines)
-            pieces.append(_without(spliced, mine) if mine else spliced)
-        pieces.append(f'\n#line {line + 1} "{filename}"')
-    return "".join(pieces) + text[at:]
 
 
 def _system(

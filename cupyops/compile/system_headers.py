@@ -75,8 +75,11 @@ def folders_in(options: Sequence[str]) -> list[str]:
 
 
 def found_in(options: Sequence[str], name: str) -> bool:
-    """Returns whether a folder of the options ``-I`` has a header."""
-    return any(os.path.isfile(os.path.join(folder, name)) for folder in folders_in(options))
+    """Returns whether a folder of the options ``-I`` has a header that a compiler may read there."""
+    row = header(name)
+    return not (row is not None and row.nowhere) and any(
+        os.path.isfile(os.path.join(folder, name)) for folder in folders_in(options)
+    )
 
 
 def refusal(name: str, simulated: bool) -> str:

@@ -23,6 +23,7 @@ _OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm|Eigen)\s*::")
 _CAPITALS = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?<=\w\w\w)")
 _DECLARED = re.compile(r"(?!\b(?:return|case|else)\b)\b(?:\w+[\s>*&]|\})\s*(?:\.\.\.\s*)?([A-Z][A-Z0-9_]{2,})\b")
 _FORWARD = re.compile(r"\s*(?:template\s*<[^{}()]*>\s*)?(?:struct|class|union)\s+\w+\s*;")
+_NAMES = re.compile(r"[A-Za-z_]\w*(?:\s+[A-Za-z_]\w*)*")  # of several definitions of one macro
 _ENUM = re.compile(r"\benum\b[^;{}]*\{([^{}]*)\}")
 
 
@@ -150,6 +151,8 @@ class _Declarations:
         # The call of a macro outside functions declares what the macro's text declares.
         spaces = {n: of for text in texts.values() for n, of in macros_of(text).items()}
         calls = {n: body for text in texts.values() for n, (parameters, body) in macros_of(text).items() if parameters}
+        # A declaration whose name is a macro declares what the text says that includes it.
+        renamed = {n for t in texts.values() for n, of in macros_of(t).items() if not of[0] and _NAMES.fullmatch(of[1])}
         for where, text in texts.items():
             code, given = scan(text), macros_of(text)
             for name, (_, body) in given.items():
@@ -170,7 +173,8 @@ class _Declarations:
                     self.nodes.setdefault(name, []).append((where, item))
                 # Of a header, a kernel reads no other kernel.
                 other = where and roots and declared.isdisjoint(roots)
-                if not declared or ("__global__" in piece and not other):
+                unknown_name = not renamed.isdisjoint(declared)
+                if not declared or unknown_name or ("__global__" in piece and not other):
                     self._unread += WORD.findall(piece)
                     self.others.append((where, item))
                 else:

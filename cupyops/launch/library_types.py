@@ -1,5 +1,5 @@
 """The types of CUDA's headers and of libraries that are more than one number: vectors, complex numbers, states of generators,
-textures and surfaces, vectors and matrices of GLM, and function objects."""
+textures and surfaces, vectors and matrices of GLM, arrays of CUDA's C++ library, and function objects."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ from cupyops.dtypes import DTYPES, FLOATS
 
 from .typenames import c_dtype
 
-__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "Element", "library_type", "vector_of"]
+__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "Element", "complex_of", "library_type", "vector_of"]
 
 _FUNCTION = re.compile(
     rf"(?:::)?(?:(?:cuda::)?std|thrust)::(?:{'|'.join(sorted(FUNCTIONS))})\s*<[\w:\s]*>|(?:thrust|cuda)::(?:maximum|minimum|identity)\s*<[\w:\s]*>"
@@ -25,6 +25,7 @@ _GLM = re.compile(
     r"(?:::)?glm::(?:([diu]?)(?:vec([234])|mat([234])(?:x([234]))?)"
     r"|vec\s*<\s*([1-4])\s*,\s*(\w+)\s*>|mat\s*<\s*([234])\s*,\s*([234])\s*,\s*(\w+)\s*>)"
 )
+_ARRAY = re.compile(r"(?:(?:::)?(?:cuda::)?std::)?array\s*<\s*([\w:]+(?:\s+\w+)*)\s*,\s*([1-9]\d*)[uUlL]*\s*>")
 _OF_GLM = {"": "float32", "d": "float64", "i": "int32", "u": "uint32"}
 LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
 
@@ -100,11 +101,18 @@ REFUSED = dict.fromkeys(
 
 def library_type(name: str) -> Element | None:
     """Returns the element of a type of CUDA's headers or of a library, or None for another type."""
-    return KNOWN.get(name) or _complex_of(name) or _glm_of(name) or _function_of(name) or _tensor_map_of(name)
+    return (
+        KNOWN.get(name)
+        or complex_of(name)
+        or _glm_of(name)
+        or _array_of(name)
+        or _function_of(name)
+        or _tensor_map_of(name)
+    )
 
 
 @lru_cache(64)
-def _complex_of(name: str) -> Element | None:
+def complex_of(name: str) -> Element | None:
     """Returns the element of a complex number of PyTorch, of Thrust or of CUDA's C++ library, or None for another type."""
     found = _COMPLEX.fullmatch(name)
     dtype = c_dtype(found[1]) if found else None
@@ -123,6 +131,14 @@ def _glm_of(name: str) -> Element | None:
         return None
     count = int(length or size or 0) or int(columns or width) * int(rows or columns or height)
     return Element(name, dtype, count, DTYPES[dtype].itemsize)
+
+
+@lru_cache(64)
+def _array_of(name: str) -> Element | None:
+    """Returns the element of an array of CUDA's C++ library, ``cuda::std::array<int, 3>``, or None for another type."""
+    found = _ARRAY.fullmatch(name)
+    dtype = c_dtype(re.sub(r"^(?:::)?std::", "", found[1])) if found else None
+    return Element(name, dtype, int(found[2]), DTYPES[dtype].itemsize) if found and dtype is not None else None
 
 
 @lru_cache(64)

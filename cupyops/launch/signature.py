@@ -32,7 +32,7 @@ from . import accessors
 from .accessors import Accessor
 from .definitions import ATTRIBUTES, declarations, entry_in, overloads
 from .elements import element_of, opaque, resolved
-from .library_types import REFUSED, Element
+from .library_types import REFUSED, Element, complex_of
 from .packing import BFloat16Struct
 from .shape_comments import Piece, foreign_names, shape_comments, shape_of
 from .template import Entry, parameter_types
@@ -51,6 +51,7 @@ _ARRAY = re.compile(r"(.*\W)(\w+)\s*\[[^][]*\]", re.DOTALL)
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _PACK = re.compile(r"(.*\S)\s*\.\.\.\s*(\w+)", re.DOTALL)  # of parameters
+_NAMED_TYPE = re.compile(r"(?:(const) )?([\w:]+(?:\s*<(?:[^<>]|<[^<>]*>)*>)?) (\w+)")
 _MAP_BYTES = 128
 
 
@@ -332,10 +333,10 @@ def _parameter(
     words = _ENUM.sub("", " ".join(_QUALIFIERS.sub(" ", words).replace("*", " * ").split()))
     if accessor := _accessor(kernel, words, names, structs):
         return accessor
-    if alias := re.fullmatch(r"(?:const )?([\w:]+) (\w+)", words):  # a typedef may be of a pointer
-        target = names.target(alias[1])
-        if "*" in target:
-            words = f"{' '.join(_QUALIFIERS.sub(' ', target).replace('*', ' * ').split())} {alias[2]}"
+    if alias := _NAMED_TYPE.fullmatch(words):  # a typedef or an alias template may be of a pointer
+        target = names.target(alias[2])
+        if "*" in re.sub(r"<.*>", "", target):
+            words = f"{' '.join(_QUALIFIERS.sub(' ', target).replace('*', ' * ').split())} {alias[3]}"
     if vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip()):
         return Parameter(vector[2], "int64", length=vector[1])
     if (array := _ARRAY.fullmatch(words)) and "[" not in array[1]:
@@ -401,7 +402,7 @@ def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, E
         return 8 * DTYPES[dtype].itemsize if (dtype := dtype_of(base) or dtype_of(names.target(base))) else 0
 
     found = accessors.declared(kernel, words, bits_of)
-    if found is None and (alias := re.fullmatch(r"(?:(const) )?([\w:]+(?:\s*<[^<>]*>)?) (\w+)", words)):
+    if found is None and (alias := _NAMED_TYPE.fullmatch(words)):
         target = names.target(alias[2])
         if target == alias[2]:
             return None
@@ -409,6 +410,9 @@ def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, E
     if found is None:
         return None
     base = dtype_of(found.type) or dtype_of(names.target(found.type)) or found.type
+    if base not in DTYPES and (number := complex_of(names.target(found.type))) is not None:
+        accessor = replace(found.accessor, paired=True)
+        return Parameter(found.name, number.dtype, pointer=True, const=found.const, accessor=accessor, element=number)
     if base not in DTYPES and (base in _WORDS or not base.isidentifier() or element_of(base, structs)):
         raise TypeError(f"{kernel}: parameter `{found.name}` has elements of {found.type!r}, which is no dtype")
     return Parameter(found.name, base, pointer=True, const=found.const, accessor=found.accessor)

@@ -111,9 +111,11 @@ def _read(text: str, at: int) -> _Statement | None:
                 strings.append(_unescaped(token))
             else:
                 constraint = token.strip('"')
-        elif depth == 1 and match["word"] and section == 0:
+        elif depth == 1 and match["word"] and section <= 2:
             expanded = _expanded(text, token, match.end())
-            if expanded is None:
+            if section:
+                constraint = expanded or ""
+            elif expanded is None:
                 statement.broken = f"a template with the macro `{token}`"
             else:
                 strings.append(expanded)
@@ -287,6 +289,8 @@ class _Block:
         elif statement.startswith(".reg"):
             self._declare(statement)
         elif statement.startswith("."):
+            if statement.startswith(".pragma"):  # it changes no value
+                return
             raise Unknown(f"the directive `{statement.split()[0]}`")
         else:
             guarded = re.match(r"@(!?)\s*([$%\w]+)\s+(.*)", statement, re.DOTALL)

@@ -7,6 +7,7 @@ the driver's array of argument pointers. Line numbers do not change.
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.definitions import split
@@ -23,6 +24,16 @@ __all__ = ["translate"]
 _SHARED = re.compile(r"\b__shared__\b")
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
 _DYNAMIC = re.compile(r"\bextern\s+(?:[\w()]+\s+)*?__shared__\b[^;{}#]*;")
+_STATIC = re.compile(r"(?:\bstatic\s+)?\b__shared__\b(?:[^;{}#]|##|\\\n)*;")
+# A macro for the word, and its name.
+_WORD_OF_SHARED = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)[ \t]+((?:[\w()]+[ \t]+)*__shared__(?:[ \t]+[\w()]+)*)[ \t]*$",
+    re.MULTILINE,
+)
+# A declaration of a function of CUDA, whose name is a macro here.
+_BUILT_IN = re.compile(
+    r"\bextern\s+(?:(?:[\w*]|\"C\")+\s+)*?__device(?:_builtin)?__\s+(?:[\w*]+\s+)*?__\w+\s*\([^;{}()]*\)\s*;"
+)
 _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
 _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__host__|__device__"
 # The functions of cuda/simd.h.
@@ -70,6 +81,9 @@ def translate(text: str, kernels: Sequence[str], what: str) -> str:
 
 def _without_shared(text: str, what: str) -> str:
     """Returns a final text with references in place of its declarations of shared memory, and calls in place of PTX."""
+    text = _BUILT_IN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+    for name, words in _WORD_OF_SHARED.findall(text):
+        text = re.sub(rf"(^[ \t]*#[^\n]*)|\b{name}\b", partial(_word, words), text, flags=re.MULTILINE)
     text = _DEFINE.sub(lambda m: _shared_in_macro(m[0], text, m.start(), what), text)
     text = _with_headers(_constants(_with_template(text)))
     if _PAIRS_OF_FLOATS.search(text):
@@ -78,9 +92,17 @@ def _without_shared(text: str, what: str) -> str:
     bare = code_only(text)
     found, at = [], 0
     for number, (start, end) in enumerate(_shared_declarations(bare)):
-        found += [text[at:start], _declare(text[start:end], bare[start:end], number, f"{what}: {_place(text, start)}")]
+        found += [
+            text[at:start],
+            _declare(text[start:end], bare[start:end], str(number), f"{what}: {_place(text, start)}"),
+        ]
         at = end
     return "".join(found) + text[at:]
+
+
+def _word(words: str, found: re.Match[str]) -> str:
+    """Returns a directive, or the words for which a macro stands."""
+    return found[1] or words
 
 
 def _with_template(text: str) -> str:
@@ -98,16 +120,14 @@ def _with_template(text: str) -> str:
 
 
 def _shared_in_macro(directive: str, text: str, start: int, what: str) -> str:
-    """Returns a ``#define`` with pointers in place of its declarations of dynamic shared memory.
-
-    A declaration of static shared memory in a macro stays, and does not compile: each use needs memory of its own.
-    """
+    """Returns a ``#define`` with references in place of its declarations of shared memory. Each use has memory of its own."""
 
     def declared(match: re.Match[str]) -> str:
         plain = re.sub(r"\\\n", " ", match[0])
-        return _declare(plain, plain, 0, f"{what}: {_place(text, start)}") + "\\\n" * match[0].count("\n")
+        number = f"at_{start}_{match.start()}##"  # a block may have several uses, and uses of several macros
+        return _declare(plain, plain, number, f"{what}: {_place(text, start)}") + "\\\n" * match[0].count("\n")
 
-    return _DYNAMIC.sub(declared, directive)
+    return _STATIC.sub(declared, _DYNAMIC.sub(declared, directive))
 
 
 def _constants(text: str) -> str:
@@ -163,8 +183,9 @@ def _is_label(bare: str, at: int) -> bool:
     return bare[at] == ":" and bare[at - 1] != ":" and bare[at + 1 : at + 2] != ":"
 
 
-def _declare(text: str, bare: str, number: int, where: str) -> str:
-    """Returns the reference declarations that replace one declaration of shared memory."""
+def _declare(text: str, bare: str, number: str, where: str) -> str:
+    """Returns the reference declarations that replace one declaration of shared memory. In a macro, `number` ends with ``##``:
+    the name of a variable may be an argument of the macro, or a part of the name."""
     code = " ".join(re.sub(r"\b(?:__shared__|static|extern)\b", " ", bare.rstrip(";")).split())
     lines = "\n" * text.count("\n")
     if re.search(r"\bextern\b", bare):
@@ -187,11 +208,11 @@ def _declare(text: str, bare: str, number: int, where: str) -> str:
     if "{" in specifier:
         # The declaration also defines the type of its variables. A type can be defined only once, so all variables of
         # the declaration are members of one holder.
-        return _reference(f"{number}", code, names) + lines
+        return _reference(f"{number}{names[0]}" if "##" in number else number, code, names) + lines
     declarators = [code[len(specifier) : len(pieces[0])], *pieces[1:]]
     return (
         "".join(
-            _reference(f"{number}_{i}", f"{specifier} {d}", [name])
+            _reference(f"{number}{name}" if "##" in number else f"{number}_{i}", f"{specifier} {d}", [name])
             for i, (d, name) in enumerate(zip(declarators, names, strict=True))
         )
         + lines
@@ -230,7 +251,7 @@ def _name_at(piece: str) -> tuple[int, int] | None:
             end = i
             break
         depth += (c in "([{<") - (c in ")]}>")
-    found = re.search(r"(?<![\w:.])([A-Za-z_]\w*)\s*$", piece[:end])
+    found = re.search(r"(?<![\w:.#])((?:\w+\s*##\s*)*[A-Za-z_]\w*)\s*$", piece[:end])
     if found is None or re.search(r"[^\]]\s*$", piece[end:]):
         return None
     return found.start(1), found.end(1)

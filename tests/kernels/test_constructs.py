@@ -11,6 +11,7 @@ from cupyops import Kernel, Threads
 from tests.kernels.construct import AT, LIST, TYPED, Construct
 from tests.kernels.constructs_of_cpp import OF_CPP
 from tests.kernels.constructs_of_extensions import OF_EXTENSIONS
+from tests.kernels.constructs_of_files import OF_FILES
 from tests.kernels.constructs_of_headers import OF_HEADERS
 from tests.kernels.constructs_of_libraries import OF_LIBRARIES
 from tests.kernels.constructs_of_projects import OF_PROJECTS
@@ -322,6 +323,7 @@ CONSTRUCTS = {
     **OF_EXTENSIONS,
     **OF_CPP,
     **OF_HEADERS,
+    **OF_FILES,
 }  # fmt: skip
 
 

@@ -5,6 +5,8 @@ _HOST = "cupyops/compile/host_code.py"
 _HALVES = "cupyops/simulator/cuda/halves.h"
 _TYPES = "cupyops/launch/typenames.py"
 _LAYOUTS = "cupyops/launch/layouts.py"
+_SPLICING = "cupyops/compile/splicing.py"
+_TRANSLATE = "cupyops/simulator/translate.py"
 
 CONSTRUCTS = (
     ("a fused product forgets what is added", _HALVES, "WIDEN(a), WIDEN(b), WIDEN(c)", "WIDEN(a), WIDEN(b), 0.0"),
@@ -37,7 +39,7 @@ CONSTRUCTS = (
     ),
     (
         "dynamic shared memory has one dimension",
-        "cupyops/simulator/translate.py",
+        _TRANSLATE,
         "+ dynamic[3]",
         "",
     ),
@@ -81,5 +83,74 @@ CONSTRUCTS = (
         "cupyops/launch/packing.py",
         "rounded[place] = bfloat16_bits(rounded[place])",
         "rounded[0] = bfloat16_bits(rounded[place])",
+    ),
+    (
+        "a header counts as included behind a condition of the architecture",
+        _SPLICING,
+        "inner = set(seen) if undecided else seen",
+        "inner = seen",
+    ),
+    ("#pragma once is lost behind such a condition", _SPLICING, "self._guarded.add(name)", "pass"),
+    (
+        "a header without a guard is included once",
+        _SPLICING,
+        "return not _is_guarded(code) and not",
+        "return _is_guarded(code) and not",
+    ),
+    (
+        "a function of a header whose name is a macro is left out",
+        "cupyops/compile/unread.py",
+        "if not declared or unknown_name or",
+        "if not declared or",
+    ),
+    (
+        "a header of a library of the host is read where a project has it",
+        "cupyops/compile/project_headers.py",
+        "if row is not None and row.nowhere:",
+        "if row is None and row.nowhere:",
+    ),
+    (
+        "macros that begin as those of CUDA are not defined",
+        "cupyops/compile/preprocess.py",
+        "if True in states:",
+        "if True in states or None in states:",
+    ),
+    (
+        "static shared memory in a macro stays",
+        _TRANSLATE,
+        "_STATIC.sub(declared, _DYNAMIC.sub(declared, directive))",
+        "_DYNAMIC.sub(declared, directive)",
+    ),
+    ("a macro for __shared__ stays", _TRANSLATE, "return found[1] or words", "return found[0]"),
+    ("a declaration of a function of CUDA stays", _TRANSLATE, "text = _BUILT_IN.sub(lambda", "_BUILT_IN.sub(lambda"),
+    (
+        "a constraint that is a macro is lost",
+        "cupyops/simulator/ptx.py",
+        'constraint = expanded or ""',
+        'constraint = ""',
+    ),
+    (
+        "16-bit floats are not widened by PTX",
+        "cupyops/simulator/cuda/ptx.h",
+        "IsNarrow<D>::value || IsNarrow<S>::value)",
+        "IsNarrow<D>::value)",
+    ),
+    (
+        "the strides of complex numbers are those of their parts",
+        "cupyops/launch/accessors.py",
+        "tuple(stride // 2 for stride in",
+        "tuple(stride for stride in",
+    ),
+    (
+        "an alias template is no pointer",
+        "cupyops/launch/signature.py",
+        'if "*" in re.sub(r"<.*>", "", target):',
+        'if "*" in target and "<" not in alias[2]:',
+    ),
+    (
+        "an array by value has one element",
+        "cupyops/launch/library_types.py",
+        "Element(name, dtype, int(found[2]), DTYPES[dtype].itemsize) if found and",
+        "Element(name, dtype, 1, DTYPES[dtype].itemsize) if found and",
     ),
 )

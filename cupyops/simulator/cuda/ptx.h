@@ -332,8 +332,8 @@ template <typename D, typename S, int F, int WAY, typename A> inline unsigned lo
     } else if constexpr (to_integer) {
         constexpr D nan = sizeof(S) == 8 || sizeof(D) == 8 ? D(1ull << (8 * sizeof(D) - 1)) : D(0);
         return bits(cupyops_to_integer<D>(to_whole(exactly(start<F>(s)), WAY), nan));
-    } else if constexpr (IsNarrow<D>::value) {
-        return bits(finish<F>(D(float(s))));
+    } else if constexpr (IsNarrow<D>::value || IsNarrow<S>::value) {
+        return bits(finish<F>(D(float(s))));  // a narrow number is exact as a float
     } else {
         volatile S exact = s;
         if constexpr (WAY != NEAREST && sizeof(D) == sizeof(S)) return bits(D(to_whole(exactly(s), WAY)));

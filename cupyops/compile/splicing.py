@@ -1,0 +1,149 @@
+"""Replaces the ``#include`` directives of a text by the texts of its headers."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from .cuda_text import Code, Directive, scan
+from .declarations import WORD
+from .system_headers import header, in_text
+
+__all__ = ["INCLUDED", "Splicing", "without"]
+
+INCLUDED = re.compile(r'["<]([^">]+)[">]')
+_GUARD = re.compile(r"(?:!\s*defined\s*\(?\s*)?([A-Za-z_]\w*)\s*\)?\s*")
+
+
+@dataclass
+class Splicing:
+    """How the headers of a text take the places of their directives.
+
+    Attributes:
+        known: the texts of the headers, by name.
+        own: the names of the headers that are not the shared ones.
+        hidden: by name, the macros without which a header is compiled.
+        live: the places, name and offset, of the directives in code that is compiled. An unknown header may stand in other code,
+            or lie in a folder of the options.
+        undecided: the places of the directives of which nobody knows before the compiler whether their code is compiled.
+        system_lines: returns the lines that take the place of the directive of a system header, or None if the directive stays.
+    """
+
+    known: Mapping[str, str]
+    own: Collection[str]
+    hidden: Mapping[str, Mapping[str, str]]
+    live: Collection[tuple[str, int]]
+    undecided: Collection[tuple[str, int]]
+    system_lines: Callable[[str, str], list[str] | None]
+    _guarded: set[str] = field(default_factory=set)
+    _changing: set[str] = field(default_factory=set)
+
+    def whole(self, text: str, filename: str) -> str:
+        """Returns a text with its headers."""
+        for source in (text, *(self.known[name] for name in self.own)):
+            self._changing.update(
+                d.rest.split()[0] for d in scan(source).directives if d.name == "undef" and d.rest.split()
+            )
+        return self._spliced(text, filename, set(), (), hides=True)
+
+    def _spliced(self, text: str, filename: str, seen: set[str], around: tuple[str, ...], *, hides: bool) -> str:
+        """Returns the text with each first ``#include`` of a header replaced by the header.
+
+        Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header. A header
+        without a guard that uses a macro with several definitions is included each time.
+
+        Args:
+            text, filename: the text and its name.
+            seen: the headers that are there already.
+            around: the headers in which the text is included.
+            hides: no header around the text is compiled without macros.
+        """
+        seen.add(filename)
+        code = scan(text)
+        pieces, at, line = [f'#line 1 "{filename}"\n'], 0, 1
+        for directive in code.directives:
+            once = _is_once(directive)
+            found = INCLUDED.match(directive.rest) if directive.name == "include" else None
+            name = found[1] if found else ""
+            place = (filename, directive.start)
+            missing = place in self.live and header(name) is None
+            # A folder of the text may have a file of the name of a system header, which is included in quotes.
+            given = name in self.known and in_text(name, directive.rest[:1] == '"')
+            system = (
+                found is not None and not given and not missing and (found[0][0] == "<" or header(name) is not None)
+            )
+            instead = self.system_lines(name, directive.rest[0]) if system else None
+            dead = found is not None and not system and not given and place not in self.live
+            if not once and (found is None or (system and instead is None) or dead):
+                continue
+            pieces.append(text[at : directive.start])
+            line += text.count("\n", at, directive.end)
+            at = directive.end
+            if once or instead == []:
+                pieces.append("\n" * text.count("\n", directive.start, directive.end))
+                continue
+            if instead:
+                pieces.append("\n".join(instead))
+            elif (
+                given and self._is_read(name, place) and (name not in seen or self._repeats(name, (*around, filename)))
+            ):
+                pieces.append(self._header(name, place in self.undecided, seen, (*around, filename), hides=hides))
+            pieces.append(f'\n#line {line + 1} "{filename}"')
+        return "".join(pieces) + text[at:]
+
+    def _header(self, name: str, undecided: bool, seen: set[str], around: tuple[str, ...], *, hides: bool) -> str:
+        """Returns the text of a header with its headers.
+
+        Another directive may include the header again if the compiler leaves out the code of this one. So a directive in such code
+        counts for that code alone, and ``#pragma once`` becomes a guard.
+        """
+        mine = self.hidden.get(name, {}) if hides else {}
+        undecided = undecided and name in self.own
+        inner = set(seen) if undecided else seen
+        spliced = self._spliced(self.known[name], name, inner, around, hides=hides and not mine)
+        spliced = without(spliced, mine) if mine else spliced
+        if undecided:
+            self._guarded.add(name)
+        if name not in self._guarded or not any(map(_is_once, scan(self.known[name]).directives)):
+            return spliced
+        guard = f"CUPYOPS_ONCE_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
+        return f"#ifndef {guard}\n#define {guard}\n{spliced}\n#endif"
+
+    def _is_read(self, name: str, place: tuple[str, int]) -> bool:
+        return name not in self.own or place in self.live or place in self.undecided
+
+    def _repeats(self, name: str, around: Collection[str]) -> bool:
+        """Returns whether a header is included each time that a directive names it: it has no guard, and it uses a macro that a
+        directive ``#undef`` of the texts names."""
+        if not self._changing or name not in self.own or name in around:
+            return False
+        code = scan(self.known[name])
+        used = WORD.findall(" ".join([code.bare, *(d.rest for d in code.directives if d.name != "undef")]))
+        return not _is_guarded(code) and not self._changing.isdisjoint(used)
+
+
+def without(source: str, macros: Mapping[str, str]) -> str:
+    """Returns a header's text without the macros, which are as before behind it."""
+    before = [f"#undef {name}" for name in macros]
+    return "\n".join([*before, source, *(f"#define {name} {value}" for name, value in macros.items())])
+
+
+def _is_once(directive: Directive) -> bool:
+    return directive.name == "pragma" and directive.rest.split()[:1] == ["once"]
+
+
+def _is_guarded(code: Code) -> bool:
+    """Returns whether a header says that it is included once: by ``#pragma once``, or by a macro for which it asks and that it
+    defines."""
+    asked: set[str] = set()
+    for directive in code.directives:
+        if _is_once(directive):
+            return True
+        if directive.name in ("ifndef", "if") and (guard := _GUARD.fullmatch(directive.rest)):
+            asked.add(guard[1])
+        elif (
+            directive.name == "define"
+            and directive.rest.split("(")[0].split()[:1]
+            and directive.rest.split()[0] in asked
+        ):
+            return True
+    return False
