@@ -11,8 +11,9 @@ from torch import Tensor
 
 import cupyops
 from cupyops import Threads
-from cupyops.ops.layer_norm.body import COLUMN_SUMS, backward_kernel
+from cupyops.ops.layer_norm.body import backward_kernel
 from cupyops.ops.layer_norm.config import LayerNormConfig
+from cupyops.tiling.partial_sums import partial_sums
 from tests.kernels.layer_norm_ways import (
     BACKWARD,
     EPS,
@@ -274,14 +275,14 @@ def test_backward_of_weight_and_bias_alone(way: Way, parts: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 def test_column_sums(dtype: torch.dtype) -> None:
     acc = torch.float64 if dtype == torch.float64 else torch.float32
-    for parts, n in ((1, 1), (3, 31), (31, 33), (32, 32), (33, 70), (65, 7)):
+    for parts, n in ((1, 1), (3, 31), (31, 129), (32, 128), (33, 70), (65, 7)):
         partial = torch.randn(2, parts, n, dtype=acc)
         wanted = torch.empty(2, n, dtype=torch.float64)
         NAIVE_COLUMN_SUMS(partial.double(), *wanted, parts, n)
         torch.testing.assert_close(wanted, partial.double().sum(1), rtol=1e-12, atol=1e-12)
         for given in ((True, True), (True, False), (False, True)):
             sums = [torch.empty(n, dtype=dtype) if g else None for g in given]
-            COLUMN_SUMS(partial, *sums, parts, n)
+            partial_sums(2, parts)(partial, *sums, parts, n)
             for got, exact in zip(sums, wanted, strict=True):
                 if got is not None:
                     assert_near(got, exact, dtype, f"{parts} parts of {n}")

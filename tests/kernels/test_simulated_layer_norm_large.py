@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 
 import cupyops
-from cupyops.ops.layer_norm.body import COLUMN_SUMS, backward_kernel, forward_kernel
+from cupyops.ops.layer_norm.body import backward_kernel, forward_kernel
 from cupyops.ops.layer_norm.config import LayerNormConfig
+from cupyops.tiling.partial_sums import partial_sums
 from tests.kernels.layer_norm_ways import BACKWARD, EPS, FORWARD, Way, ringed
 from tests.simulator.test_simulator_use import sparse
 
@@ -84,6 +85,6 @@ def test_column_sums_of_more_than_two_to_the_31_elements() -> None:
     sums = [sparse(n, "float32") for _ in range(2)]
     partial[:, :, -64:] = np.arange(10).reshape(2, parts, 1)
     with cupyops.simulate(sanitize=True, blocks=slice(-1, None)):
-        COLUMN_SUMS(partial, *sums, parts, n)
+        partial_sums(2, parts)(partial, *sums, parts, n)
     assert [float(s[-1]) for s in sums] == [10, 35]
     assert not any(s[: 2**20].any() for s in sums)

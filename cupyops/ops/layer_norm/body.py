@@ -12,11 +12,12 @@ from cupyops.arrays import LIBRARIES, ArrayLibrary, check_devices, device_of, on
 from cupyops.dtypes import DTYPES, FLOATS, dtype_name
 from cupyops.errors import LaunchError
 from cupyops.launch import driver
-from cupyops.launch.geometry import PORTABLE_CLUSTER, Geometry, Threads
+from cupyops.launch.geometry import PORTABLE_CLUSTER, Geometry
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_shapes
 from cupyops.tiling.config import CLUSTERS_SINCE
+from cupyops.tiling.partial_sums import partial_sums
 from cupyops.tiling.rows import at_once, is_few
 
 from . import config as layer_norm_config
@@ -24,8 +25,6 @@ from .checks import Shape, as_shape, check, check_backward, stats_shape
 from .config import LayerNormConfig, backward_columns, backward_config, backward_rows, forward_config
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
-
-COLUMN_SUMS = Kernel(kernels_cu.source("column_sums"), "column_sums", Threads("N", block=(32, 32, 1)), dtypes=FLOATS)
 
 # A kernel of the backward takes some of the arrays (grad_y, x, stats, weight, grad_sum, grad_x, grad_weight, grad_bias,
 # parts, None). Each selector below picks the arrays of one kind of launch.
@@ -320,7 +319,7 @@ def _backward(
         sizes = (rows, n, parts) if config.kind in ("wide", "ring") else (rows, n, parts, parts * tiles)
         launches.append(Launch(kernel, X_AND_PARTS if want_x else PARTS, sizes))
         if want_affine:
-            launches.append(Launch(COLUMN_SUMS, SUMS, (parts, n)))
+            launches.append(Launch(partial_sums(2, parts), SUMS, (parts, n)))
             call = replace(call, aside=(2, parts, n))
     return replace(call, launches=launches)
 

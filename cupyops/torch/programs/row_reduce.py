@@ -22,6 +22,7 @@ from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kern
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
 from cupyops.tiling.config import CLUSTERS_SINCE
+from cupyops.tiling.partial_sums import partial_sums
 from cupyops.tiling.rows import at_once
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
@@ -363,9 +364,13 @@ def _allocate(call: "_Call", out: tuple[Any, torch.dtype, str], like: Tensor) ->
 
 def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns the sum of the blocks' sums."""
-    found = parts.sum(0)
-    # Repeated steps allocate faster than `to` does.
-    return found if found.dtype == dtype else torch.empty_like(found, dtype=dtype).copy_(found)
+    blocks, n = parts.shape
+    name = DTYPE_NAMES[dtype]
+    if wide_dtype(dtype) is not parts.dtype:  # a float64 result of float32 rows
+        return parts.sum(0, dtype=dtype)
+    found: Tensor = _library.empty((n,), name, parts)
+    partial_sums(1, blocks).launch_vouched(parts, found, None, blocks, n)
+    return found
 
 
 _MOST_CALLS = 4096  # cached configurations of an operator
