@@ -151,7 +151,8 @@ def _collected() -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    # Without a GPU, torch.manual_seed keeps the seed for the start of CUDA, with a traceback of pytest's deep stack.
+    (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(0)
     # Dynamo empties the CPU's caches after each compilation, to time the guards for its log.
     if (guards := sys.modules.get("torch._dynamo.guards")) is not None:
         guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]

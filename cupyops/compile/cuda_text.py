@@ -28,7 +28,7 @@ _CHARACTER = r"'(?:\\[\s\S]|[^'\\\n])+'?"
 _NOT_CODE = re.compile(
     rf"(?P<comment>{_COMMENT})|{_RAW}|(?P<string>{_STRING})|(?P<number>\b\d(?:'?[\w.])*)|{_CHARACTER}"
     rf"|(?P<directive>^[ \t]*\#(?:\\(?:[ \t]*\r?\n|[\s\S])|{_COMMENT}|{_STRING}|{_CHARACTER}|[^\n\\])*)",
-    re.MULTILINE,
+    re.MULTILINE | re.ASCII,
 )
 # The name of a header, <torch//extension.h>, has no comment.
 _IN_DIRECTIVE = re.compile(rf"(?<=include)[ \t]*<[^>\n]*>|\\[ \t]*\r?\n|(?P<comment>{_COMMENT})|{_STRING}|{_CHARACTER}")

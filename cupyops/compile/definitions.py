@@ -21,7 +21,8 @@ _SPECIFIERS = frozenset(
     ("static", "inline", "void", "constexpr", "__inline__", "__forceinline__", "__noinline__", "__host__", "__device__")
 )
 
-_BRACE = re.compile(r"(?P<linkage>\bextern\s*\"C\"\s*)?(?P<open>\{)|\}|;")
+_BRACE = re.compile(r"[{};]")
+_LINKAGE = re.compile(r"(?:.*\W)?extern\s*\"C\"\s*", re.DOTALL)
 _NAMESPACE = re.compile(r"\bnamespace\b([\w:\s]*)")
 _STOP = re.compile(r"[;{}(]")
 _TOKEN = re.compile(r"(?P<linkage>\bextern\s*\"C\")|\w+|[^\s\w]")
@@ -82,13 +83,13 @@ class Blocks:
         now: tuple[tuple[str, ...] | None, bool] = ((), False)
         behind = 0
         for match in _BRACE.finditer(bare):
-            place = match.end() - 1
+            place = match.start()
             self._marks.append(place)
             self._ends.append(place + 1 if bare[place] == ";" else self._length)
-            if match["open"]:
+            if bare[place] == "{":
                 opened.append((len(self._marks) - 1, now))
                 scope, linkage = now
-                if match["linkage"]:
+                if bare.find('"C"', behind, place) >= 0 and _LINKAGE.fullmatch(bare, behind, place):
                     linkage = True
                 elif scope is not None:
                     # Only the last word `namespace` is examined, so that the time stays linear in the text.
@@ -149,9 +150,9 @@ def functions(bare: str, blocks: Blocks, markers: Mapping[str, str]) -> Iterator
         blocks: the blocks of `bare`.
         markers: macros whose text contains ``__global__``, and their texts.
     """
-    words = "|".join(map(re.escape, ("__global__", *markers)))
+    words = "|".join(rf"{word}(?<!\w{word})" for word in map(re.escape, ("__global__", *markers)))
     seen = 0
-    for match in re.finditer(rf"\b(?:{words})\b", bare):
+    for match in re.finditer(rf"(?:{words})\b", bare):
         if match.start() < seen:
             continue
         begin = max(seen, *(bare.rfind(c, seen, match.start()) + 1 for c in ";{}"))

@@ -5,6 +5,7 @@ The simulator compiles kernels with a host compiler, and refuses these by name. 
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from .cuda_text import scan
 
@@ -110,13 +111,20 @@ def standard_of(texts: Iterable[str], options: Sequence[str]) -> tuple[str, ...]
     return ("-std=c++20",) if any(_OF_CPP20.search(scan(text).bare) for text in texts) else ()
 
 
-def beyond_nvrtc(bare: str, options: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yields the offsets of what NVRTC refuses in code, and the sentences that say so.
+@lru_cache(256)
+def beyond_nvrtc(bare: str, options: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Returns the offsets of what NVRTC refuses in code, in order, and the sentences that say so.
+
+    Results are cached: the final texts of a kernel for other dtypes and constants have the same code.
 
     Args:
         bare: code without comments, literals and directives.
         options: NVRTC options, which may choose a later version of C++.
     """
+    return sorted(_beyond_nvrtc(bare, options))
+
+
+def _beyond_nvrtc(bare: str, options: Sequence[str]) -> Iterator[tuple[int, str]]:
     for pattern, what in _EXTENSIONS:
         for match in pattern.finditer(bare):
             yield match.start(), f"{what} is an extension of g++, which NVRTC refuses"

@@ -10,7 +10,7 @@ from .cuda_text import Code, scan
 
 __all__ = ["DeviceVariable", "has_assert", "launches_from_device", "variables"]
 
-_SPACE = re.compile(r"\b__(?:device|constant|managed)__\b")
+_SPACE = re.compile(r"__(?<!\w__)(?:device|constant|managed)__\b")
 _ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__builtin_align__|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)")
 _QUALIFIERS = re.compile(
     r"\b(?:__device__|__constant__|__managed__|__restrict__|static|inline|constexpr|const|volatile|extern|struct)\b|\"C\""

@@ -34,7 +34,7 @@ KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
 _NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
 
 _BLANK_AFTER_BACKSLASH = re.compile(r"\\[ \t]+(?=\r?\n)")
-_LINKAGE = re.compile(r'\bextern\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a literal with a suffix
+_LINKAGE = re.compile(r'extern(?<!\wextern)\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a literal with a suffix
 # Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
 _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION"} | ({"__linux__": "1"} if sys.platform == "linux" else {})
 # nvcc preprocesses with g++. The macro __GNUC__ itself would have the headers of CUDA's C++ library take NVRTC for g++.
@@ -76,7 +76,7 @@ _SPACE = re.compile(
 _LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:host|device)__\s*)+)(?=[({])")
 _FAMILIES = ("cub/", "curand_")  # one header of a family has the names of the others
 # The name that nearly every text gives this namespace, often in a header of its project.
-_GROUPS = re.compile(r"\bcg\s*::")
+_GROUPS = re.compile(r"cg(?<!\wcg)\s*::")
 _OWN_GROUPS = re.compile(r"\bnamespace\s+cg\b")
 
 
@@ -271,7 +271,7 @@ def _check(
                     f"{place}: {name} is of PyTorch's headers, and {PYTORCH}, which takes their place, does not have it"
                 )
         own = simulated and where not in kernels_cu.headers()
-        for start, told in sorted(beyond_nvrtc(scan(text).bare, options)) if own else ():
+        for start, told in beyond_nvrtc(scan(text).bare, tuple(options)) if own else ():
             if found.live(where, start):
                 raise CompileError(f"{where or filename}:{text.count(chr(10), 0, start) + 1}: {told}")
         for start, name in unknown(scan(text).bare):

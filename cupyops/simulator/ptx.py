@@ -44,7 +44,7 @@ _REGISTERS = {
 def translate_asm(text: str) -> tuple[str, bool]:
     """Returns the text with each asm statement as C++, and whether the text has such a statement."""
     pieces, at, found = [], 0, False
-    for match in _TOKEN.finditer(text):
+    for match in _TOKEN.finditer(text) if "asm" in text else ():
         if match["asm"] is None or match.start() < at:
             continue
         statement = _read(text, match.end())

@@ -264,7 +264,7 @@ def _compile(
     counted: bool,
 ) -> Path:
     translated = translate(text, kernel.source.kernels(), what)
-    watched = re.search(r"\bvolatile\b", translated) is not None
+    watched = "volatile" in translated and re.search(r"\bvolatile\b", translated) is not None
     try:
         return build.build(
             translated,

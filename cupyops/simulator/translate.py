@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from cupyops.compile.cuda_text import scan
+from cupyops.compile.cuda_text import Code, scan
 from cupyops.compile.definitions import split
 from cupyops.compile.file_scope import variables
 from cupyops.compile.linking import joined, parts
@@ -21,7 +21,8 @@ from .ptx import translate_asm
 
 __all__ = ["translate"]
 
-_SHARED = re.compile(r"\b__shared__\b")
+# A search is faster for a pattern that begins with letters than for one that begins with \b.
+_SHARED = re.compile(r"__shared__(?<!\w__shared__)\b")
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
 _DYNAMIC = re.compile(r"\bextern\s+(?:[\w()]+\s+)*?__shared__\b[^;{}#]*;")
 _STATIC = re.compile(r"(?:\bstatic\s+)?\b__shared__\b(?:[^;{}#]|##|\\\n)*;")
@@ -38,24 +39,24 @@ _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
 _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__host__|__device__"
 # The functions of cuda/simd.h.
 _SIMD = re.compile(
-    r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vib?(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
+    r"__(?<!\w__)(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vib?(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
 )
 # The types of cuda/textures.h, which a text has that uses textures or surfaces.
-_TEXTURES = re.compile(r"\b(?:cuda(?:Texture|Surface)Object_t|CU(?:tex|surf)Object)\b")
+_TEXTURES = re.compile(r"(?:cuda(?<!\wcuda)(?:Texture|Surface)Object_t|CU(?<!\wCU)(?:tex|surf)Object)\b")
 # The types of cuda/host_types.h.
 _HOST_TYPES = re.compile(
-    r"\bcuda(?:(?:Error|Stream|Event|Graph|GraphExec|GraphNode|MemPool|ExternalMemory|ExternalSemaphore|MipmappedArray|GraphicsResource"
+    r"cuda(?<!\wcuda)(?:(?:Error|Stream|Event|Graph|GraphExec|GraphNode|MemPool|ExternalMemory|ExternalSemaphore|MipmappedArray|GraphicsResource"
     r"|IpcMemHandle)_t|Array(?:_t)?|DeviceProp|FuncAttributes|Extent|Pos|PitchedPtr|ChannelFormat\w+|Memcpy(?:Kind|HostTo\w+|DeviceTo\w+"
     r"|Default)|Texture(?:Read|Address|Filter)Mode|(?:Read|Address|Filter)Mode\w+)\b"
 )
 _HEADERS_OF_TYPES = (("textures.h", _TEXTURES), ("host_types.h", _HOST_TYPES))
 # An assignment of `{}` to a variable, where CUDA's headers have several assignments of pairs of 16-bit floats.
-_PAIRS_OF_FLOATS = re.compile(r"\b(?:__)?(?:half2|nv_bfloat162)\b")
+_PAIRS_OF_FLOATS = re.compile(r"\b(?:__)?(?:half2|nv_bfloat162)\b", re.ASCII)
 _EMPTIED = re.compile(r"(?<=[;{}])(\s*)([A-Za-z_][\w.]*(?:\[[^][;{}]*\])*)\s*=\s*\{\s*\}\s*;")
 _LARGEST = 1 << 18  # elements of dynamic shared memory, which the runtime bounds
 # A call of a member template. nvcc's parser of device code needs no word `template` before the name.
 _MEMBER_CALL = re.compile(
-    r"(?<=[\w)\]])(\.|->)(\s*)([A-Za-z_]\w*)(?=\s*<(?:[^;{}()<>]|<[^;{}()<>]*>|\([^;{}()]*\))*>\s*\()"
+    r"(\.(?<=[\w)\]]\.)|->(?<=[\w)\]]->))(\s*)([A-Za-z_]\w*)(?=\s*<(?:[^;{}()<>]|<[^;{}()<>]*>|\([^;{}()]*\))*>\s*\()"
 )
 _MEMBER_TEMPLATE = re.compile(r"\btemplate\s*<[^;{}()]*>\s*(?:[\w:<>,*&\s]|\[\[\w+\]\])*?\b([A-Za-z_]\w*)\s*\(")
 _OPEN, _CLOSE = "([{", ")]}"
@@ -89,6 +90,8 @@ def _without_shared(text: str, what: str) -> str:
     if _PAIRS_OF_FLOATS.search(text):
         start = max(text.find("#line"), 0)
         text = text[:start] + _EMPTIED.sub(r"\1cupyops_empty(\2);", text[start:])
+    if "__shared__" not in text:
+        return text
     bare = code_only(text)
     found, at = [], 0
     for number, (start, end) in enumerate(_shared_declarations(bare)):
@@ -269,10 +272,9 @@ def _place(text: str, position: int) -> str:
 def _entry(text: str, kernels: Sequence[str]) -> str:
     """Returns the C++ of the entry functions, of the module description, which the runtime reads, and of the table of the
     text's device variables."""
-    bare = code_only(text)
     expressions = [expression for _, expression in named_kernels(text)] or kernels
     named = enumerate(zip(kernels, expressions, strict=True))
-    entries = "".join(_kernel(bare, kernel, expression, number) for number, (kernel, expression) in named)
+    entries = "".join(_kernel(scan(text), kernel, expression, number) for number, (kernel, expression) in named)
     table = "".join(f'{{"{name}", (void*)&{name}, sizeof({name})}}, ' for name in variables(text))
     return f"""
 #include <attributes.h>
@@ -303,18 +305,18 @@ def _for_class(template: str) -> str:
     return ",".join(split(part, "=")[0][1] if i < last else part for i, part in enumerate(parameters))
 
 
-def _kernel(bare: str, kernel: str, expression: str, number: int) -> str:
+def _kernel(code: Code, kernel: str, expression: str, number: int) -> str:
     """Returns the C++ of the entry function of a kernel, and of the function that makes it the module's kernel.
 
     Args:
-        bare: the text without comments and directives.
+        code: the text.
         kernel: the name of the kernel.
         expression: the name with the namespaces and the arguments of a template.
         number: the place of the kernel among the kernels of the text.
     """
     path = expression.partition("<")[0]  # a header may declare kernels of the same name in other namespaces
-    function = declarations(scan(bare), path if re.fullmatch(r"[\w:]+", path) and "::" in path else kernel)[0]
-    head = bare[function.start : function.named]
+    function = declarations(code, path if re.fullmatch(r"[\w:]+", path) and "::" in path else kernel)[0]
+    head = code.bare[function.start : function.named]
     if function.template is not None:
         head = head.partition(function.template)[2].partition(">")[2]
     # The remaining words are the kernel's attributes, or macros of the text that expand to attributes.
