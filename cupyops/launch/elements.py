@@ -33,6 +33,7 @@ __all__ = [
     "hidden_names",
     "opaque",
     "packed",
+    "pointers",
     "resolved",
     "seen",
     "specification",
@@ -124,6 +125,11 @@ def _leaves(
             yield (*path, name), field, offset + at
         first = name + "[0]" * len(field.shape)
         yield from _leaves(field.base, (*path, first), offset + at, hidden)
+
+
+def pointers(dtype: Any) -> list[str]:
+    """Returns the paths of the fields of a struct that take arrays, whose addresses the struct gets."""
+    return [".".join(path) for path, leaf, _ in _leaves(dtype, ()) if leaf.base.str[1:] == "u8"]
 
 
 _KINDS = {"f": 1, "i": 2, "u": 3}

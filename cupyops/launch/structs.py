@@ -11,6 +11,7 @@ from cupyops.compile.definitions import split
 __all__ = [
     "Struct",
     "aliases_in",
+    "hoisted",
     "key_of",
     "members_in",
     "private_names",
@@ -37,6 +38,14 @@ _SKIPPED = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _ACCESS = re.compile(r"\b(public|private|protected)\s*:(?!:)")
 _DECLARED = re.compile(r"(\w+)\s*(?:\[[^][]*\]\s*)*\Z")
 _ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*([^;{}]+);|\btypedef\s+([\w:\s<>,*]+?)\b(\w+)\s*;")
+_BRACES = "\1"  # in place of a pair of braces and what is between them
+_NO_DATA = re.compile(
+    r"(?:(?:inline|constexpr|const)\s+)*static\b|(?:using|typedef|friend|template|enum|static_assert|struct\s+\w+\Z)\b"
+)
+# The head of a class within a class, before its brace.
+_HEAD = re.compile(
+    rf"\b(?P<kind>struct|union|class)\b{_ALIGNMENTS}\s*(?P<name>[A-Za-z_]\w*)?\s*(?:final\s*)?(?::[^;{{}}()]{{0,400}})?\{{\Z"
+)
 _TEMPLATE = re.compile(r"\btemplate\s*<([^;{}]*)>\Z")
 
 
@@ -172,10 +181,12 @@ def aliases_in(body: str) -> dict[str, str]:
 def members_in(body: str) -> Sequence[str]:
     """Returns the declarations of data in the body of a struct, without functions."""
     body = _SKIPPED.sub(" ", body)
-    while "{" in body:  # the bodies of functions, from within
-        body, count = re.subn(r"\{[^{}]*\}", ";", body)
+    while "{" in body:  # from within
+        body, count = re.subn(r"\{[^{}]*\}", _BRACES, body)
         if not count:
             break
+    # Braces of an initializer have a comma, a semicolon or an assignment behind them, or are those of a constructor's list.
+    body = re.sub(rf"{_BRACES}(?!\s*[,;])", ";", body).replace(_BRACES, " ")
     found = (part.strip() for part in body.split(";"))
     # A pointer to a function is data, of no type that a dtype has. An initializer may have parentheses.
     return [
@@ -183,5 +194,36 @@ def members_in(body: str) -> Sequence[str]:
         for p in found
         if p
         and ("(" not in (p if "operator" in p else p.partition("=")[0]) or "(*" in p)
-        and not re.match(r"(?:static|using|typedef|friend|template|enum|static_assert|struct\s+\w+\Z)\b", p)
+        and not _NO_DATA.match(p)
+        # The rest of a constructor's list.
+        and not p.startswith(",")
     ]
+
+
+def hoisted(body: str) -> tuple[str, dict[str, tuple[str, str]]]:
+    """Returns the body of a struct without the definitions of the classes in it.
+
+    ``struct { int a; } b;`` becomes the member ``Unnamed0 b;``, and the union ``union { float f; int i; };`` without a name
+    ``Unnamed0;``.
+
+    Returns:
+        the body, and the keywords and bodies of the classes without names, by the names given here.
+    """
+    kept, at, depth, opened = [], 0, 0, 0
+    unnamed: dict[str, tuple[str, str]] = {}
+    for mark in re.finditer(r"[{}]", body):
+        if mark[0] == "{":
+            opened = mark.start() if not depth else opened
+            depth += 1
+            continue
+        depth -= 1
+        head = None if depth else _HEAD.search(body, at, opened + 1)
+        if head is None:
+            continue
+        name = head["name"] or f"Unnamed{len(unnamed)}"
+        if not head["name"]:
+            unnamed[name] = (head["kind"], body[opened + 1 : mark.start()])
+        behind = re.match(r"\s*;", body[mark.end() :])
+        kept += [body[at : head.start()], "" if head["name"] and behind else f"{name} "]
+        at = mark.end()
+    return "".join(kept) + body[at:], unnamed

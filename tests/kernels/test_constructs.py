@@ -2,6 +2,7 @@
 same values in the simulator and on a GPU, and a fault planted in it is noticed."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tests.kernels.constructs_of_extensions import OF_EXTENSIONS
 from tests.kernels.constructs_of_headers import OF_HEADERS
 from tests.kernels.constructs_of_libraries import OF_LIBRARIES
 from tests.kernels.constructs_of_projects import OF_PROJECTS
+from tests.kernels.constructs_of_structs import OF_STRUCTS
 
 pytestmark = [pytest.mark.simulator, pytest.mark.filterwarnings("ignore:.*no such header is known, so it is left out")]
 
@@ -322,7 +324,15 @@ CONSTRUCTS = {
     **OF_EXTENSIONS,
     **OF_CPP,
     **OF_HEADERS,
+    **OF_STRUCTS,
 }  # fmt: skip
+
+
+def moved(value: Any, device: str) -> Any:
+    """An argument with its tensors, also those in tuples, on a device."""
+    if isinstance(value, tuple):
+        return tuple(moved(part, device) for part in value)
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -335,7 +345,7 @@ def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, tor
     by_reference = kernel.signature.parameters[2].pointer
     n = torch.tensor([len(a)], dtype=torch.int32, device=device) if by_reference else len(a)
     with cupyops.simulate(sanitize=True) if device == "cpu" else nullcontext():
-        (kernel[1] if by_reference else kernel)(a, b, n, *construct.more)
+        (kernel[1] if by_reference else kernel)(a, b, n, *moved(construct.more, device))
     return y, construct.result(x)
 
 
