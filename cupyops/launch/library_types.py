@@ -100,7 +100,14 @@ REFUSED = dict.fromkeys(
 
 def library_type(name: str) -> Element | None:
     """Returns the element of a type of CUDA's headers or of a library, or None for another type."""
-    return KNOWN.get(name) or _complex_of(name) or _glm_of(name) or _function_of(name) or _tensor_map_of(name)
+    return (
+        KNOWN.get(name)
+        or _complex_of(name)
+        or _glm_of(name)
+        or _function_of(name)
+        or _tensor_map_of(name)
+        or _philox_of(name)
+    )
 
 
 @lru_cache(64)
@@ -143,6 +150,18 @@ def _tensor_map_of(name: str) -> Element | None:
     import numpy
 
     return Element(name, "uint8", 128, 64, numpy.dtype([("opaque", "u8", 16)]))
+
+
+@lru_cache(8)
+def _philox_of(name: str) -> Element | None:
+    """Returns the element of the state of PyTorch's Philox generator, or None for another type."""
+    if not re.fullmatch(r"(?:(?:::)?(?:at|c10|torch)::)?PhiloxCudaState", name):
+        return None
+    import numpy
+
+    # The rest of the struct is for the capture of a CUDA graph by PyTorch, and is 0 without.
+    fields: Any = {"names": ["seed", "offset"], "formats": ["u8", "u8"], "offsets": [0, 8], "itemsize": 24}
+    return Element(name, "uint8", 24, 8, numpy.dtype(fields))
 
 
 def vector_of(name: str) -> Element | None:

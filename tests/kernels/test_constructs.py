@@ -15,6 +15,7 @@ from tests.kernels.constructs_of_extensions import OF_EXTENSIONS
 from tests.kernels.constructs_of_headers import OF_HEADERS
 from tests.kernels.constructs_of_libraries import OF_LIBRARIES
 from tests.kernels.constructs_of_projects import OF_PROJECTS
+from tests.kernels.constructs_of_pytorch import OF_PYTORCH
 from tests.kernels.constructs_of_structs import OF_STRUCTS
 
 pytestmark = [pytest.mark.simulator, pytest.mark.filterwarnings("ignore:.*no such header is known, so it is left out")]
@@ -325,6 +326,7 @@ CONSTRUCTS = {
     **OF_CPP,
     **OF_HEADERS,
     **OF_STRUCTS,
+    **OF_PYTORCH,
 }  # fmt: skip
 
 
