@@ -350,8 +350,10 @@ def packed(kernel: str, p: Any, value: Any, simulated: bool = False) -> Any:
         given = value.tobytes() if of_record and isinstance(value, (numpy.void, numpy.ndarray)) else b""
         if isinstance(value, tuple):
             with contextlib.suppress(TypeError, ValueError, OverflowError):
+                fields = numpy.array(value, element.record)
                 filled = numpy.zeros((), element.record)  # what no field has is 0
-                filled[()] = value
+                for name in element.record.names:
+                    filled[name] = fields[name]
                 given = filled.tobytes()
     if len(given) != element.width:
         wanted = f"be a {element.name}: one element of the dtype {element.record}, a tuple of its fields, or an object of its ctypes.Structure"

@@ -61,7 +61,8 @@ def _without(dtype: Any, value: Any, path: str, offset: int, owner: str, found: 
         return value
     else:
         return value
-    return tuple(_without(*part, owner, found) for part in parts)
+    plain = [_without(*part, owner, found) for part in parts]
+    return plain if dtype.subdtype is not None else tuple(plain)  # NumPy tells an array of structs from a struct
 
 
 def _is_array(value: Any) -> bool:

@@ -22,7 +22,7 @@ from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import struct_elements
-from .library_types import Element, vector_of
+from .library_types import STD_ARRAY, Element, vector_of
 from .structs import Struct, aliases_in, hoisted, key_of, members_in, private_names, structs_in, substituted
 from .typenames import TypeNames, c_dtype, type_names
 
@@ -48,6 +48,7 @@ _NUMBER = re.compile(
 _TABLE = re.compile(
     r"\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?\w+\s+(\w+)\s*\[[^][;]*\]\s*=?\s*\{([^{};]*)\}\s*;"
 )
+_FUNCTION = re.compile(r"[^(]*\(\s*\*\s*(\w+)\s*\)\s*\(.*\)", re.DOTALL)  # a pointer to a function
 _UNNAMED = re.compile(r".*::Unnamed\d+")
 _HANDLES = frozenset(("cudaStream_t", "cudaEvent_t"))  # of the host, pointers
 _ASSIGNS = re.compile(r"\boperator\s*=\s*\(")
@@ -276,6 +277,8 @@ class _Layouts:
         read_only = re.match(r"[^*]*\bconst\b", member) is not None
         code = self._names.expanded(ATTRIBUTES.sub(" ", member))
         code = re.sub(r"\b(?:const|volatile|struct|enum|mutable|__restrict__)\b", " ", code)
+        if function := _FUNCTION.fullmatch(code.partition("=")[0].strip()):
+            return [(function[1], numpy.dtype("u8"), 8, frozenset())]
         first, *others = (part.partition("=")[0] for _, part in split(code))
         head = _BASE.match(first)
         if head is None:
@@ -317,6 +320,11 @@ class _Layouts:
             dtype = c_dtype(re.sub(r"^(?:::)?std::", "", base))
             if dtype is not None:
                 return _Layout(numpy_dtype(dtype), DTYPES[dtype].itemsize, DTYPES[dtype].itemsize)
+            if array := STD_ARRAY.fullmatch(base):
+                of, count = self._base(array[1].strip(), depth), self._number(array[2])
+                if of is None or count is None:
+                    return None
+                return _Layout(numpy.dtype((of.dtype, (count,))), of.alignment, of.dtype.itemsize * count)
             if "::" in key_of(base) and not self._structs.keys().isdisjoint((base, key_of(base))):
                 return self.of(base, depth + 1)
             if (vector := vector_of(base)) is not None:

@@ -13,7 +13,7 @@ from cupyops.dtypes import DTYPES, FLOATS
 
 from .typenames import c_dtype
 
-__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "Element", "library_type", "vector_of"]
+__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "STD_ARRAY", "Element", "library_type", "vector_of"]
 
 _FUNCTION = re.compile(
     rf"(?:::)?(?:(?:cuda::)?std|thrust)::(?:{'|'.join(sorted(FUNCTIONS))})\s*<[\w:\s]*>|(?:thrust|cuda)::(?:maximum|minimum|identity)\s*<[\w:\s]*>"
@@ -25,6 +25,7 @@ _GLM = re.compile(
     r"(?:::)?glm::(?:([diu]?)(?:vec([234])|mat([234])(?:x([234]))?)"
     r"|vec\s*<\s*([1-4])\s*,\s*(\w+)\s*>|mat\s*<\s*([234])\s*,\s*([234])\s*,\s*(\w+)\s*>)"
 )
+STD_ARRAY = re.compile(r"(?:::)?(?:cuda::)?std::array\s*<(.*),\s*([^,<>]+)>")
 _OF_GLM = {"": "float32", "d": "float64", "i": "int32", "u": "uint32"}
 LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
 
@@ -107,6 +108,7 @@ def library_type(name: str) -> Element | None:
         or _function_of(name)
         or _tensor_map_of(name)
         or _philox_of(name)
+        or _array_of(name)
     )
 
 
@@ -162,6 +164,16 @@ def _philox_of(name: str) -> Element | None:
     # The rest of the struct is for the capture of a CUDA graph by PyTorch, and is 0 without.
     fields: Any = {"names": ["seed", "offset"], "formats": ["u8", "u8"], "offsets": [0, 8], "itemsize": 24}
     return Element(name, "uint8", 24, 8, numpy.dtype(fields))
+
+
+@lru_cache(64)
+def _array_of(name: str) -> Element | None:
+    """Returns the element of an array of the C++ library of a number of numbers, or None for another type."""
+    found = STD_ARRAY.fullmatch(name)
+    dtype = c_dtype(found[1].strip()) if found else None
+    if found is None or dtype is None or not found[2].isdigit():
+        return None
+    return Element(name, dtype, int(found[2]), DTYPES[dtype].itemsize)
 
 
 def vector_of(name: str) -> Element | None:

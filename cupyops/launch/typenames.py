@@ -228,7 +228,8 @@ class TypeNames:
         if found is None:
             return base.rpartition("::")[2].strip()
         spelled = (re.sub(r"\s*\*\s*", "*", " ".join(part.split())) for _, part in split(found[2]))
-        arguments = map(self.target, spelled)
+        given = (_WORD.sub(lambda word: self._given.get(word[0], word[0]), part) for part in spelled)
+        arguments = map(self.target, given)
         return f"{found[1]}<{', '.join(self.instance(a) if '<' in a else a for a in arguments)}>"
 
     def _visible(self, scope: Scope, outer: Scope) -> bool:

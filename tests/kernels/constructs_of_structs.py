@@ -87,4 +87,25 @@ OF_STRUCTS = {
         ("__high2float", "__low2float"),
         more=((1.0, 3.0, (2.0, 4.0)),),
     ),
+    "arrays of the C++ library, pointers to functions and complex numbers in structs, and arrays by value": Construct(
+        "#include <array>\n#include <cuComplex.h>\n#include <cuda/std/array>\n"
+        "struct All { cuda::std::array<int, 3> a; float (*f)(float); cuFloatComplex z; double2 d[2]; char name[5]; };\n"
+        f"__global__ void k{_HEAD}, All all, std::array<float, 2> by) {{ {AT}\n"
+        " if (i < n) y[i] = x[i] + all.a[2] + !all.f + all.z.y + all.d[1].x + all.name[1] + by[1]; }",
+        "k",
+        lambda x: x + 3 + 1 + 2 + 3 + 9 + 7,
+        ("all.a[2]", "all.a[1]"),
+        more=(((1, 2, 3), 0, (1.0, 2.0), ((1.0, 2.0), (3.0, 4.0)), (8, 9, 0, 0, 0)), (6.0, 7.0)),
+    ),
+    "templates of structs with const types, and objects in memory that is there": Construct(
+        "#include <new>\ntemplate <int N> struct Dims { int d[N]; };\n"
+        "template <typename T, int N> struct View { T* data; Dims<N> stride; __device__ T& at(int i) const { return data[i * stride.d[0]]; } };\n"
+        "struct Sum { float v; __device__ Sum(float a, float b) : v(a + b) {} };\n"
+        f"template <typename T> __global__ void k{_HEAD}, View<const T, 1> more) {{ {AT} alignas(8) char memory[8];\n"
+        " if (i < n) y[i] = (new (memory) Sum(x[i], more.at(1)))->v; }",
+        "k<float>",
+        lambda x: x + 4,
+        ("more.at(1)", "more.at(0)"),
+        more=((torch.tensor([1.0, 0.0, 4.0]), ((2,),)),),
+    ),
 }  # fmt: skip
