@@ -23,7 +23,17 @@ from cupyops.dtypes import DTYPES
 from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import struct_elements
 from .library_types import STD_ARRAY, Element, vector_of
-from .structs import Struct, aliases_in, hoisted, key_of, members_in, private_names, structs_in, substituted
+from .structs import (
+    Struct,
+    aliases_in,
+    hoisted,
+    key_of,
+    members_in,
+    private_names,
+    specialized,
+    structs_in,
+    substituted,
+)
 from .typenames import TypeNames, c_dtype, type_names
 
 __all__ = ["derived_structs", "struct_layouts"]
@@ -49,6 +59,7 @@ _TABLE = re.compile(
     r"\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?\w+\s+(\w+)\s*\[[^][;]*\]\s*=?\s*\{([^{};]*)\}\s*;"
 )
 _FUNCTION = re.compile(r"[^(]*\(\s*\*\s*(\w+)\s*\)\s*\(.*\)", re.DOTALL)  # a pointer to a function
+_ALONE = re.compile(r"^[ \t]*[A-Z][A-Z0-9_]{2,}[ \t]*$", re.MULTILINE)  # a macro for members
 _UNNAMED = re.compile(r".*::Unnamed\d+")
 _HANDLES = frozenset(("cudaStream_t", "cudaEvent_t"))  # of the host, pointers
 _ASSIGNS = re.compile(r"\boperator\s*=\s*\(")
@@ -151,11 +162,12 @@ class _Layouts:
         """Returns the layout of a struct, or None. An empty struct has a dtype without fields."""
         import numpy
 
-        struct = self._structs.get(name) or self._structs.get(key_of(name))
+        struct = self._struct(name)
         if depth > _DEPTH or struct is None or re.search(r"\bvirtual\b", struct.body):
             return None
         try:
             body, *texts = (substituted(t, struct, name) for t in (struct.body, *struct.alignments, *struct.bases))
+            body = _ALONE.sub(lambda macro: self._names.expanded(macro[0]), body)
             body, unnamed = hoisted(_renamed(body, self._aliases(name, depth)))
         except ValueError:
             return None
@@ -217,6 +229,9 @@ class _Layouts:
         empty |= frozenset() if fields else frozenset((name,))
         return _Layout(numpy.dtype(layout), alignment, size if plain else data, empty)
 
+    def _struct(self, name: str) -> Struct | None:
+        return self._structs.get(name) or specialized(self._structs, name) or self._structs.get(key_of(name))
+
     def array(self, name: str, base: str, sizes: str) -> Element | None:
         """Returns the element that an array's typedef declares, such as ``typedef float vec3[3]``, or None."""
         dtype = c_dtype(base) or c_dtype(self._names.target(base))
@@ -231,7 +246,7 @@ class _Layouts:
         Raises:
             ValueError: a name of a template has another number of arguments than the template.
         """
-        struct = self._structs.get(name) or self._structs.get(key_of(name))
+        struct = self._struct(name)
         found: dict[str, str] = {}
         if depth > _DEPTH or struct is None:
             return found

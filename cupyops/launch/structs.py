@@ -1,7 +1,7 @@
 """Reads the structs, unions and classes that a text declares."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ __all__ = [
     "key_of",
     "members_in",
     "private_names",
+    "specialized",
     "structs_in",
     "substituted",
     "template_parameters",
@@ -88,8 +89,6 @@ def structs_in(text: str, bare: str) -> dict[str, Struct]:
             *re.findall(rf"(?<!_){_MACRO}\s*\([^()]*\)", attributes),
         )
         bases = tuple(part.strip() for _, part in split((match["bases"] or ":")[1:]) if part.strip())
-        if match["special"] and parameters:
-            continue  # of several instances
         tag = match["tag"] and match["tag"] + _spelled(match["special"] or "")
         for name in (tag, behind[2] if behind else None):
             if name:
@@ -135,20 +134,53 @@ def _defaults(before: str) -> tuple[str, ...]:
     return tuple(default for default in parts if default)
 
 
+def specialized(structs: Mapping[str, Struct], name: str) -> Struct | None:
+    """Returns the partial specialization of a template for an instance, ``Vec<T, 3>`` for ``Vec<float, 3>``, with the arguments
+    in place of its parameters, or None. Several that fit count as none."""
+    tag = name.partition("<")[0]
+    partial = [key for key in structs if key.startswith(f"{tag}<") and structs[key].parameters]
+    if not partial or "<" not in name or tag not in structs:
+        return None
+    primary, found = structs[tag], []
+    given = _with_defaults(primary, _arguments(name))
+    for key in partial:
+        pattern, parameters = _arguments(key), structs[key].parameters
+        pairs = [*zip(pattern, given, strict=False)] if len(pattern) == len(given) else [("", "-")]
+        if all(p in parameters or p == argument for p, argument in pairs):
+            by_name = {p: argument for p, argument in pairs if p in parameters}
+            body, *more = (_replaced(t, by_name) for t in (structs[key].body, *structs[key].alignments))
+            bases = tuple(_replaced(base, by_name) for base in structs[key].bases)
+            found.append(
+                structs[key]._replace(body=body, alignments=tuple(more), bases=bases, parameters=(), defaults=())
+            )
+    return found[0] if len(found) == 1 else None
+
+
+def _arguments(name: str) -> list[str]:
+    return [" ".join(part.split()) for _, part in split(name.partition("<")[2].rpartition(">")[0])]
+
+
+def _with_defaults(struct: Struct, given: list[str]) -> list[str]:
+    """Returns the arguments of a template with its defaults for those that lack. A default may name the parameters before it."""
+    lacking = len(struct.parameters) - len(given)
+    for default in struct.defaults[len(struct.defaults) - lacking :] if 0 < lacking <= len(struct.defaults) else ():
+        given = [*given, _replaced(default, dict(zip(struct.parameters, given, strict=False)))]
+    return given
+
+
+def _replaced(text: str, by_name: Mapping[str, str]) -> str:
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: by_name.get(word[0], word[0]), text)
+
+
 def substituted(text: str, struct: Struct, name: str) -> str:
     """Returns a text of a struct with the template's parameters replaced by the arguments in a name, ``Pair<float, 2>``.
 
     Raises:
         ValueError: the name has another number of arguments, and defaults do not make up for it.
     """
-    given = [" ".join(part.split()) for _, part in split(name.partition("<")[2].rpartition(">")[0])]
-    lacking = len(struct.parameters) - len(given)
-    if 0 < lacking <= len(struct.defaults):
-        given += struct.defaults[len(struct.defaults) - lacking :]
+    given = _with_defaults(struct, _arguments(name))
     by_name = dict(zip(struct.parameters, given, strict=True)) if struct.parameters else {}
-    for _ in struct.defaults:  # a default may name the parameters before it
-        by_name = {name: by_name.get(argument, argument) for name, argument in by_name.items()}
-    return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: by_name.get(word[0], word[0]), text)
+    return _replaced(text, by_name)
 
 
 def _spelled(arguments: str) -> str:

@@ -108,4 +108,17 @@ OF_STRUCTS = {
         ("more.at(1)", "more.at(0)"),
         more=((torch.tensor([1.0, 0.0, 4.0]), ((2,),)),),
     ),
+    "partial specializations, and members by a macro": Construct(
+        "#define BODY __host__ __device__ T& operator[](int i) { return ((T*)this)[i]; } \\\n"
+        " __host__ __device__ static constexpr int size() { return N; }\n"
+        "template <typename T, int N, size_t A = sizeof(T)> struct alignas(A) Vec {\n BODY\n T e[N]; };\n"
+        "template <typename T, size_t A> struct alignas(A) Vec<T, 3, A> {\n static constexpr int N = 3;\n BODY\n"
+        " union { T x, r; }; T y, z; };\n"
+        "using vec3 = Vec<float, 3>; struct Box { vec3 low, high; Vec<int, 2, 8> cell; };\n"
+        f"__global__ void k{_HEAD}, Box box) {{ {AT} if (i < n) y[i] = x[i] + box.high.z + box.cell[1] + box.low.r; }}",
+        "k",
+        lambda x: x + 7 + 9 + 1,
+        ("box.high.z", "box.high.y"),
+        more=(((1.0, 1.0, 2.0, 3.0), (4.0, 4.0, 5.0, 7.0), ((8, 9),)),),
+    ),
 }  # fmt: skip
