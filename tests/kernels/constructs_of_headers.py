@@ -144,4 +144,12 @@ OF_HEADERS = {
         lambda x: x + 6,
         ("%1, 2;", "%1, 5;"),
     ),
+    "memory of the heap of the GPU": Construct(
+        "struct Sum { float v; __device__ Sum(float a, float b) : v(a + b) {} };\n"
+        f"__global__ void k{LIST} {{ {AT} if (i >= n) return; int* a = (int*)malloc(2 * sizeof(int)); float* b = new float[3];\n"
+        " a[1] = 4; b[2] = 2; Sum* sum = new Sum(x[i], a[1]); y[i] = sum->v + b[2]; free(a); delete[] b; delete sum; }",
+        "k",
+        lambda x: x + 6,
+        ("a[1] = 4", "a[1] = 5"),
+    ),
 }  # fmt: skip
