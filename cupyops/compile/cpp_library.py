@@ -8,6 +8,7 @@ C++ library.
 import re
 from collections.abc import Collection
 
+from .algorithms import ALGORITHMS, algorithm_lines
 from .cuda_text import scan
 
 __all__ = [
@@ -279,7 +280,7 @@ _OWN_OF_THRUST = {
     "min": _CHOICE.format("min", "b < a", "less(b, a)"),
     "identity": "template <class T = void> struct identity { __host__ __device__ constexpr const T& operator()(const T& x) const { return x; } };",
 }
-THRUST = _OF_CUDA.keys() | _OWN_OF_THRUST.keys()
+THRUST = _OF_CUDA.keys() | _OWN_OF_THRUST.keys() | ALGORITHMS
 # Names of Thrust that kernels do not have.
 FOREIGN_THRUST = re.compile(rf"\bthrust\s*::\s*(?!(?:{'|'.join(sorted(THRUST))})\b)(\w+)")
 _OF_THRUST = re.compile(r"(?<![\w:])(?:::\s*)?thrust\s*::\s*(\w+)")
@@ -307,6 +308,7 @@ def thrust_lines(code: str) -> list[str]:
         for n in sorted(used & _OF_CUDA.keys())
     ]
     within += [_OWN_OF_THRUST[n] for n in sorted(used & _OWN_OF_THRUST.keys())]
+    within += algorithm_lines(used)
     return [*includes, "namespace thrust {", *within, "}"] if within else []
 
 

@@ -27,6 +27,7 @@ _NAMESPACE = re.compile(r"\bnamespace\b([\w:\s]*)")
 _STOP = re.compile(r"[;{}(]")
 _TOKEN = re.compile(r"(?P<linkage>\bextern\s*\"C\")|\w+|[^\s\w]")
 _WORD = re.compile(r"\s*([A-Za-z_]\w*)")
+_OF_TYPE = re.compile(r"\s*(?:typename|class)\b")
 _BLANK = re.compile(r"\s*")
 _OPENING = re.compile(r"\s*\(")
 _ANGLE = re.compile(r"\s*<")
@@ -319,7 +320,7 @@ def _behind(bare: str, at: int, blocks: Blocks) -> int:
 def split(listed: str, separator: str = ",") -> list[tuple[int, str]]:
     """Returns the parts of a list with their offsets, split at separators outside all brackets.
 
-    Angle brackets count until the first ``=`` of a part: behind it, ``<`` may compare.
+    Angle brackets count until the first ``=`` of a part: behind it, ``<`` may compare, unless the default is a type.
     """
     parts, start, depth, angles, value = [], 0, 0, 0, False
     for match in re.finditer(rf"[][(){{}}<>={separator}]", listed):
@@ -328,7 +329,7 @@ def split(listed: str, separator: str = ",") -> list[tuple[int, str]]:
             parts.append((start, listed[start : match.start()]))
             start, value = match.end(), False
         elif c == "=":
-            value = value or not (depth or angles)
+            value = value or not (depth or angles or _OF_TYPE.match(listed, start))
         elif c in "<>":
             angles = max(0, angles + (0 if value else 1 if c == "<" else -1))
         elif c in "([{":

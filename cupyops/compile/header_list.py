@@ -224,7 +224,12 @@ HEADERS = (
         ("cub/warp/warp_reduce.cuh",), _CCCL, "cub/warp/warp_reduce.cuh", has="`WarpReduce::Sum`, `WarpReduce::Reduce`"
     ),
     SystemHeader(("cub/warp/warp_scan.cuh",), _CCCL, "cub/warp/warp_scan.cuh", has="`WarpScan`"),
-    SystemHeader(("cub/util_ptx.cuh",), _CCCL, "cub/util_ptx.cuh", has="`ShuffleUp`, `ShuffleDown`, `ShuffleIndex`"),
+    SystemHeader(
+        ("cub/util_ptx.cuh",),
+        _CCCL,
+        "cub/util_ptx.cuh",
+        has="`ShuffleUp`, `ShuffleDown`, `ShuffleIndex`, `KeyValuePair`, `ArgMax`, `ArgMin`, `ThreadLoad`, `ThreadStore`",
+    ),
     SystemHeader(
         ("cub/util_*.cuh", "cub/version.cuh", "cub/config.cuh"),
         _CCCL,
@@ -288,7 +293,7 @@ HEADERS = (
     SystemHeader(
         ("thrust/*",),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone; kernels have Thrust's pairs, tuples, "
-        "complex numbers and function objects",
+        "complex numbers, function objects and some algorithms",
         host=True,
         its_names=FOREIGN_THRUST.pattern,
     ),

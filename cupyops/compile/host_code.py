@@ -48,9 +48,15 @@ _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
 _OF_LIBRARIES = frozenset(("thrust", "torch", "at", "at::cuda::detail", "c10", "cute", "cutlass", "glm"))
+_OF_PYTORCH = (
+    r"\w*TensorAccessor\w*|\w*PtrTraits|TensorInfo|IndexToOffset|IntDivider|DivMod|ATenCeilDiv|Half|BFloat16|OpMathType|AccumulateType"
+    r"|numeric_limits|opmath_type|acc_type|acc_type_device|DeviceType|ceil_div|complex|fast\w*AtomicAdd|PhiloxCudaState|_isnan|load"
+    r"|Block1D|(?:Warp|Block)Reduce\w*|aligned_vector|kCUDABlockReduce\w+|compat\s*::\s*\w+"
+)
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
-    r"\b(?:torch|at|c10)\s*::(?!\s*(?:headeronly\s*::\s*)?(?:cuda\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b|\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    rf"\b(?:torch|at|c10)\s*::(?!\s*(?:(?:headeronly|native|cuda|detail|compat|memory|cuda_utils)\s*::\s*)*(?:{_OF_PYTORCH})\b|\s*cuda\s*::\s*philox\b)"
+    r"|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
     rf"|{FOREIGN_THRUST.pattern}"

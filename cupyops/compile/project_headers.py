@@ -10,36 +10,78 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .cuda_text import Directive, scan
+from .preprocess import known_macros, preprocess
 from .system_headers import folders_in, header, in_text
 
 __all__ = ["headers_in", "includes", "read"]
 
 _INCLUDED = re.compile(r'["<]([^">]+)[">]')
+_MACRO = re.compile(r"\s*[A-Za-z_]\w*\s*")
+_COMPUTED_DEPTH = 4  # macros within one another that name a header
 
 
 def read(
-    text: str | os.PathLike[str], options: Sequence[str] = (), given: Mapping[str, str] | None = None
+    text: str | os.PathLike[str],
+    options: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
+    constants: Mapping[str, int] | None = None,
 ) -> tuple[str, dict[str, str]]:
     """Returns a text, and by name the texts of its headers in its own folder and in the folders of the options ``-I``.
 
-    A header that another one of these headers includes is one of them.
+    A header that another one of these headers includes is one of them. A directive of the text that names a header by a macro,
+    ``#include CONFIG``, has the name in the returned text.
 
     Args:
         text: CUDA C++, or the path of a file.
         options, given: as for :func:`headers_in`.
+        constants: macros that are defined before the text.
 
     Raises:
         OSError: a file cannot be read.
         ValueError: a file is not UTF-8 outside comments and literals.
     """
     if not isinstance(text, os.PathLike):
-        return text, headers_in(text, options, given=given) if isinstance(text, str) else {}
+        return _with_headers(text, options, None, given, constants) if isinstance(text, str) else (text, {})
     path = Path(text)
     try:
         source = _decoded(path, "utf-8")
     except UnicodeDecodeError as problem:
         raise ValueError(f"{path}: it and what it includes must be UTF-8 outside comments ({problem.reason})") from None
-    return source, headers_in(source, options, path.parent, given)
+    return _with_headers(source, options, path.parent, given, constants)
+
+
+def _with_headers(
+    text: str,
+    options: Sequence[str],
+    folder: Path | None,
+    given: Mapping[str, str] | None,
+    constants: Mapping[str, int] | None,
+) -> tuple[str, dict[str, str]]:
+    headers = headers_in(text, options, folder, given)
+    # A macro may be defined in a header that another macro names.
+    for _ in range(_COMPUTED_DEPTH if _computed(text) else 0):
+        known = {**headers, **(given or {})}
+        if (named := _named(text, known, known_macros(constants or {}, options))) == text:
+            break
+        text, headers = named, headers_in(named, options, folder, given)
+    return text, headers
+
+
+def _computed(text: str) -> list[Directive]:
+    """Returns the directives of a text that name a header by a macro."""
+    return [d for d in scan(text).directives if d.name == "include" and _MACRO.fullmatch(d.rest)]
+
+
+def _named(text: str, headers: Mapping[str, str], defines: Mapping[str, str]) -> str:
+    """Returns a text with the names of headers in place of the macros that stand for them where the directives before decide."""
+    for directive in reversed(_computed(text)):
+        macros = preprocess(text, headers, defines, directive.start).macros
+        name: str | None = directive.rest.strip()
+        for _ in range(_COMPUTED_DEPTH):
+            name = macros.get(name or "", name)
+        if name is not None and _INCLUDED.fullmatch(name.strip()):
+            text = f"{text[: directive.start]}#include {name.strip()}{text[directive.end :]}"
+    return text
 
 
 def headers_in(

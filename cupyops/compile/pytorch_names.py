@@ -1,7 +1,7 @@
 """Exchanges the headers of PyTorch for the shared header ``pytorch.cuh``, which defines what device code uses of them.
 
 The headers of PyTorch are for the host. A text that uses none of their names in device code loses its directives
-(:mod:`.header_list`). In a text that uses the names of ``pytorch.cuh``, this header takes their place.
+(:mod:`.header_list`). In a text that uses the names of ``pytorch.cuh`` or may use 16-bit floats, this header takes their place.
 """
 
 import re
@@ -13,14 +13,16 @@ import kernels_cu
 from .cuda_text import scan
 from .system_headers import header
 
-__all__ = ["foreign", "with_pytorch"]
+__all__ = ["HEADERS", "bare_names", "foreign", "with_pytorch"]
 
 HEADER = "pytorch.cuh"
+_PHILOX = "pytorch_philox.cuh"
+HEADERS = (HEADER, "pytorch_math.cuh", "pytorch_threads.cuh", _PHILOX)
 _INCLUDED = re.compile(r'["<]([^">]+)[">]')
-_QUALIFIED = re.compile(
-    r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:(?:native|headeronly|cuda(?:\s*::\s*detail)?)\s*::\s*)?(\w+)\b(?!\s*::)"
-)
-_USED = re.compile(r"\busing\s+namespace\s+(?:::\s*)?(?:at(?:\s*::\s*cuda\s*::\s*detail)?|c10|torch)\s*;")
+_SPACES = r"(?:native|headeronly|cuda|detail|compat|philox|memory|cuda_utils)"
+_QUALIFIED = re.compile(rf"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:{_SPACES}\s*::\s*)*(\w+)\b(?!\s*::)")
+# A text may also be in the namespace of PyTorch.
+_USED = re.compile(r"\bnamespace\s+(?:::\s*)?(?:at|c10|torch)\b")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 # Shuffles of PyTorch's type of 16-bit floats, which projects declare beside PyTorch's headers. `pytorch.cuh` has CUDA's type,
 # for which CUDA has them.
@@ -28,25 +30,32 @@ _SHUFFLES = re.compile(
     r"(?:\b(?:__device__|__inline__|__forceinline__|static|inline)\s+)*\b(?:at|c10)\s*::\s*(?:Half|BFloat16)\s+"
     r"__shfl(?:_up|_down|_xor)?(?:_sync)?\s*\([^()]*\)\s*\{[^{}]*\}"
 )
+_NAMES_SPACE = re.compile(r"\bnamespace\s+(?:\w+\s*=\s*)?\Z")
+_DECLARED = re.compile(r"__forceinline__\s+[\w ]+?\b(\w+)\s*\(")
 _FLOATS16 = {
     "cuda_fp16.h": re.compile(r"\b(?:Half|half2?|__half2?)\b|cuda_fp16\.h"),
     "cuda_bf16.h": re.compile(r"\b(?:BFloat16|(?:__)?nv_bfloat162?)\b|cuda_bf16\.h"),
 }
 
 
-def with_pytorch(text: str, headers: Mapping[str, str]) -> tuple[str, dict[str, str], list[str]]:
+# A template and the type that a call decides may be a 16-bit float.
+_MAY_BE_FLOAT16 = re.compile(r"\btemplate\s*<|\bscalar_t\b")
+
+
+def with_pytorch(text: str, headers: Mapping[str, str], kernels: str = "") -> tuple[str, dict[str, str], list[str]]:
     """Returns a text and its headers with ``pytorch.cuh`` in place of PyTorch's headers, and the headers of the 16-bit
     floats that ``pytorch.cuh`` reads.
 
     Args:
         text: CUDA C++ without its host code.
         headers: the texts of the included headers, by name.
+        kernels: the names of the kernels with the arguments of their templates.
     """
     texts = {"": text, **headers}
     if not any(_directives(source, headers) for source in texts.values()):
         return text, dict(headers), []
-    code = "\n".join(_code(source) for source in texts.values())
-    if not _uses(code):
+    code = "\n".join([*map(_code, texts.values()), kernels])
+    if not (_uses(code) or (_MAY_BE_FLOAT16.search(code) and next(foreign(code, code), None) is None)):
         return text, dict(headers), []
     for where, source in texts.items():
         for start, end in reversed(_directives(source, headers)):
@@ -56,9 +65,13 @@ def with_pytorch(text: str, headers: Mapping[str, str]) -> tuple[str, dict[str, 
             texts[where] = texts[where][: found.start()] + blank + texts[where][found.end() :]
     # A text may define a function of PyTorch's headers that it does not include.
     own = sorted(name for name in _functions() if re.search(rf"\b{name}\s*\([^;{{}}]*\)\s*\{{", code))
+    known = {name: kernels_cu.headers()[name] for name in HEADERS}
     if own:
-        texts[HEADER] = re.sub(rf"\b({'|'.join(own)})\b", r"pytorch_\1", kernels_cu.headers()[HEADER])
-    words = "\n".join(texts.values())
+        renamed = re.compile(rf"\b({'|'.join(own)})\b")
+        texts |= {name: renamed.sub(r"pytorch_\1", source) for name, source in known.items()}
+    if re.search(r"\bPhiloxCudaState\b|\bphilox\s*::", code):
+        texts[HEADER] = f'{texts.get(HEADER, known[HEADER])}#include "{_PHILOX}"\n'
+    words = "\n".join([*texts.values(), kernels])
     floats = [name for name, pattern in _FLOATS16.items() if pattern.search(words)]
     return texts.pop(""), texts, floats
 
@@ -72,6 +85,8 @@ def foreign(bare: str, declared: str) -> Iterator[tuple[int, str]]:
     """
     for match in _QUALIFIED.finditer(bare):
         name = match[1]
+        if _NAMES_SPACE.search(bare[max(0, match.start() - 100) : match.start()]):
+            continue
         if name not in _names() and not re.search(
             rf"\b(?:struct|class|enum|using|namespace|typename|constexpr|auto|void|[\w>*&]+)\s+{name}\b", declared
         ):
@@ -98,31 +113,32 @@ def _code(text: str) -> str:
 def _uses(code: str) -> bool:
     words = set(_WORD.findall(code))
     unqualified = _USED.search(code) is not None and not _names().isdisjoint(words)
-    return (
-        unqualified or not _bare_names().isdisjoint(words) or any(n[1] in _names() for n in _QUALIFIED.finditer(code))
-    )
+    return unqualified or not bare_names().isdisjoint(words) or any(n[1] in _names() for n in _QUALIFIED.finditer(code))
 
 
 @cache
 def _names() -> frozenset[str]:
     """Returns the names that ``pytorch.cuh`` defines in its namespace."""
-    bare = scan(kernels_cu.headers()[HEADER]).bare
+    code = "\n".join(scan(kernels_cu.headers()[name]).bare for name in HEADERS)
     found = re.findall(
-        r"\b(?:struct|class)\s+(?:alignas\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)|\busing\s+(\w+)\s*=|\btypedef\s+\w+\s+(\w+);|__forceinline__\s+\w+\s+(\w+)\(",
-        bare[bare.index("namespace at") : bare.index("namespace torch")],
+        r"\b(?:struct|class)\s+(?:alignas\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)|\busing\s+(?:::)?(\w+)\s*[=;]|\btypedef\s+\w+\s+(\w+);"
+        r"|__forceinline__\s+[\w:<>, ]+?\b(\w+)\(|\bPYTORCH_COMPAT\((\w+)",
+        code,
     )
-    return frozenset(name for names in found for name in names if name) | {"fastAtomicAdd", "fastSpecializedAtomicAdd"}
+    return frozenset(name for names in found for name in names if name)
 
 
 @cache
-def _bare_names() -> frozenset[str]:
-    """Returns the macros and the functions outside namespaces that ``pytorch.cuh`` defines."""
-    code = scan(kernels_cu.headers()[HEADER])
-    return _functions() | {d.rest.split("(")[0].split()[0] for d in code.directives if d.name == "define"}
+def bare_names() -> frozenset[str]:
+    """Returns the macros and the functions outside namespaces that ``pytorch.cuh`` and its parts define."""
+    codes = [scan(kernels_cu.headers()[name]) for name in HEADERS]
+    macros = (d.rest.split("(")[0].split()[0] for code in codes for d in code.directives if d.name == "define")
+    return _functions() | {macro for macro in macros if not macro.startswith("PYTORCH_")}
 
 
 @cache
 def _functions() -> frozenset[str]:
-    """Returns the functions outside namespaces that ``pytorch.cuh`` defines."""
-    bare = scan(kernels_cu.headers()[HEADER]).bare
-    return frozenset(re.findall(r"__forceinline__\s+[\w ]+?\b(\w+)\s*\(", bare[bare.rindex("namespace c10") :]))
+    """Returns the functions outside namespaces that ``pytorch.cuh`` and its parts define."""
+    codes = [scan(kernels_cu.headers()[name]) for name in HEADERS]
+    declared = ((code, match) for code in codes for match in _DECLARED.finditer(code.bare))
+    return frozenset(match[1] for code, match in declared if code.scope(match.start()) == ())

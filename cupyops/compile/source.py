@@ -23,6 +23,7 @@ from .header_list import SAME
 from .preprocess import CONDITIONALS, OF_COMPILER, Preprocessed, defines_of, known_macros, preprocess
 from .project_headers import includes
 from .pytorch_names import HEADER as PYTORCH
+from .pytorch_names import HEADERS as OF_PYTORCH
 from .pytorch_names import foreign, with_pytorch
 from .splicing import INCLUDED, Splicing, without
 from .standard import as_library, definitions, unknown
@@ -113,7 +114,7 @@ def assemble(
     """
     shared = kernels_cu.headers()
     headers = headers or {}
-    text, headers, of_pytorch = with_pytorch(text, headers)
+    text, headers, of_pytorch = with_pytorch(text, headers, " ".join(kernels))
     known = {**shared, **headers}
     texts = {"": text, **included(text, headers, warned=True)}
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
@@ -264,7 +265,7 @@ def _check(
             raise ValueError(f"{place}: #include <{name}>: {problem}")
     of_pytorch = "\n".join(scan(text).bare for text in texts.values()) if PYTORCH in texts else ""
     for where, text in texts.items():
-        for start, name in foreign(scan(text).bare, of_pytorch) if of_pytorch and where != PYTORCH else ():
+        for start, name in foreign(scan(text).bare, of_pytorch) if of_pytorch and where not in OF_PYTORCH else ():
             if found.live(where, start):
                 place = f"{where or filename}:{text.count(chr(10), 0, start) + 1}"
                 raise ValueError(

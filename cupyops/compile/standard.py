@@ -284,6 +284,7 @@ _PREDEFINED = {
     },
     "__SIZEOF_POINTER__": "sizeof(void*)",
 }
+_PLACED = re.compile(r"\bnew\s*\(")  # an object in memory that is there
 _KNOWN_OF_STD = (
     _MATH
     | _MATH_OF_FLOAT
@@ -339,6 +340,7 @@ def definitions(
         # Not every library of a host has these in std.
         within = [f"using ::{name};" for name in sorted(of_std & (_MATH_OF_FLOAT | _BYTES))]
         within += [OF_COMPLEX[name] for name in sorted(of_std & OF_COMPLEX.keys())]
+        hosts += ["new"] if _PLACED.search(code) else []
         if "bit_cast" in of_std:  # C++20 has it in <bit>
             hosts += ["bit"]
             within += ["#if !defined(__cpp_lib_bit_cast)", OWN["bit_cast"], "#endif"]

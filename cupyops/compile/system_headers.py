@@ -181,20 +181,23 @@ def _library(name: str) -> list[str]:
     return as_library([f"<{name[9:]}>"]) if name.startswith("cuda/std/") else []
 
 
-# The functors that CUB 3 removed. The simulator's twins of CUB's headers have none of them.
+# The functors, functions and macros that CUB 3 removed. The simulator's twins of CUB's headers have none of them.
 _OPERATORS = {
     "Sum": "a + b",
     "Max": "a < b ? b : a",
     "Min": "b < a ? b : a",
     "Equality": "a == b",
     "Inequality": "a != b",
+    "Difference": "a - b",
+    "Division": "a / b",
 }
-_OPERATOR = re.compile(rf"\bcub\s*::\s*({'|'.join(_OPERATORS)})\b")
+_REGISTERS = {"LaneId": "laneid", "WarpId": "warpid"}
+_OF_CUB = re.compile(rf"\bcub\s*::\s*({'|'.join((*_OPERATORS, *_REGISTERS))})\b|\b(CUB_M(?:AX|IN))\b")
 
 
 def cub_operators(texts: Iterable[str], simulated: bool) -> list[str]:
     """Returns the lines behind a header of CUB that define the functors, such as ``cub::Max``, that texts use."""
-    used = sorted({name for text in texts for name in _OPERATOR.findall(scan(text).bare)})
+    used = sorted({m[1] or m[2] for text in texts for m in _OF_CUB.finditer(scan(text).bare)})
     if not used:
         return []
     condition = "" if simulated else " && CUB_VERSION >= 300000"
@@ -202,11 +205,20 @@ def cub_operators(texts: Iterable[str], simulated: bool) -> list[str]:
         f"struct {name} {{ template <class A, class B> __device__ __forceinline__ auto operator()(const A& a, const B& b) "
         f"const -> decltype({_OPERATORS[name]}) {{ return {_OPERATORS[name]}; }} }};"
         for name in used
+        if name in _OPERATORS
     ]
+    functors += [
+        f"__device__ __forceinline__ unsigned {name}() "
+        f'{{ unsigned found; asm volatile("mov.u32 %0, %%{_REGISTERS[name]};" : "=r"(found)); return found; }}'
+        for name in used
+        if name in _REGISTERS
+    ]
+    macros = {"CUB_MAX": "((b) > (a) ? (b) : (a))", "CUB_MIN": "((b) < (a) ? (b) : (a))"}
+    extremes = [f"#ifndef {m}\n#define {m}(a, b) {macros[m]}\n#endif" for m in used if m in macros]
     return [
         *([] if simulated else ["#include <cub/version.cuh>"]),
         f"#if !defined(CUPYOPS_CUB_OPERATORS){condition}",
-        *("#define CUPYOPS_CUB_OPERATORS", "namespace cub {", *functors, "}", "#endif"),
+        *("#define CUPYOPS_CUB_OPERATORS", "namespace cub {", *functors, "}", *extremes, "#endif"),
     ]
 
 
@@ -229,7 +241,11 @@ def whole_cub(texts: Mapping[str, str], simulated: bool) -> list[str]:
         ),
     )
     names = [re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in used if name in known]
-    common = ("cub/util_ptx.cuh",) if simulated else ("cub/util_type.cuh", "cub/thread/thread_operators.cuh")
+    common: tuple[str, ...] = (
+        ("cub/util_ptx.cuh",) if simulated else ("cub/util_type.cuh", "cub/thread/thread_operators.cuh")
+    )
+    if not simulated:
+        common += tuple(f"cub/thread/thread_{n.lower()}.cuh" for n in ("Load", "Store") if f"Thread{n}" in code)
     return [
         *common,
         *(f"cub/{n.partition('_')[0]}/{n}.cuh" for n in names),

@@ -8,15 +8,14 @@ PyTorch. The text includes ``pytorch.cuh`` instead of PyTorch's headers.
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
-import kernels_cu
 from cupyops.compile.cuda_text import Function, scan
 from cupyops.compile.preprocess import CONDITIONALS
+from cupyops.compile.pytorch_names import bare_names
 from cupyops.compile.standard import unknown
 from cupyops.launch.signature import Signature
 
-from .reading import WORD, Joined, Piece, behind_template, pieces_of
+from .reading import WORD, Joined, Piece, behind_template
 from .reads import with_const
 
 __all__ = ["Device", "device_half"]
@@ -197,7 +196,7 @@ def _written(text: str, pieces: Sequence[Piece], kept: set[int]) -> str:
             comment = comment[comment.index("\n") :]
         comment = "" if i == 0 and _license(text) else comment.strip()
         defines = piece.directive is not None and piece.directive.name == "define"
-        if defines and not piece.names.isdisjoint(_macros()):
+        if defines and not piece.names.isdisjoint(bare_names()):
             lines.append(f"#undef {next(iter(piece.names))}")
         spaced = piece.kind in ("function", "name") and "\n" in text[piece.start : piece.end]
         own = text[piece.start : piece.end].rstrip()
@@ -230,26 +229,9 @@ def _includes(text: str, words: Collection[str]) -> list[str]:
         found.append("#include <cuda_bf16.h>")
     already = {d.rest.strip() for d in scan(text).directives if d.name == "include"}
     found = [line for line in found if line.partition(" ")[2] not in already]
-    own = {"at", "torch", "c10", *_macros(), *_functions()}
+    own = {"at", "torch", "c10", *bare_names()}
     accessors = [word for word in words if "PackedTensorAccessor" in word or word == "TensorInfo"]
     return [*found, *(['#include "pytorch.cuh"'] if accessors or not own.isdisjoint(words) else [])]
-
-
-@cache
-def _macros() -> frozenset[str]:
-    """Returns the macros that ``pytorch.cuh`` defines."""
-    code = scan(kernels_cu.headers()["pytorch.cuh"])
-    return frozenset(d.rest.split("(")[0].split()[0] for d in code.directives if d.name == "define")
-
-
-@cache
-def _functions() -> frozenset[str]:
-    """Returns the functions that ``pytorch.cuh`` declares outside namespaces."""
-    pieces, depth, found = pieces_of(kernels_cu.headers()["pytorch.cuh"]), 0, set()
-    for piece in pieces:
-        depth += (piece.kind == "open") - (piece.kind == "close")
-        found |= set(piece.names) if piece.kind == "function" and not depth else set()
-    return frozenset(found)
 
 
 def _license(text: str) -> list[str]:

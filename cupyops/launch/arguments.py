@@ -15,6 +15,7 @@ from cupyops.errors import expected, nearest
 
 from . import accessors, current, driver, elements
 from .geometry import Geometry
+from .held import Held, held_arrays, placed
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
 
@@ -50,6 +51,7 @@ class Arguments(NamedTuple):
         types: the dtype of each undeclared type, ``{"scalar_t": "float16"}``, taken from the arrays.
         lead: the first array; the launch runs on its device. Without arrays, the current device.
         accessors: the sizes and strides of the arrays whose parameters are accessors.
+        held: the arrays that structs by value point to. `infos` has them by their names, ``params.weights``.
     """
 
     values: dict[str, Any]
@@ -58,10 +60,12 @@ class Arguments(NamedTuple):
     types: dict[str, str]
     lead: Info
     accessors: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    held: tuple[Held, ...] = ()
 
     def count_written(self, signature: Signature) -> None:
         """Passes the outputs of the launch to the array library, which records that they are written."""
         outputs = [self.values[p.name] for p in signature.parameters if not p.const and p.name in self.infos]
+        outputs += [one.array for one in self.held if not one.parameter.const]
         self.library.written(outputs)
 
     @property
@@ -117,10 +121,15 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
             out of range; an array has PyTorch's negative bit; an output is read-only.
         RuntimeError: an output requires grad while gradients are recorded.
     """
-    if declared.signature.has_arrays:
-        library, infos = _infos(declared, values)
+    held: list[Held] = []
+    for p in declared.signature.objects:
+        plain, more = held_arrays(p, values[p.name])
+        if plain is not values[p.name]:
+            values, held = {**values, p.name: plain}, held + more
+    if declared.signature.has_arrays or held:
+        library, infos = _infos(declared, values, held)
         types = _types(declared, infos)
-        lead = _check_arrays(declared, infos, types, vouched)
+        lead = _check_arrays(declared, infos, types, vouched, held)
     else:
         (library, lead), infos, types = current.place(declared.name), {}, {}
     if not lead.fake:
@@ -128,17 +137,18 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
         if objects := declared.signature.objects:
             simulated = lead.place == "cpu"
             packed = {p.name: elements.packed(declared.name, p, values[p.name], simulated) for p in objects}
-            values = {**values, **packed}
+            pointers = {one.parameter.name: infos[one.parameter.name].pointer for one in held}
+            values |= {name: placed(name, given, held, pointers) for name, given in packed.items()}
     if given := {
         p.name: accessors.numbers(p.accessor, infos[p.name])
         for p in declared.signature.accessors
         if p.accessor is not None
     }:
-        return Arguments(values, library, infos, types, lead, given)
-    return Arguments(values, library, infos, types, lead)
+        return Arguments(values, library, infos, types, lead, given, tuple(held))
+    return Arguments(values, library, infos, types, lead, held=tuple(held))
 
 
-def _infos(declared: Declared, values: Mapping[str, Any]) -> tuple[ArrayLibrary, dict[str, Info]]:
+def _infos(declared: Declared, values: Mapping[str, Any], held: Sequence[Held]) -> tuple[ArrayLibrary, dict[str, Info]]:
     libraries, infos = {}, {}
     for p in declared.signature.parameters:
         if not p.pointer or (p.nullable and values[p.name] is None):
@@ -152,6 +162,10 @@ def _infos(declared: Declared, values: Mapping[str, Any]) -> tuple[ArrayLibrary,
         libraries[library.name] = library
         info = library.info(values[p.name])
         infos[p.name] = info if p.element is None else elements.seen(declared.name, p, values[p.name], info)
+    for one in held:
+        library = library_of(one.array)
+        libraries[library.name] = library
+        infos[one.parameter.name] = library.info(one.array)
     if len(libraries) != 1:
         what = f"arrays of {' and '.join(libraries)}" if libraries else "no array at all"
         raise TypeError(f"{declared.name}: a launch takes arrays of one library, got {what}")
@@ -175,9 +189,11 @@ def _types(declared: Declared, infos: Mapping[str, Info]) -> dict[str, str]:
     return types
 
 
-def _check_arrays(declared: Declared, infos: Mapping[str, Info], types: Mapping[str, str], vouched: bool) -> Info:
+def _check_arrays(
+    declared: Declared, infos: Mapping[str, Info], types: Mapping[str, str], vouched: bool, held: Sequence[Held]
+) -> Info:
     first, lead = next(iter(infos.items()))
-    for p in declared.signature.parameters:
+    for p in (*declared.signature.parameters, *(one.parameter for one in held)):
         if p.name not in infos:
             continue
         info, wanted = infos[p.name], p.c_type(types)

@@ -33,6 +33,7 @@ __all__ = [
     "hidden_names",
     "opaque",
     "packed",
+    "pointers",
     "resolved",
     "seen",
     "specification",
@@ -124,6 +125,11 @@ def _leaves(
             yield (*path, name), field, offset + at
         first = name + "[0]" * len(field.shape)
         yield from _leaves(field.base, (*path, first), offset + at, hidden)
+
+
+def pointers(dtype: Any) -> list[str]:
+    """Returns the paths of the fields of a struct that take arrays, whose addresses the struct gets."""
+    return [".".join(path) for path, leaf, _ in _leaves(dtype, ()) if leaf.base.str[1:] == "u8"]
 
 
 _KINDS = {"f": 1, "i": 2, "u": 3}
@@ -344,7 +350,11 @@ def packed(kernel: str, p: Any, value: Any, simulated: bool = False) -> Any:
         given = value.tobytes() if of_record and isinstance(value, (numpy.void, numpy.ndarray)) else b""
         if isinstance(value, tuple):
             with contextlib.suppress(TypeError, ValueError, OverflowError):
-                given = numpy.array(value, element.record).tobytes()
+                fields = numpy.array(value, element.record)
+                filled = numpy.zeros((), element.record)  # what no field has is 0
+                for name in element.record.names:
+                    filled[name] = fields[name]
+                given = filled.tobytes()
     if len(given) != element.width:
         wanted = f"be a {element.name}: one element of the dtype {element.record}, a tuple of its fields, or an object of its ctypes.Structure"
         raise TypeError(expected(kernel, p.name, wanted, repr(value)))

@@ -275,6 +275,11 @@ def write_launch(
     return functions[0], functions[1], variants
 
 
+def _points(p: Parameter) -> bool:
+    """Returns whether a struct by value has a field that takes an array."""
+    return p.element is not None and p.element.record is not None and bool(elements.pointers(p.element.record))
+
+
 _OPENING = held_across_fork(threading.RLock())  # held while a generated launch is installed
 
 
@@ -287,7 +292,8 @@ def open_launch(kernel: Any, arguments: Arguments, variant: Any) -> None:
         variant: the kernel, loaded for these arguments.
     """
     tensors = getattr(arguments.library, "tensor_access", None)
-    if tensors is None or not arguments.infos:
+    # The checked launch finds the arrays of structs by value.
+    if tensors is None or not arguments.infos or any(_points(p) for p in kernel.signature.objects):
         return
     given = [
         [arguments.values[p.name] for p in deciding(kernel.signature, vouched=vouched)] for vouched in (False, True)

@@ -134,7 +134,7 @@ class Kernel:
             filename = filename or os.path.basename(text)
         elif watch:
             raise TypeError(expected(name or "Kernel", "watch", "be given with the Path of a text", "a text"))
-        text, beside = read(text, options, headers)
+        text, beside = read(text, options, headers, constants)
         check_text(text, name or "Kernel", name if storage is None else None)
         text, known, options = prepared(text, name, {**beside, **(headers or {})}, filename, options, constants)
         self.name = name = the_kernel(text) if name is None else name

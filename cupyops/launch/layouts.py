@@ -9,10 +9,11 @@ bases, bit fields, references or members of unknown types has no derived layout.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import kernels_cu
+from cupyops.arrays import numpy_dtype
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.definitions import split
 from cupyops.compile.preprocess import preprocess, value_of
@@ -21,8 +22,18 @@ from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import struct_elements
-from .library_types import Element, vector_of
-from .structs import Struct, aliases_in, key_of, members_in, private_names, structs_in, substituted
+from .library_types import STD_ARRAY, Element, vector_of
+from .structs import (
+    Struct,
+    aliases_in,
+    hoisted,
+    key_of,
+    members_in,
+    private_names,
+    specialized,
+    structs_in,
+    substituted,
+)
 from .typenames import TypeNames, c_dtype, type_names
 
 __all__ = ["derived_structs", "struct_layouts"]
@@ -32,14 +43,24 @@ _ARRAYS = re.compile(
     r"\btypedef\s+(?:const\s+)?((?:(?!\btypedef\b)[\w:\s])+?)\s*\b([A-Za-z_]\w*)\s*((?:\[[^][;]*\]\s*)+);"
 )
 _FIELD = re.compile(
-    r"(?P<pointers>[*\s]*)(?:const\b|__restrict__\b|\s)*(?P<name>[A-Za-z_]\w*)\s*(?P<sizes>(?:\[[^][]*\]\s*)*)\Z"
+    r"(?P<pointers>[*\s]*)(?:const\b|__restrict__\b|\s)*(?P<name>[A-Za-z_]\w*)\s*(?P<sizes>(?:\[(?:[^][]|\[[^][]*\])*\]\s*)*)\Z"
 )
+_SIZE = re.compile(r"\[((?:[^][]|\[[^][]*\])*)\]")
 _INTEGER = r"(?:unsigned|signed|long|short|int|char)\b"
-_BASE = re.compile(rf"\s*({_INTEGER}(?:\s*\b{_INTEGER})*|[\w:]+(?:\s*<[^<>]*(?:<[^<>]*>[^<>]*)*>)?)(.*)", re.DOTALL)
+_BASE = re.compile(
+    rf"\s*({_INTEGER}(?:\s*\b{_INTEGER})*|[\w:]+(?:\s*<[^<>]*(?:<[^<>]*>[^<>]*)*>(?:::\w+)*)?)(.*)", re.DOTALL
+)
 _NESTED = re.compile(r"\benum\b\s*(?:class\b|struct\b)?\s*(\w+)\s*(?::\s*([\w:\s]+?))?\s*\{[^{}]*\}\s*;")
+_ENUMERATED = re.compile(r"\benum\b\s*(?:class\b|struct\b)?\s*\w*\s*(?::\s*([\w:\s]+?))?\s*\{[^{}]*\}(?=\s*\w)")
 _NUMBER = re.compile(
     r"\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?\w+\s+(\w+)\s*(?:=\s*([^;{}]+)|\{([^;{}]*)\})\s*;"
 )
+_TABLE = re.compile(
+    r"\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?\w+\s+(\w+)\s*\[[^][;]*\]\s*=?\s*\{([^{};]*)\}\s*;"
+)
+_FUNCTION = re.compile(r"[^(]*\(\s*\*\s*(\w+)\s*\)\s*\(.*\)", re.DOTALL)  # a pointer to a function
+_ALONE = re.compile(r"^[ \t]*[A-Z][A-Z0-9_]{2,}[ \t]*$", re.MULTILINE)  # a macro for members
+_UNNAMED = re.compile(r".*::Unnamed\d+")
 _HANDLES = frozenset(("cudaStream_t", "cudaEvent_t"))  # of the host, pointers
 _ASSIGNS = re.compile(r"\boperator\s*=\s*\(")
 _DECLARES = re.compile(r"\b(?:struct|union|class)\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\]\s*;")
@@ -87,7 +108,8 @@ def derived_structs(
     given, hidden = (entry.arguments(), entry.names) if entry else ({}, frozenset[str]())
     names = type_names(text, headers, {**defines}, function.start, function.scope, given, hidden)
     numbers = {m[1]: m[2] or m[3] for bare in sources.values() for m in _NUMBER.finditer(bare)}
-    layouts = _Layouts(structs, names, {**numbers, **defines})
+    tables = {m[1]: m[2].split(",") for bare in sources.values() for m in _TABLE.finditer(bare)}
+    layouts = _Layouts(structs, names, {**numbers, **defines}, tables)
     found = {name: element for name in sorted(vectors) if (element := layouts.array(name, *arrays[name])) is not None}
     instances = {
         names.instance(found) for name in sorted(wanted) if structs[name].parameters for found in _ids(listed, name)
@@ -127,26 +149,36 @@ class _Layout(NamedTuple):
 
 
 class _Layouts:
-    def __init__(self, structs: Mapping[str, Struct], names: TypeNames, defines: Mapping[str, str]) -> None:
-        self._structs, self._names, self._defines = structs, names, defines
+    def __init__(
+        self,
+        structs: Mapping[str, Struct],
+        names: TypeNames,
+        defines: Mapping[str, str],
+        tables: Mapping[str, Sequence[str]],
+    ) -> None:
+        self._structs, self._names, self._defines, self._tables = dict(structs), names, defines, tables
 
     def of(self, name: str, depth: int) -> _Layout | None:
         """Returns the layout of a struct, or None. An empty struct has a dtype without fields."""
         import numpy
 
-        struct = self._structs.get(name) or self._structs.get(key_of(name))
+        struct = self._struct(name)
         if depth > _DEPTH or struct is None or re.search(r"\bvirtual\b", struct.body):
             return None
         try:
             body, *texts = (substituted(t, struct, name) for t in (struct.body, *struct.alignments, *struct.bases))
-            body = _renamed(body, self._aliases(name, depth))
+            body = _ALONE.sub(lambda macro: self._names.expanded(macro[0]), body)
+            body, unnamed = hoisted(_renamed(body, self._aliases(name, depth)))
         except ValueError:
             return None
         alignments = [self._alignment(text, depth) for text in texts[: len(struct.alignments)]]
         bases = [self._based(text, struct.kind, depth) for text in texts[len(struct.alignments) :]]
         for enumeration in _NESTED.finditer(body):  # an enumeration within the struct
             body = re.sub(rf"\b{enumeration[1]}\b(?!\s*(?::|\{{))", (enumeration[2] or "int").strip(), body)
-        body = _NESTED.sub(" ", body)
+        body = _ENUMERATED.sub(lambda of: f"{of[1] or 'int'} ", _NESTED.sub(" ", body))
+        for inner, (kind, of_inner) in unnamed.items():
+            self._structs[f"{name}::{inner}"] = Struct(of_inner, (), kind, (), struct.scope, ())
+        body = _renamed(body, {inner: f"{name}::{inner}" for inner in unnamed} | self._classes(name))
         if None in alignments or None in bases:
             return None
         alignment = max(1, *filter(None, alignments)) if alignments else 1
@@ -171,13 +203,17 @@ class _Layouts:
             if found is None:
                 return None
             for field, dtype, aligned, own in found:
-                if field in fields:
+                named = dtype.names if not field else (field,)
+                if not fields.keys().isdisjoint(named):
                     return None
                 offset = 0 if struct.kind == "union" else offset + -offset % aligned
                 # An empty base and a first member of the same empty class have two addresses.
                 offset += 0 if offset or empty.isdisjoint(own) else aligned
                 empty |= own if not offset else frozenset()
-                fields[field] = (dtype, offset)
+                if field:
+                    fields[field] = (dtype, offset)
+                else:  # the names of a class without a name are those of the class around it
+                    fields |= {name: (dtype.fields[name][0], offset + dtype.fields[name][1]) for name in named}
                 offset, alignment = offset + dtype.itemsize, max(alignment, aligned)
         data = max([offset, *(at + dtype.itemsize for dtype, at in fields.values())])
         size = max(data + -data % alignment, 1)
@@ -193,6 +229,9 @@ class _Layouts:
         empty |= frozenset() if fields else frozenset((name,))
         return _Layout(numpy.dtype(layout), alignment, size if plain else data, empty)
 
+    def _struct(self, name: str) -> Struct | None:
+        return self._structs.get(name) or specialized(self._structs, name) or self._structs.get(key_of(name))
+
     def array(self, name: str, base: str, sizes: str) -> Element | None:
         """Returns the element that an array's typedef declares, such as ``typedef float vec3[3]``, or None."""
         dtype = c_dtype(base) or c_dtype(self._names.target(base))
@@ -207,7 +246,7 @@ class _Layouts:
         Raises:
             ValueError: a name of a template has another number of arguments than the template.
         """
-        struct = self._structs.get(name) or self._structs.get(key_of(name))
+        struct = self._struct(name)
         found: dict[str, str] = {}
         if depth > _DEPTH or struct is None:
             return found
@@ -244,11 +283,17 @@ class _Layouts:
 
     def _field(self, member: str, depth: int) -> list[tuple[str, Any, int, frozenset[str]]] | None:
         """Returns the name, the dtype, the alignment and the empty classes at the first byte of each field that a member
-        declares, or None."""
+        declares, or None. A class without a name as a member has the name ``""``."""
         import numpy
 
+        if _UNNAMED.fullmatch(member):
+            within = self.of(member, depth + 1)
+            return None if within is None else [("", within.dtype, within.alignment, within.empty)]
+        read_only = re.match(r"[^*]*\bconst\b", member) is not None
         code = self._names.expanded(ATTRIBUTES.sub(" ", member))
         code = re.sub(r"\b(?:const|volatile|struct|enum|mutable|__restrict__)\b", " ", code)
+        if function := _FUNCTION.fullmatch(code.partition("=")[0].strip()):
+            return [(function[1], numpy.dtype("u8"), 8, frozenset())]
         first, *others = (part.partition("=")[0] for _, part in split(code))
         head = _BASE.match(first)
         if head is None:
@@ -259,23 +304,46 @@ class _Layouts:
             field = _FIELD.fullmatch(declarator.strip())
             if field is None:
                 return None
-            kind = _Layout(numpy.dtype("u8"), 8, 8) if "*" in field["pointers"] else base
-            sizes = [self._number(size) for size in re.findall(r"\[([^][]*)\]", field["sizes"])]
+            pointed = self._pointed(head[1] + field["pointers"])
+            kind = base if pointed is None else _Layout(_pointer(pointed, read_only), 8, 8)
+            sizes = [self._number(size) for size in _SIZE.findall(field["sizes"])]
             if kind is None or None in sizes:
                 return None
             dtype = numpy.dtype((kind.dtype, tuple(sizes))) if sizes else kind.dtype
             found.append((field["name"], dtype, kind.alignment, kind.empty))
         return found
 
+    def _classes(self, name: str) -> dict[str, str]:
+        """Returns the full names of the classes within a class, and of those beside it in the class around it."""
+        found: dict[str, str] = {}
+        outer = name.rpartition("::")[0] if "::" in key_of(name) else ""
+        for scope in filter(None, (outer, name)):
+            prefix = f"{key_of(scope)}::"
+            inner = (key.removeprefix(prefix) for key in self._structs if key.startswith(prefix))
+            found |= {short: f"{scope}::{short}" for short in inner if "::" not in short}
+        return found
+
+    def _pointed(self, declared: str) -> str | None:
+        """Returns the type to which a type points, or None for another type."""
+        target = declared if "*" in declared else self._names.target(declared.strip())
+        return target.rpartition("*")[0].strip() if "*" in target and "(" not in target else None
+
     def _base(self, name: str, depth: int) -> _Layout | None:
         import numpy
 
         for base in (name, self._names.target(name)):
             dtype = c_dtype(re.sub(r"^(?:::)?std::", "", base))
-            if dtype is not None and dtype != "bfloat16":
-                return _Layout(numpy.dtype(dtype), DTYPES[dtype].itemsize, DTYPES[dtype].itemsize)
-            if (vector := vector_of(base)) is not None and vector.dtype != "bfloat16":
-                of_axes = numpy.dtype([(axis, vector.dtype) for axis in "xyzw"[: vector.width]])
+            if dtype is not None:
+                return _Layout(numpy_dtype(dtype), DTYPES[dtype].itemsize, DTYPES[dtype].itemsize)
+            if array := STD_ARRAY.fullmatch(base):
+                of, count = self._base(array[1].strip(), depth), self._number(array[2])
+                if of is None or count is None:
+                    return None
+                return _Layout(numpy.dtype((of.dtype, (count,))), of.alignment, of.dtype.itemsize * count)
+            if "::" in key_of(base) and not self._structs.keys().isdisjoint((base, key_of(base))):
+                return self.of(base, depth + 1)
+            if (vector := vector_of(base)) is not None:
+                of_axes = numpy.dtype([(axis, numpy_dtype(vector.dtype)) for axis in "xyzw"[: vector.width]])
                 return _Layout(of_axes, vector.alignment, of_axes.itemsize)
             if (layout := self.of(self._names.instance(base), depth + 1)) is not None and layout.dtype.names:
                 return layout
@@ -284,14 +352,30 @@ class _Layouts:
         return None
 
     def _number(self, size: str) -> int | None:
-        text = re.sub(r"\b(true|false)\b", lambda word: str(int(word[0] == "true")), self._names.expanded(size).strip())
+        """Returns the value of an expression for a size, or None."""
+        value = self._value(size)
+        return value if value is not None and value > 0 else None
+
+    def _value(self, expression: str) -> int | None:
+        def entry(found: re.Match[str]) -> str:
+            table, at = self._tables.get(found[1], ()), self._value(found[2])
+            return f"({table[at]})" if at is not None and 0 <= at < len(table) else found[0]
+
+        text = self._names.expanded(re.sub(r"(\w+)\s*\[([^][]*)\]", entry, expression)).strip()
+        text = re.sub(r"\b(true|false)\b", lambda word: str(int(word[0] == "true")), text)
         text = self._defines.get(text, text)
         for _ in range(_DEPTH):
             text = re.sub(r"\b[A-Za-z_]\w*\b", lambda word: f"({self._defines.get(word[0], word[0])})", text)
             if not re.search(r"[A-Za-z_]\w*", text):
                 break
-        value = value_of(text)
-        return value if value is not None and value > 0 else None
+        return None if re.search(r"[A-Za-z_]\w*", text) else value_of(text)
+
+
+def _pointer(pointed: str, read_only: bool) -> Any:
+    """Returns the dtype of a pointer, which says of which dtype an array at the address is, and whether kernels only read it."""
+    import numpy
+
+    return numpy.dtype("u8", metadata={"pointer": (c_dtype(pointed) or "", read_only)})
 
 
 def _tag(name: str) -> str:

@@ -13,7 +13,7 @@ from cupyops.dtypes import DTYPES, FLOATS
 
 from .typenames import c_dtype
 
-__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "Element", "library_type", "vector_of"]
+__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "STD_ARRAY", "Element", "library_type", "vector_of"]
 
 _FUNCTION = re.compile(
     rf"(?:::)?(?:(?:cuda::)?std|thrust)::(?:{'|'.join(sorted(FUNCTIONS))})\s*<[\w:\s]*>|(?:thrust|cuda)::(?:maximum|minimum|identity)\s*<[\w:\s]*>"
@@ -25,7 +25,7 @@ _GLM = re.compile(
     r"(?:::)?glm::(?:([diu]?)(?:vec([234])|mat([234])(?:x([234]))?)"
     r"|vec\s*<\s*([1-4])\s*,\s*(\w+)\s*>|mat\s*<\s*([234])\s*,\s*([234])\s*,\s*(\w+)\s*>)"
 )
-_ARRAY = re.compile(r"(?:(?:::)?(?:cuda::)?std::)?array\s*<\s*([\w:]+(?:\s+\w+)*)\s*,\s*([1-9]\d*)[uUlL]*\s*>")
+STD_ARRAY = re.compile(r"(?:::)?(?:cuda::)?std::array\s*<(.*),\s*([^,<>]+)>")
 _OF_GLM = {"": "float32", "d": "float64", "i": "int32", "u": "uint32"}
 LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
 
@@ -105,9 +105,10 @@ def library_type(name: str) -> Element | None:
         KNOWN.get(name)
         or _complex_of(name)
         or _glm_of(name)
-        or _array_of(name)
         or _function_of(name)
         or _tensor_map_of(name)
+        or _philox_of(name)
+        or _array_of(name)
     )
 
 
@@ -134,14 +135,6 @@ def _glm_of(name: str) -> Element | None:
 
 
 @lru_cache(64)
-def _array_of(name: str) -> Element | None:
-    """Returns the element of an array of CUDA's C++ library, ``cuda::std::array<int, 3>``, or None for another type."""
-    found = _ARRAY.fullmatch(name)
-    dtype = c_dtype(re.sub(r"^(?:::)?std::", "", found[1])) if found else None
-    return Element(name, dtype, int(found[2]), DTYPES[dtype].itemsize) if found and dtype is not None else None
-
-
-@lru_cache(64)
 def _function_of(name: str) -> Element | None:
     """Returns the element of a function object of a library, such as ``std::plus<float>``, or None for another type."""
     if not _FUNCTION.fullmatch(name):
@@ -159,6 +152,29 @@ def _tensor_map_of(name: str) -> Element | None:
     import numpy
 
     return Element(name, "uint8", 128, 64, numpy.dtype([("opaque", "u8", 16)]))
+
+
+@lru_cache(8)
+def _philox_of(name: str) -> Element | None:
+    """Returns the element of the state of PyTorch's Philox generator, or None for another type."""
+    if not re.fullmatch(r"(?:(?:::)?(?:at|c10|torch)::)?PhiloxCudaState", name):
+        return None
+    import numpy
+
+    # The rest of the struct is for the capture of a CUDA graph by PyTorch, and is 0 without.
+    fields: Any = {"names": ["seed", "offset"], "formats": ["u8", "u8"], "offsets": [0, 8], "itemsize": 24}
+    return Element(name, "uint8", 24, 8, numpy.dtype(fields))
+
+
+@lru_cache(64)
+def _array_of(name: str) -> Element | None:
+    """Returns the element of an array of the C++ library of a number of numbers, or None for another type."""
+    found = STD_ARRAY.fullmatch(name)
+    dtype = c_dtype(re.sub(r"^(?:::)?std::", "", found[1].strip())) if found else None
+    count = found[2].strip().rstrip("uUlL") if found else ""
+    if dtype is None or not count.isdigit():
+        return None
+    return Element(name, dtype, int(count), DTYPES[dtype].itemsize)
 
 
 def vector_of(name: str) -> Element | None:

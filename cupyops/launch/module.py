@@ -69,7 +69,7 @@ class Module:
     ) -> None:
         if isinstance(text, os.PathLike):
             filename = filename or os.path.basename(text)
-        text, beside = read(text, options, headers)
+        text, beside = read(text, options, headers, constants)
         check_text(text, "Module")
         self.text = text
         self._arguments: dict[str, Any] = {

@@ -142,7 +142,26 @@ class Call:
             array = f'address(arrays["{p.map_of}"])' if p.map_of in self.arguments.infos else str(value.address)
             about = (value.rows, value.columns, value.dtype, value.box_rows)
             return f"tensor_map({array}, {', '.join(map(repr, about))}, simulated=True)"
+        if held := {one.offset: one.parameter.name for one in self.arguments.held if one.owner == p.name}:
+            return _spelled(p.element.record, value, 0, held)
         return literal(value)
+
+
+def _spelled(dtype: Any, memory: bytes, offset: int, held: Mapping[int, str]) -> str:
+    """Returns the tuple of a struct's fields, with the arrays at the offsets of `held`."""
+    import numpy
+
+    if offset in held and dtype == numpy.uint64:
+        return f'arrays["{held[offset]}"]'
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        inner = numpy.dtype((base, shape[1:]))
+        parts = [(inner, offset + i * inner.itemsize) for i in range(shape[0])]
+    elif dtype.names is not None:
+        parts = [(field, offset + at) for field, at, *_ in map(dtype.fields.__getitem__, dtype.names)]
+    else:
+        return literal(numpy.frombuffer(memory, dtype, 1, offset)[0].item())
+    return f"({''.join(f'{_spelled(of, memory, at, held)}, ' for of, at in parts)})"
 
 
 def _declaration(kernel: Any) -> str:

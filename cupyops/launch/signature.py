@@ -53,6 +53,7 @@ _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _PACK = re.compile(r"(.*\S)\s*\.\.\.\s*(\w+)", re.DOTALL)  # of parameters
 _NAMED_TYPE = re.compile(r"(?:(const) )?([\w:]+(?:\s*<(?:[^<>]|<[^<>]*>)*>)?) (\w+)")
 _MAP_BYTES = 128
+_IN_ARGUMENTS = {"*": "\1", "&": "\2", "const": "\3"}
 
 
 @dataclass(frozen=True)
@@ -333,8 +334,9 @@ def _parameter(
     words = _ENUM.sub("", " ".join(_QUALIFIERS.sub(" ", words).replace("*", " * ").split()))
     if accessor := _accessor(kernel, words, names, structs):
         return accessor
+    words = _hidden(words)
     if alias := _NAMED_TYPE.fullmatch(words):  # a typedef or an alias template may be of a pointer
-        target = names.target(alias[2])
+        target = names.target(_shown(alias[2]))
         if "*" in re.sub(r"<.*>", "", target):
             words = f"{' '.join(_QUALIFIERS.sub(' ', target).replace('*', ' * ').split())} {alias[3]}"
     if vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip()):
@@ -354,7 +356,7 @@ def _parameter(
         return Parameter(addresses[2], "uint64", pointer=True, const=addresses[1] is not None)
     left, _, name = words.rpartition(" ")
     pointee, _, qualifiers = left.partition("*")
-    base = " ".join(w for w in pointee.split() if w != "const")
+    base = _shown(" ".join(w for w in pointee.split() if w != "const"))
     if not base or qualifiers.strip() not in ("", "const") or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _WORDS:
         raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
     target = names.target(base)
@@ -375,6 +377,22 @@ def _parameter(
             f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed{_instead(base)}"
         )
     return Parameter(name, known, pointer=pointer, const=const)
+
+
+def _hidden(words: str) -> str:
+    """Returns a declaration with other characters in place of what qualifies the types in the arguments of a template."""
+    depth, found = 0, []
+    for part in re.split(r"([<>*&]|\bconst\b)", words):
+        depth += (part == "<") - (part == ">")
+        found.append(_IN_ARGUMENTS.get(part, part) if depth else part)
+    return "".join(found)
+
+
+def _shown(words: str) -> str:
+    """Returns what :func:`_hidden` hides."""
+    for part, hidden in _IN_ARGUMENTS.items():
+        words = words.replace(hidden, part)
+    return words
 
 
 def _instead(base: str) -> str:

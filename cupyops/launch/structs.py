@@ -1,7 +1,7 @@
 """Reads the structs, unions and classes that a text declares."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,9 +11,11 @@ from cupyops.compile.definitions import split
 __all__ = [
     "Struct",
     "aliases_in",
+    "hoisted",
     "key_of",
     "members_in",
     "private_names",
+    "specialized",
     "structs_in",
     "substituted",
     "template_parameters",
@@ -37,6 +39,14 @@ _SKIPPED = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _ACCESS = re.compile(r"\b(public|private|protected)\s*:(?!:)")
 _DECLARED = re.compile(r"(\w+)\s*(?:\[[^][]*\]\s*)*\Z")
 _ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*([^;{}]+);|\btypedef\s+([\w:\s<>,*]+?)\b(\w+)\s*;")
+_BRACES = "\1"  # in place of a pair of braces and what is between them
+_NO_DATA = re.compile(
+    r"(?:(?:inline|constexpr|const)\s+)*static\b|(?:using|typedef|friend|template|enum|static_assert|struct\s+\w+\Z)\b"
+)
+# The head of a class within a class, before its brace.
+_HEAD = re.compile(
+    rf"\b(?P<kind>struct|union|class)\b{_ALIGNMENTS}\s*(?P<name>[A-Za-z_]\w*)?\s*(?:final\s*)?(?::[^;{{}}()]{{0,400}})?\{{\Z"
+)
 _TEMPLATE = re.compile(r"\btemplate\s*<([^;{}]*)>\Z")
 
 
@@ -79,8 +89,6 @@ def structs_in(text: str, bare: str) -> dict[str, Struct]:
             *re.findall(rf"(?<!_){_MACRO}\s*\([^()]*\)", attributes),
         )
         bases = tuple(part.strip() for _, part in split((match["bases"] or ":")[1:]) if part.strip())
-        if match["special"] and parameters:
-            continue  # of several instances
         tag = match["tag"] and match["tag"] + _spelled(match["special"] or "")
         for name in (tag, behind[2] if behind else None):
             if name:
@@ -126,20 +134,53 @@ def _defaults(before: str) -> tuple[str, ...]:
     return tuple(default for default in parts if default)
 
 
+def specialized(structs: Mapping[str, Struct], name: str) -> Struct | None:
+    """Returns the partial specialization of a template for an instance, ``Vec<T, 3>`` for ``Vec<float, 3>``, with the arguments
+    in place of its parameters, or None. Several that fit count as none."""
+    tag = name.partition("<")[0]
+    partial = [key for key in structs if key.startswith(f"{tag}<") and structs[key].parameters]
+    if not partial or "<" not in name or tag not in structs:
+        return None
+    primary, found = structs[tag], []
+    given = _with_defaults(primary, _arguments(name))
+    for key in partial:
+        pattern, parameters = _arguments(key), structs[key].parameters
+        pairs = [*zip(pattern, given, strict=False)] if len(pattern) == len(given) else [("", "-")]
+        if all(p in parameters or p == argument for p, argument in pairs):
+            by_name = {p: argument for p, argument in pairs if p in parameters}
+            body, *more = (_replaced(t, by_name) for t in (structs[key].body, *structs[key].alignments))
+            bases = tuple(_replaced(base, by_name) for base in structs[key].bases)
+            found.append(
+                structs[key]._replace(body=body, alignments=tuple(more), bases=bases, parameters=(), defaults=())
+            )
+    return found[0] if len(found) == 1 else None
+
+
+def _arguments(name: str) -> list[str]:
+    return [" ".join(part.split()) for _, part in split(name.partition("<")[2].rpartition(">")[0])]
+
+
+def _with_defaults(struct: Struct, given: list[str]) -> list[str]:
+    """Returns the arguments of a template with its defaults for those that lack. A default may name the parameters before it."""
+    lacking = len(struct.parameters) - len(given)
+    for default in struct.defaults[len(struct.defaults) - lacking :] if 0 < lacking <= len(struct.defaults) else ():
+        given = [*given, _replaced(default, dict(zip(struct.parameters, given, strict=False)))]
+    return given
+
+
+def _replaced(text: str, by_name: Mapping[str, str]) -> str:
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: by_name.get(word[0], word[0]), text)
+
+
 def substituted(text: str, struct: Struct, name: str) -> str:
     """Returns a text of a struct with the template's parameters replaced by the arguments in a name, ``Pair<float, 2>``.
 
     Raises:
         ValueError: the name has another number of arguments, and defaults do not make up for it.
     """
-    given = [" ".join(part.split()) for _, part in split(name.partition("<")[2].rpartition(">")[0])]
-    lacking = len(struct.parameters) - len(given)
-    if 0 < lacking <= len(struct.defaults):
-        given += struct.defaults[len(struct.defaults) - lacking :]
+    given = _with_defaults(struct, _arguments(name))
     by_name = dict(zip(struct.parameters, given, strict=True)) if struct.parameters else {}
-    for _ in struct.defaults:  # a default may name the parameters before it
-        by_name = {name: by_name.get(argument, argument) for name, argument in by_name.items()}
-    return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: by_name.get(word[0], word[0]), text)
+    return _replaced(text, by_name)
 
 
 def _spelled(arguments: str) -> str:
@@ -172,10 +213,12 @@ def aliases_in(body: str) -> dict[str, str]:
 def members_in(body: str) -> Sequence[str]:
     """Returns the declarations of data in the body of a struct, without functions."""
     body = _SKIPPED.sub(" ", body)
-    while "{" in body:  # the bodies of functions, from within
-        body, count = re.subn(r"\{[^{}]*\}", ";", body)
+    while "{" in body:  # from within
+        body, count = re.subn(r"\{[^{}]*\}", _BRACES, body)
         if not count:
             break
+    # Braces of an initializer have a comma, a semicolon or an assignment behind them, or are those of a constructor's list.
+    body = re.sub(rf"{_BRACES}(?!\s*[,;])", ";", body).replace(_BRACES, " ")
     found = (part.strip() for part in body.split(";"))
     # A pointer to a function is data, of no type that a dtype has. An initializer may have parentheses.
     return [
@@ -183,5 +226,36 @@ def members_in(body: str) -> Sequence[str]:
         for p in found
         if p
         and ("(" not in (p if "operator" in p else p.partition("=")[0]) or "(*" in p)
-        and not re.match(r"(?:static|using|typedef|friend|template|enum|static_assert|struct\s+\w+\Z)\b", p)
+        and not _NO_DATA.match(p)
+        # The rest of a constructor's list.
+        and not p.startswith(",")
     ]
+
+
+def hoisted(body: str) -> tuple[str, dict[str, tuple[str, str]]]:
+    """Returns the body of a struct without the definitions of the classes in it.
+
+    ``struct { int a; } b;`` becomes the member ``Unnamed0 b;``, and the union ``union { float f; int i; };`` without a name
+    ``Unnamed0;``.
+
+    Returns:
+        the body, and the keywords and bodies of the classes without names, by the names given here.
+    """
+    kept, at, depth, opened = [], 0, 0, 0
+    unnamed: dict[str, tuple[str, str]] = {}
+    for mark in re.finditer(r"[{}]", body):
+        if mark[0] == "{":
+            opened = mark.start() if not depth else opened
+            depth += 1
+            continue
+        depth -= 1
+        head = None if depth else _HEAD.search(body, at, opened + 1)
+        if head is None:
+            continue
+        name = head["name"] or f"Unnamed{len(unnamed)}"
+        if not head["name"]:
+            unnamed[name] = (head["kind"], body[opened + 1 : mark.start()])
+        behind = re.match(r"\s*;", body[mark.end() :])
+        kept += [body[at : head.start()], "" if head["name"] and behind else f"{name} "]
+        at = mark.end()
+    return "".join(kept) + body[at:], unnamed

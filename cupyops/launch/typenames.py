@@ -227,7 +227,9 @@ class TypeNames:
         found = _INSTANCE.fullmatch(base)
         if found is None:
             return base.rpartition("::")[2].strip()
-        arguments = (self.target(" ".join(part.split())) for _, part in split(found[2]))
+        spelled = (re.sub(r"\s*\*\s*", "*", " ".join(part.split())) for _, part in split(found[2]))
+        given = (_WORD.sub(lambda word: self._given.get(word[0], word[0]), part) for part in spelled)
+        arguments = map(self.target, given)
         return f"{found[1]}<{', '.join(self.instance(a) if '<' in a else a for a in arguments)}>"
 
     def _visible(self, scope: Scope, outer: Scope) -> bool:

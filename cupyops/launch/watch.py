@@ -194,7 +194,7 @@ def _source(kernel: Any, file: TextFile) -> tuple[KernelSource, Any, bool]:
     """
     source: KernelSource = kernel.source
     try:
-        text, beside = read(file.path, kernel.options, file.headers)
+        text, beside = read(file.path, kernel.options, file.headers, kernel.constants)
         spliced, headers = with_header(text, kernel.name, {**beside, **file.headers}, kernel.filename)
         source = replace(kernel.source, text=spliced, headers=headers)
         if source == kernel.source:

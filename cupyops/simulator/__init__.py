@@ -174,7 +174,7 @@ class Simulator(Host):
         if 0 not in grid:
             recording.note(recording.Launch(kernel, arguments.types, self, grid))
             recording.submitted(simulated, arguments, grid)
-            counts = simulated.run(arguments.values, arguments.infos, grid, mode.blocks or slice(None))
+            counts = simulated.run(arguments.values, arguments.infos, grid, mode.blocks or slice(None), arguments.held)
             if mode.counting:
                 mode.counting.launches.append(Counted(kernel, arguments.types, grid, counts))
 

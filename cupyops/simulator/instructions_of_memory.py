@@ -183,22 +183,35 @@ _FORMATS = {
     "tf32": "tf32_format",
     "s8": "s8_format",
     "u8": "u8_format",
+    "s4": "s4_format",
+    "u4": "u4_format",
     "e4m3": "e4m3_format",
     "e5m2": "e5m2_format",
 }
-_SIZES = {"f16": (8, 16), "bf16": (8, 16), "tf32": (4, 8), "s8": (16, 32), "u8": (16, 32), "e4m3": (32,), "e5m2": (32,)}
+_SIZES = {
+    "f16": (8, 16),
+    "bf16": (8, 16),
+    "tf32": (4, 8),
+    "s8": (16, 32),
+    "u8": (16, 32),
+    "s4": (32, 64),
+    "u4": (32, 64),
+    "e4m3": (32,),
+    "e5m2": (32,),
+}
 
 
 def _mma(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
     d, a, b, c = operands
     rows, depth, to, left, right, of = int(match["m"]), int(match["k"]), match["d"], match["a"], match["b"], match["c"]
-    whole = left in ("s8", "u8")
-    fits = depth in _SIZES.get(left, ()) and (left == right or {left, right} in ({"s8", "u8"}, {"e4m3", "e5m2"}))
+    width = {"tf32": 32, "f16": 16, "bf16": 16, "s4": 4, "u4": 4}.get(left, 8)
+    whole = left in ("s8", "u8", "s4", "u4")
+    mixed = ({"s8", "u8"}, {"s4", "u4"}, {"e4m3", "e5m2"})
+    fits = depth in _SIZES.get(left, ()) and (left == right or {left, right} in mixed)
     fits &= to == of and to in (("s32",) if whole else ("f32", "f16") if left == "f16" else ("f32",))
-    fits &= rows == 16 or (whole and depth == 16)
+    fits &= rows == 16 or (whole and depth == 128 // width)
     if not fits or (match["sat"] and not whole):
         raise Unknown(f"the instruction `{match[0]}`")
-    width = {"tf32": 32, "f16": 16, "bf16": 16}.get(left, 8)
     count = rows // (8 if to == "f16" else 4)
     name = "mma_half" if to == "f16" else "mma"
     formats = f"cupyops_ptx::{_FORMATS[left]}, cupyops_ptx::{_FORMATS[right]}"
@@ -216,11 +229,35 @@ def _mma(statement: Registers, match: re.Match[str], operands: list[str]) -> str
 
 def _mma_f64(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
     d, a, b, c = operands
-    (x,), (y,) = statement.vector(a), statement.vector(b)
-    return (
-        f"{_registers(statement, 'cupyops_c', c, 2, 'unsigned long long')} unsigned long long cupyops_d[2]; "
-        f"cupyops_ptx::mma_f64(cupyops_d, {statement.value(x)}, {statement.value(y)}, cupyops_c); {_results(statement, d, 2)}"
+    rows, depth = int(match["m"]), int(match["k"])
+    if (rows, depth) not in ((8, 4), (16, 4), (16, 8), (16, 16)):
+        raise Unknown(f"the instruction `{match[0]}`")
+    counts = {"a": rows * depth // 32, "b": depth // 4, "c": rows // 4}
+    parts = [
+        _registers(statement, f"cupyops_{name}", operand, counts[name], "unsigned long long")
+        for name, operand in (("a", a), ("b", b), ("c", c))
+    ]
+    call = f"cupyops_ptx::mma_f64<{rows}, {depth}>(cupyops_d, cupyops_a, cupyops_b, cupyops_c);"
+    return " ".join(
+        [*parts, f"unsigned long long cupyops_d[{counts['c']}];", call, _results(statement, d, counts["c"])]
     )
+
+
+def _mma_bits(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
+    d, a, b, c = operands
+    rows, depth = int(match["m"]), int(match["k"])
+    if (rows, depth) not in ((8, 128), (16, 128), (16, 256)):
+        raise Unknown(f"the instruction `{match[0]}`")
+    parts = [
+        _registers(statement, "cupyops_a", a, rows * depth // 1024),
+        _registers(statement, "cupyops_b", b, depth // 128),
+        _registers(statement, "cupyops_c", c, rows // 4),
+        f"unsigned cupyops_d[{rows // 4}];",
+        f"cupyops_ptx::mma_bits<{'true' if match['op'] == 'and' else 'false'}, {rows}, {depth}>"
+        "(cupyops_d, cupyops_a, cupyops_b, cupyops_c);",
+        _results(statement, d, rows // 4),
+    ]
+    return " ".join(parts)
 
 
 def _ldmatrix(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
@@ -310,7 +347,11 @@ MEMORY: dict[str, list[tuple[str, Row]]] = {
         (
             r"mma\.sync\.aligned\.m(?P<m>16|8)n8k(?P<k>\d+)\.row\.col(?P<sat>\.satfinite)?"
             r"\.(?P<d>\w+)\.(?P<a>\w+)\.(?P<b>\w+)\.(?P<c>\w+)",
-            lambda s, m, o: _mma_f64(s, m, o) if m["a"] == "f64" and m["m"] == "8" and m["k"] == "4" else _mma(s, m, o),
+            lambda s, m, o: (_mma_f64 if {m["a"], m["b"], m["c"], m["d"]} == {"f64"} else _mma)(s, m, o),
+        ),
+        (
+            r"mma\.sync\.aligned\.m(?P<m>16|8)n8k(?P<k>\d+)\.row\.col\.s32\.b1\.b1\.s32\.(?P<op>xor|and)\.popc",
+            _mma_bits,
         ),
     ],
     "ldmatrix, stmatrix, movmatrix": [

@@ -6,7 +6,7 @@ copy, since a kernel may rely on the overlap. Arrays above 256 MiB are not copie
 """
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cupyops.arrays import Info
@@ -49,17 +49,23 @@ class Memory:
         signature: the kernel's signature.
         infos: the arrays by parameter name.
         guarded: True passes copies with gaps in between; False passes the arrays themselves.
+        held: the names of the arrays of structs by value that kernels may write.
         bases: the address at which the memory of each array was allocated. A copy then lies in memory as on a GPU,
             whose allocations begin at multiples of 256 bytes. By default a copy keeps the alignment of its array.
     """
 
     def __init__(
-        self, signature: Signature, infos: Mapping[str, Info], guarded: bool, bases: Mapping[str, int] | None = None
+        self,
+        signature: Signature,
+        infos: Mapping[str, Info],
+        guarded: bool,
+        bases: Mapping[str, int] | None = None,
+        held: Collection[str] = (),
     ) -> None:
         self._copies: list[tuple[int, int, int, bool]] = []  # original address, copy address, bytes, written
         moves = dict.fromkeys(infos, 0)
         extents = {name: extent(info) for name, info in infos.items()}
-        written = {p.name for p in signature.parameters if p.pointer and not p.const}
+        written = {p.name for p in signature.parameters if p.pointer and not p.const} | {*held}
         if guarded:
             moves = self._guard(extents, written, bases or {})
         self.places = [

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cupyops.compile.cuda_text import scan
-from cupyops.compile.preprocess import preprocess
+from cupyops.compile.preprocess import CONDITIONALS, preprocess
 
 from .instructions import ARITHMETIC, Unknown, type_of
 from .instructions_of_memory import MEMORY
 
 __all__ = ["INSTRUCTIONS", "translate_asm"]
 
+_ARCHITECTURE = "900"  # the value of __CUDA_ARCH__ in cuda/text_only.h
 INSTRUCTIONS = {**ARITHMETIC, **MEMORY}
 _ROWS = [(re.compile(pattern), row) for rows in INSTRUCTIONS.values() for pattern, row in rows]
 
@@ -51,10 +52,31 @@ def translate_asm(text: str) -> tuple[str, bool]:
         if statement is None:  # not a statement: `register int x asm("r0")` and the like stay as they are
             continue
         found = True
+        if "#" in text[match.end() : statement.end]:
+            statement = _read(_decided(text, match.end(), statement.end), match.end()) or statement
         lines = re.findall(r"\\?\n", text[match.start() : statement.end])
         pieces += [text[at : match.start()], _cpp(statement), "".join(lines)]
         at = statement.end
     return "".join(pieces) + text[at:], found
+
+
+def _decided(text: str, start: int, end: int) -> str:
+    """Returns a text with blanks for its directives between two offsets, and for the code there that conditions remove."""
+    directives = [d for d in scan(text).directives_between(start, end) if d.name in CONDITIONALS]
+    if not directives:
+        return text
+    followed, pieces, at = preprocess(text, {}, {"__CUDA_ARCH__": _ARCHITECTURE}), [text[:start]], start
+    for directive, behind in zip(directives, [*directives[1:], None], strict=True):
+        last = behind.start if behind else end
+        code = text[directive.end : last]
+        pieces += [text[at : directive.start], _blank(text[directive.start : directive.end])]
+        pieces.append(_blank(code) if followed.live("", directive.end) is False else code)
+        at = last
+    return "".join(pieces) + text[at:]
+
+
+def _blank(code: str) -> str:
+    return re.sub(r"[^\n]", " ", code)
 
 
 @dataclass

@@ -17,6 +17,7 @@ from cupyops.errors import CompileError, LaunchError
 from cupyops.launch import driver
 from cupyops.launch.accessors import numbers
 from cupyops.launch.geometry import Grid, Target
+from cupyops.launch.held import Held, placed
 from cupyops.sharing import held_across_fork, once
 
 from . import build, host
@@ -99,7 +100,12 @@ class Simulated:
             )
 
     def run(
-        self, values: Mapping[str, Any], infos: Mapping[str, Info], grid: Grid, blocks: slice = slice(None)
+        self,
+        values: Mapping[str, Any],
+        infos: Mapping[str, Info],
+        grid: Grid,
+        blocks: slice = slice(None),
+        held: Sequence[Held] = (),
     ) -> Counts | None:
         """Runs the blocks of a grid one after the other; x varies fastest, then y, then z. Returns what a counted
         kernel counts, else None.
@@ -109,6 +115,7 @@ class Simulated:
             infos: by parameter, the arrays.
             grid: the number of blocks in x, y and z.
             blocks: the range of block numbers that run; by default all.
+            held: the arrays that structs by value point to.
 
         Raises:
             LaunchError: a GPU would refuse the geometry, or a check of the kernel failed; the message of a failed check
@@ -120,8 +127,10 @@ class Simulated:
             self.code.module(kernel.name)  # the kernels of a module share one library
             self._check_geometry(grid)
             guarded = self.checked or self.counters is not None
-            bases = {n: base_of(values[n], info) for n, info in infos.items()} if guarded else None
-            memory = Memory(kernel.signature, infos, guarded, bases)
+            arrays = {**values, **{one.parameter.name: one.array for one in held}}
+            bases = {n: base_of(arrays[n], info) for n, info in infos.items()} if guarded else None
+            written = [one.parameter.name for one in held if not one.parameter.const]
+            memory = Memory(kernel.signature, infos, guarded, bases, written)
             buffer = driver.argument_buffer(self._packing.size, self._offsets)
             arguments = [
                 (memory.pointers[p.name], *numbers(p.accessor, infos[p.name]))
@@ -130,7 +139,7 @@ class Simulated:
                 if p.pointer
                 else values[p.name].moved(memory.pointers[p.map_of])
                 if p.map_of in memory.pointers
-                else values[p.name]
+                else placed(p.name, values[p.name], held, memory.pointers)
                 for p in kernel.signature.parameters
             ]
             self._packing.pack_into(

@@ -269,17 +269,29 @@ def _place(text: str, position: int) -> str:
     return f"{last[2]}:{int(last[1]) + text.count(chr(10), last.end(), position) - 1}"
 
 
+# Objects that device code makes by `new` lie in the heap of the launch.
+_HEAP = """\
+__attribute__((visibility("hidden"))) void* operator new(__SIZE_TYPE__ bytes) { return cupyops_allocate(bytes); }
+__attribute__((visibility("hidden"))) void* operator new[](__SIZE_TYPE__ bytes) { return cupyops_allocate(bytes); }
+__attribute__((visibility("hidden"))) void operator delete(void* memory) noexcept { cupyops_deallocate(memory); }
+__attribute__((visibility("hidden"))) void operator delete[](void* memory) noexcept { cupyops_deallocate(memory); }
+__attribute__((visibility("hidden"))) void operator delete(void* memory, __SIZE_TYPE__) noexcept { cupyops_deallocate(memory); }
+__attribute__((visibility("hidden"))) void operator delete[](void* memory, __SIZE_TYPE__) noexcept { cupyops_deallocate(memory); }
+"""
+
+
 def _entry(text: str, kernels: Sequence[str]) -> str:
     """Returns the C++ of the entry functions, of the module description, which the runtime reads, and of the table of the
     text's device variables."""
     expressions = [expression for _, expression in named_kernels(text)] or kernels
     named = enumerate(zip(kernels, expressions, strict=True))
     entries = "".join(_kernel(scan(text), kernel, expression, number) for number, (kernel, expression) in named)
+    heap = _HEAP if re.search(r"\bnew\b", scan(text).bare) else ""
     table = "".join(f'{{"{name}", (void*)&{name}, sizeof({name})}}, ' for name in variables(text))
     return f"""
 #include <attributes.h>
 #line 1 "cupyops/simulator/entry"
-{entries}extern "C" {{
+{heap}{entries}extern "C" {{
 __attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
 __attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
 __attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{

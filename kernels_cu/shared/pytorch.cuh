@@ -1,5 +1,6 @@
 // The names that PyTorch's headers define for kernels of C++ extensions: packed accessors, types of the arithmetic, complex
-// numbers, macros, atomic sums, and functions of warps. A text that was written for <torch/extension.h> includes this header in its place.
+// numbers and macros, and those of `pytorch_math.cuh` and `pytorch_threads.cuh`. A text that was written for
+// <torch/extension.h> includes this header in its place.
 //
 // A kernel that takes an accessor by value is called with the array itself. The launch fills the accessor: the address of the
 // first element, then the sizes, then the strides, in elements, as 32-bit or 64-bit integers (cupyops/launch/accessors.py).
@@ -17,6 +18,7 @@
 #define C10_LIKELY(condition) (condition)
 #define C10_UNLIKELY(condition) (condition)
 #define CUDA_KERNEL_ASSERT(condition) assert(condition)
+#define CUDA_KERNEL_ASSERT_MSG(condition, message) assert(condition)
 
 // The loop of a grid over n elements: a thread starts at its global index, and its step is the number of threads in the
 // grid.
@@ -123,9 +125,24 @@ template <typename T, typename IndexType, int Dims> struct IndexToOffset {
         return offset + index * info.strides[0];
     }
 };
+
+// The quotient and the remainder of integers by one divisor.
+template <typename T> struct DivMod {
+    T div, mod;
+};
+template <typename T> struct IntDivider {
+    T divisor;
+
+    IntDivider() = default;
+    __device__ __forceinline__ IntDivider(T d) : divisor(d) {}
+    __device__ __forceinline__ T div(T n) const { return n / divisor; }
+    __device__ __forceinline__ T mod(T n) const { return n % divisor; }
+    __device__ __forceinline__ DivMod<T> divmod(T n) const { return {n / divisor, n % divisor}; }
+};
 }  // namespace detail
 
 template <typename T> __device__ __forceinline__ T ATenCeilDiv(T a, T b) { return (a + b - 1) / b; }
+
 }  // namespace cuda
 
 // Their names in the headers of PyTorch that need no library.
@@ -155,6 +172,8 @@ template <typename T, bool ON_GPU> struct AccumulateType {
 };
 template <typename T> using opmath_type = typename OpMathType<T>::type;
 template <typename T, bool ON_GPU> using acc_type = typename OpMathType<T>::type;
+enum class DeviceType : signed char { CPU = 0, CUDA = 1 };
+template <typename T, DeviceType DEVICE> using acc_type_device = typename OpMathType<T>::type;
 
 // The bounds of a number: the largest and the lowest finite value, and those with infinities.
 template <typename T> struct numeric_limits;
@@ -189,6 +208,7 @@ PYTORCH_LIMITS(
 #undef PYTORCH_LIMITS
 
 template <typename T> __device__ __forceinline__ T ceil_div(T a, T b) { return (a + b - 1) / b; }
+template <typename T> __device__ __forceinline__ T load(const T* address) { return *address; }
 
 // A complex number: the real part, then the imaginary part. An array of them is an array of T whose last dimension is 2, as
 // torch.view_as_real(x) is.
@@ -269,46 +289,5 @@ namespace c10 {
 using namespace at;
 }
 
-template <typename T, typename Value> __device__ __forceinline__ T gpuAtomicAdd(T* address, Value value) {
-    return atomicAdd(address, T(value));
-}
-template <typename T, typename Value> __device__ __forceinline__ void gpuAtomicAddNoReturn(T* address, Value value) {
-    atomicAdd(address, T(value));
-}
-
-// The sum at an index of an array of n elements. PyTorch adds two 16-bit floats at once where it can; the sums are the same.
-template <typename T, typename Index>
-__device__ __forceinline__ void fastAtomicAdd(T* array, Index index, Index n, T value, bool fast = true) {
-    atomicAdd(array + index, value);
-}
-template <typename T, typename Index>
-__device__ __forceinline__ void fastSpecializedAtomicAdd(T* array, Index index, Index n, T value) {
-    atomicAdd(array + index, value);
-}
-namespace at {
-namespace native {
-using ::fastAtomicAdd;
-using ::fastSpecializedAtomicAdd;
-}  // namespace native
-}  // namespace at
-
-template <typename T>
-__device__ __forceinline__ T WARP_SHFL(T value, int lane, int width = 32, unsigned mask = 0xffffffffu) {
-    return __shfl_sync(mask, value, lane, width);
-}
-template <typename T>
-__device__ __forceinline__ T WARP_SHFL_XOR(T value, int lane_mask, int width = 32, unsigned mask = 0xffffffffu) {
-    return __shfl_xor_sync(mask, value, lane_mask, width);
-}
-template <typename T>
-__device__ __forceinline__ T WARP_SHFL_UP(T value, unsigned delta, int width = 32, unsigned mask = 0xffffffffu) {
-    return __shfl_up_sync(mask, value, delta, width);
-}
-template <typename T>
-__device__ __forceinline__ T WARP_SHFL_DOWN(T value, unsigned delta, int width = 32, unsigned mask = 0xffffffffu) {
-    return __shfl_down_sync(mask, value, delta, width);
-}
-__device__ __forceinline__ unsigned WARP_BALLOT(int predicate, unsigned mask = 0xffffffffu) {
-    return __ballot_sync(mask, predicate);
-}
-__device__ __forceinline__ unsigned ACTIVE_MASK() { return __activemask(); }
+#include "pytorch_math.cuh"
+#include "pytorch_threads.cuh"

@@ -123,4 +123,33 @@ OF_HEADERS = {
         lambda x: x - 1 + 2,
         ("std::conj(z)", "z"),
     ),
+    "headers that a macro names": Construct(
+        '#define WIDTH 2\n#if WIDTH == 2\n#define CONFIG "two.h"\n#else\n#define CONFIG "four.h"\n#endif\n#include CONFIG\n#include FUNCTIONS\n'
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = times(x[i]); }}",
+        "k",
+        lambda x: 2 * x,
+        ("times(x[i])", "-times(x[i])"),
+        given={
+            "headers": {
+                "two.h": '#define FACTOR 2\n#define FUNCTIONS "functions.h"\n',
+                "functions.h": "__device__ float times(float v) { return FACTOR * v; }\n",
+            }
+        },
+    ),
+    "conditions in the PTX of a statement": Construct(
+        f"__global__ void k{LIST} {{ {AT} int r;\n asm volatile(\n#if __CUDA_ARCH__ >= 800\n"
+        ' "add.s32 %0, %1, 2;"\n#else\n "add.s32 %0, %1, 3;"\n#endif\n "add.s32 %0, %0, 4;" : "=r"(r) : "r"(n));\n'
+        " if (i < n) y[i] = x[i] + (r - n); }",
+        "k",
+        lambda x: x + 6,
+        ("%1, 2;", "%1, 5;"),
+    ),
+    "memory of the heap of the GPU": Construct(
+        "struct Sum { float v; __device__ Sum(float a, float b) : v(a + b) {} };\n"
+        f"__global__ void k{LIST} {{ {AT} if (i >= n) return; int* a = (int*)malloc(2 * sizeof(int)); float* b = new float[3];\n"
+        " a[1] = 4; b[2] = 2; Sum* sum = new Sum(x[i], a[1]); y[i] = sum->v + b[2]; free(a); delete[] b; delete sum; }",
+        "k",
+        lambda x: x + 6,
+        ("a[1] = 4", "a[1] = 5"),
+    ),
 }  # fmt: skip

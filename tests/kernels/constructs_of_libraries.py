@@ -2,6 +2,7 @@
 
 import torch
 
+from cupyops import Threads
 from tests.kernels.construct import AT, LIST, Construct
 
 OF_LIBRARIES = {
@@ -31,6 +32,36 @@ OF_LIBRARIES = {
         "k",
         lambda x: x + 18,
         ("min(5, 3)", "min(5, 2)"),
+    ),
+    "algorithms of Thrust in one thread": Construct(
+        "#include <thrust/binary_search.h>\n#include <thrust/execution_policy.h>\n#include <thrust/reduce.h>\n#include <thrust/sort.h>\n"
+        f"__global__ void k{LIST} {{ {AT} if (i >= n) return;\n int a[5] = {{3, 1, 4, 1, 5}}, b[5], at[5];\n"
+        " thrust::sequence(thrust::seq, at, at + 5);\n"
+        " thrust::copy(thrust::seq, a, a + 5, b); thrust::sort_by_key(thrust::seq, b, b + 5, at, thrust::greater<int>());\n"
+        " thrust::sort(thrust::seq, a, a + 5); const int* p = thrust::lower_bound(thrust::seq, a, a + 5, 2);\n"
+        " int c = (p - a) + 10 * (thrust::upper_bound(a, a + 5, 1) - a) + 100 * thrust::binary_search(thrust::device, a, a + 5, 4);\n"
+        " c += 1000 * at[0] + 10000 * at[4] + thrust::reduce(thrust::seq, b, b + 5, 0) + thrust::count(thrust::seq, a, a + 5, 1);\n"
+        " thrust::inclusive_scan(thrust::seq, a, a + 5, b); thrust::exclusive_scan(thrust::seq, a, a + 5, at, 7);\n"
+        " c += b[4] + at[4] + *thrust::max_element(thrust::seq, a, a + 5) - *thrust::min_element(a, a + 5) + (thrust::find(a, a + 5, 4) - a);\n"
+        " thrust::fill(thrust::seq, b, b + 5, 2); thrust::transform(thrust::seq, a, a + 5, b, at, thrust::multiplies<int>());\n"
+        " thrust::reverse(thrust::seq, at, at + 5); y[i] = x[i] + c + at[0]; }",
+        "k",
+        lambda x: x + (2 + 20 + 100 + 4000 + 30000 + 14 + 2 + 14 + 16 + 5 - 1 + 3 + 10),
+        ("b + 5, 0)", "b + 4, 0)"),
+    ),
+    "values with keys, loads and names that CUB 3 removed": Construct(
+        "#include <cub/cub.cuh>\n"
+        f"__global__ void k{LIST} {{ {AT} typedef cub::KeyValuePair<int, float> Pair; typedef cub::BlockReduce<Pair, 128> Reduce;\n"
+        " __shared__ typename Reduce::TempStorage room[2]; __shared__ int most, least; const int t = threadIdx.x;\n"
+        " const Pair a = Reduce(room[0]).Reduce(Pair(t, t == 77 || t == 90 ? 5.f : 1.f), cub::ArgMax());\n"
+        " const Pair b = Reduce(room[1]).Reduce(Pair(t, t == 33 ? -5.f : 1.f), cub::ArgMin());\n"
+        " if (t == 0) { most = a.key; least = b.key; } __syncthreads(); if (i >= n) return;\n"
+        " const float v = cub::ThreadLoad<cub::LOAD_CG>(x + i) + CUB_MAX(3, 4) + CUB_MIN(1, 2) + cub::Difference()(9, 4);\n"
+        " cub::ThreadStore<cub::STORE_CG>(y + i, v + most + least + (cub::LaneId() == t % 32)); }",
+        "k",
+        lambda x: x + 4 + 1 + 5 + 77 + 33 + 1,
+        ("t == 77", "t == 78"),
+        given={"geometry": Threads("n", block=128)},
     ),
     "complex numbers of Thrust": Construct(
         "#include <thrust/complex.h>\nusing thrust::complex;\n"

@@ -2,6 +2,7 @@
 same values in the simulator and on a GPU, and a fault planted in it is noticed."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from tests.kernels.constructs_of_files import OF_FILES
 from tests.kernels.constructs_of_headers import OF_HEADERS
 from tests.kernels.constructs_of_libraries import OF_LIBRARIES
 from tests.kernels.constructs_of_projects import OF_PROJECTS
+from tests.kernels.constructs_of_pytorch import OF_PYTORCH
+from tests.kernels.constructs_of_structs import OF_STRUCTS
 
 pytestmark = [pytest.mark.simulator, pytest.mark.filterwarnings("ignore:.*no such header is known, so it is left out")]
 
@@ -324,7 +327,16 @@ CONSTRUCTS = {
     **OF_CPP,
     **OF_HEADERS,
     **OF_FILES,
+    **OF_STRUCTS,
+    **OF_PYTORCH,
 }  # fmt: skip
+
+
+def moved(value: Any, device: str) -> Any:
+    """An argument with its tensors, also those in tuples, on a device."""
+    if isinstance(value, tuple):
+        return tuple(moved(part, device) for part in value)
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -336,9 +348,8 @@ def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, tor
     kernel = Kernel(text, construct.name, **{"geometry": Threads("n"), **construct.given})
     by_reference = kernel.signature.parameters[2].pointer
     n = torch.tensor([len(a)], dtype=torch.int32, device=device) if by_reference else len(a)
-    more = [value.to(device) if isinstance(value, torch.Tensor) else value for value in construct.more]
     with cupyops.simulate(sanitize=True) if device == "cpu" else nullcontext():
-        (kernel[1] if by_reference else kernel)(a, b, n, *more)
+        (kernel[1] if by_reference else kernel)(a, b, n, *moved(construct.more, device))
     return y, construct.result(x)
 
 

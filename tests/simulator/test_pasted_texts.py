@@ -278,3 +278,15 @@ struct Half { __device__ int operator()(int v) const { return v / 2; } };"""
         with pytest.raises(TypeError, match="div"):
             Kernel(text, "k<Half>", 1)[1](y, (1,))
     assert y[0] == 4 + 2 + 4
+
+
+@pytest.mark.parametrize("use", ["a[2] = 1;", "free(a); a[0] = 1;", "int* b = new int[n]; b[n] = 1; y[b[n - 1]] = 0;"])
+def test_an_access_outside_the_memory_of_the_heap_is_found(use: str) -> None:
+    text = (
+        f"__global__ void k(float* y, int n) {{ int* a = (int*)malloc(2 * sizeof(int)); a[1] = 1; {use} y[0] = a[1]; }}"
+    )
+    with (
+        cupyops.simulate(sanitize=True),
+        pytest.raises(LaunchError, match="out of bounds: writes 4 bytes at memory that belongs"),
+    ):
+        Kernel(text, "k")[1](np.zeros(1, np.float32), 2)

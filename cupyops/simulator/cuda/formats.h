@@ -63,5 +63,13 @@ struct u8_format {
     static constexpr int bits = 8;
     static int widen(unsigned b) { return int(b & 255); }
 };
+struct s4_format {
+    static constexpr int bits = 4;
+    static int widen(unsigned b) { return int(b & 15) - int((b & 8) << 1); }
+};
+struct u4_format {
+    static constexpr int bits = 4;
+    static int widen(unsigned b) { return int(b & 15); }
+};
 
 }  // namespace cupyops_ptx

@@ -11,6 +11,8 @@
 #undef __asm
 #undef memcpy
 #undef memset
+#undef malloc
+#undef free
 // GCC's <memory> writes __attribute__((__noinline__)), and GCC 13 includes it in other headers.
 #undef __noinline__
 // CUDA 13's headers have these macros around deprecated types, and these names of four doubles.

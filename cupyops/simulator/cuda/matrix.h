@@ -29,6 +29,8 @@ template <typename F> inline unsigned element(const unsigned* words, int i) {
 template <typename F> struct Sum { typedef float type; };
 template <> struct Sum<s8_format> { typedef int type; };
 template <> struct Sum<u8_format> { typedef int type; };
+template <> struct Sum<s4_format> { typedef int type; };
+template <> struct Sum<u4_format> { typedef int type; };
 
 template <int A, int B> struct Operands {
     unsigned a[A], b[B];
@@ -87,18 +89,39 @@ CUPYOPS_UNCHECKED void mma_half(unsigned* d, const unsigned (&a)[A], const unsig
     multiply_lanes<FA, FB, M, K>(sums, own);
     for (int i = 0; i < M / 8; ++i) d[i] = half_format::narrow(sums[2 * i]) | half_format::narrow(sums[2 * i + 1]) << 16;
 }
-// m8n8k4 in float64: one element of A and of B in each lane, two of C.
-CUPYOPS_UNCHECKED void mma_f64(unsigned long long* d, unsigned long long a, unsigned long long b, const unsigned long long* c) {
+// float64: a register of a lane has one element.
+template <int M, int K, int A, int B>
+CUPYOPS_UNCHECKED void mma_f64(
+    unsigned long long* d, const unsigned long long (&a)[A], const unsigned long long (&b)[B], const unsigned long long* c) {
     struct Both {
-        double a, b;
-    } all[32];
-    gather(Both{cupyops_bits<double>(a), cupyops_bits<double>(b)}, all);
+        double a[A], b[B];
+    } own, all[32];
+    __builtin_memcpy(own.a, a, sizeof a), __builtin_memcpy(own.b, b, sizeof b);
+    gather(own, all);
     const unsigned lane = cupyops_lane();
-    for (unsigned i = 0; i < 2; ++i) {
+    for (unsigned i = 0; i < M / 4; ++i) {
         double sum = cupyops_bits<double>(c[i]);
-        for (unsigned k = 0; k < 4; ++k)
-            sum = fma(all[lane / 4 * 4 + k].a, all[(2 * (lane % 4) + i) * 4 + k].b, sum);
+        for (unsigned k = 0; k < K; ++k) {
+            const double x = all[lane / 4 * 4 + k % 4].a[M == 16 ? 2 * (k / 4) + i / 2 : k / 4];
+            sum = fma(x, all[(2 * (lane % 4) + i % 2) * 4 + k % 4].b[k / 4], sum);
+        }
         d[i] = cupyops_bits<unsigned long long>(sum);
+    }
+}
+// Single bits: the sum of the ones in the conjunction or in the exclusive disjunction of a row and a column.
+template <bool AND, int M, int K, int A, int B>
+CUPYOPS_UNCHECKED void mma_bits(unsigned* d, const unsigned (&a)[A], const unsigned (&b)[B], const unsigned* c) {
+    Operands<A, B> own, all[32];
+    __builtin_memcpy(own.a, a, sizeof a), __builtin_memcpy(own.b, b, sizeof b);
+    gather(own, all);
+    const unsigned lane = cupyops_lane();
+    for (unsigned i = 0; i < M / 4; ++i) {
+        d[i] = c[i];
+        for (unsigned k = 0; k < K / 32; ++k) {
+            const unsigned x = all[lane / 4 * 4 + k % 4].a[M == 16 ? 2 * (k / 4) + i / 2 : k / 4];
+            const unsigned y = all[(2 * (lane % 4) + i % 2) * 4 + k % 4].b[k / 4];
+            d[i] += __builtin_popcount(AND ? x & y : x ^ y);
+        }
     }
 }
 

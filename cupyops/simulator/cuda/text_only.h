@@ -20,6 +20,8 @@
 #define __asm CUPYOPS_NOT_COVERED_ASM asm
 #define memcpy cupyops_memcpy
 #define memset cupyops_memset
+#define malloc cupyops_allocate
+#define free cupyops_deallocate
 #define __noinline__ __attribute__((noinline))
 #undef __NV_SILENCE_DEPRECATION_BEGIN
 #undef __NV_SILENCE_DEPRECATION_END

@@ -149,6 +149,8 @@ unsigned cupyops_active_mask();
 void cupyops_meet(unsigned barrier, unsigned threads, int reads_alone);
 int cupyops_grid_begin(unsigned long long* launch);  // whether the launch is cooperative; writes the number of the launch
 void cupyops_misuse(const char* words);              // ends the launch: a function of a header is used wrongly
+void* cupyops_allocate(size_t bytes);  // of the heap, as malloc and new in device code
+void cupyops_deallocate(void* memory);
 void* cupyops_kept(unsigned number, size_t bytes);  // memory of the block by number, zero at first; simulator/hardware uses it
 unsigned cupyops_lane();
 void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size_t element_bytes, size_t alignment);

@@ -5,7 +5,10 @@
 #include "machine.h"
 
 #include <algorithm>
+#include <iterator>
 #include <link.h>
+#include <map>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -35,6 +38,7 @@ struct Segment { uintptr_t begin, end; bool writable; };
 std::vector<Segment> segments;
 struct Range { uintptr_t begin, end; bool writable, watched; };
 std::vector<Range> ranges;  // the arrays of the launch
+std::map<uintptr_t, uintptr_t> heap;  // the memory that threads have allocated: its first address, and the address behind it
 std::vector<Shadow*> free_shadows;
 unsigned last_range = 0;
 
@@ -213,6 +217,8 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
     }
     for (const Segment& s : segments)
         if (address >= s.begin && address + bytes <= s.end && (s.writable || !write)) return;
+    const auto behind = heap.upper_bound(address);
+    if (behind != heap.begin() && address + bytes <= std::prev(behind)->second) return;
     raise_fault(access_fault(CUPYOPS_GLOBAL_BOUNDS, p, bytes, write, frame, pc));
 }
 
@@ -295,6 +301,18 @@ using namespace simulator;
 #define PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 
 extern "C" {
+// The heap of a GPU keeps its memory from launch to launch.
+void* cupyops_allocate(size_t bytes) {
+    void* const memory = malloc(bytes ? bytes : 1);
+    const uintptr_t first = reinterpret_cast<uintptr_t>(memory);
+    if (memory) simulator::heap[first] = first + bytes;
+    return memory;
+}
+
+void cupyops_deallocate(void* memory) {
+    simulator::heap.erase(reinterpret_cast<uintptr_t>(memory));
+    free(memory);
+}
 
 void cupyops_touch(const void* p, size_t bytes, int write) { access(p, bytes, write ? Access::WRITE : Access::READ, FRAME, PC); }
 

@@ -273,6 +273,25 @@ def mma_sync(a: Arrays) -> Expected:
     return {"d": list(enumerate((x @ y, x[:, 8:] @ y[8:], x @ y + 1, x @ y, x @ y)))}
 
 
+def mma_narrow(a: Arrays) -> Expected:
+    x, y = a["a"], a["b"]
+    ones = np.unpackbits(a["bits"].view(np.uint8), axis=1).astype(np.int32)
+    rows, columns = ones[:16], ones[16:].T
+    above = (np.arange(16) < 8)[:, None]
+    low, high = (rows[:, :128], columns[:128]), (rows[:, 128:], columns[128:])
+    d = (
+        x @ y + 1,
+        (x[:, :32] & 15) @ y[:32],
+        x[:, :32] @ (y[:32] & 15) * above,
+        rows.sum(1)[:, None] + columns.sum(0) - 2 * rows @ columns + 5,
+        low[0] @ low[1],
+        high[0] @ high[1] * above,
+    )
+    f, g = a["x"], a["z"]
+    e = (f[:, :4] @ g[:4] * above, f[:, :4] @ g[:4], f[:, :8] @ g[:8] + 2, f @ g)
+    return {"d": list(enumerate(d)), "e": list(enumerate(e))}
+
+
 def wmma_shapes(a: Arrays) -> Expected:
     def product(m: int, n: int) -> np.ndarray:
         return 2 * (a["a"].ravel()[: m * 16].reshape(m, 16) @ a["b"].ravel()[: 16 * n].reshape(16, n) + 3).ravel()

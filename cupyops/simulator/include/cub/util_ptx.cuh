@@ -1,4 +1,4 @@
-// Replaces CUB's util_ptx.cuh: shuffles of values of any size.
+// Replaces CUB's util_ptx.cuh: shuffles of values of any size, and the types and functions of one thread.
 #pragma once
 
 #include "../../cuda/copies.h"
@@ -17,6 +17,32 @@ template <int THREADS, typename T> CUPYOPS_INTRINSIC T ShuffleDown(T value, int 
 template <int THREADS, typename T> CUPYOPS_INTRINSIC T ShuffleIndex(T value, int lane, unsigned mask) {
     return cupyops_shuffled(CUPYOPS_SHFL, mask, value, lane, THREADS);
 }
+
+// A value with its key, and the functors that choose one of two. Of equal values, the one with the smaller key is chosen.
+template <typename K, typename V> struct KeyValuePair {
+    typedef K Key;
+    typedef V Value;
+    K key;
+    V value;
+    KeyValuePair() = default;
+    KeyValuePair(const K& k, const V& v) : key(k), value(v) {}
+    bool operator!=(const KeyValuePair& other) const { return value != other.value || key != other.key; }
+};
+struct ArgMax {
+    template <typename P> P operator()(const P& a, const P& b) const {
+        return b.value > a.value || (a.value == b.value && b.key < a.key) ? b : a;
+    }
+};
+struct ArgMin {
+    template <typename P> P operator()(const P& a, const P& b) const {
+        return b.value < a.value || (a.value == b.value && b.key < a.key) ? b : a;
+    }
+};
+
+enum CacheLoadModifier { LOAD_DEFAULT, LOAD_CA, LOAD_CG, LOAD_CS, LOAD_CV, LOAD_LDG, LOAD_VOLATILE };
+enum CacheStoreModifier { STORE_DEFAULT, STORE_WB, STORE_CG, STORE_CS, STORE_WT, STORE_VOLATILE };
+template <CacheLoadModifier, typename T> CUPYOPS_INTRINSIC T ThreadLoad(const T* at) { return *at; }
+template <CacheStoreModifier, typename T> CUPYOPS_INTRINSIC void ThreadStore(T* at, T value) { *at = value; }
 
 // The functions that the replacements of CUB's collectives share.
 namespace detail {
