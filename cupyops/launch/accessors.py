@@ -8,7 +8,7 @@ output.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,14 @@ class Accessor:
         rank: the number of dimensions: a number, or the name of a constant.
         bits: the bits of a size or stride, 32 or 64; 0 for a type that is not known.
         counted: the accessor has room for ``rank`` dimensions, and the number of the array's dimensions: a TensorInfo.
+        paired: the elements are complex numbers, which are the last dimension of the array: 2. The sizes and strides are those of
+            the other dimensions.
     """
 
     rank: str
     bits: int
     counted: bool = False
+    paired: bool = False
 
     def dimensions(self, constants: Mapping[str, int]) -> int:
         """Returns the number of dimensions for which the accessor has sizes and strides."""
@@ -107,18 +110,29 @@ def declared(kernel: str, declaration: str, bits_of: Callable[[str], int]) -> Ac
 
 def numbers(accessor: Accessor, info: Info) -> tuple[int, ...]:
     """Returns the sizes and the strides, which the launch writes into an accessor behind the address."""
+    shape, strides = _of_elements(accessor, info)
     if not accessor.counted:
-        return (*info.shape, *info.strides)
-    rest = (0,) * (_MOST - len(info.shape))
-    return (*info.shape, *rest, *info.strides, *rest, len(info.shape))
+        return (*shape, *strides)
+    rest = (0,) * (_MOST - len(shape))
+    return (*shape, *rest, *strides, *rest, len(shape))
+
+
+def _of_elements(accessor: Accessor, info: Info) -> tuple[Sequence[int], Sequence[int]]:
+    """Returns the sizes of an array and its strides in elements of the accessor."""
+    if accessor.paired:
+        return info.shape[:-1], tuple(stride // 2 for stride in info.strides[:-1])
+    return info.shape, info.strides
 
 
 def written(accessor: Accessor, x: str) -> str:
     """Returns the expressions of :func:`numbers` for the tensor `x` of a generated launch."""
+    shape, strides, dims = f"*{x}.shape", f"*{x}.stride()", f"{x}.dim()"
+    if accessor.paired:
+        shape, strides, dims = f"{shape}[:-1]", f"*(s // 2 for s in {x}.stride()[:-1])", f"{dims} - 1"
     if not accessor.counted:
-        return f"*{x}.shape, *{x}.stride()"
-    rest = f"*(0,) * ({_MOST} - {x}.dim())"
-    return f"*{x}.shape, {rest}, *{x}.stride(), {rest}, {x}.dim()"
+        return f"{shape}, {strides}"
+    rest = f"*(0,) * ({_MOST} - ({dims}))"
+    return f"{shape}, {rest}, {strides}, {rest}, {dims}"
 
 
 def moved(address: Any, pointer: int) -> Any:
@@ -133,15 +147,19 @@ def check_accessor(kernel: str, p: Any, info: Info, constants: Mapping[str, int]
     Raises:
         ValueError: the array has another number of dimensions, or 32-bit indices do not reach its last element.
     """
-    rank = p.accessor.dimensions(constants)
-    if p.accessor.counted and len(info.shape) > _MOST:
-        raise ValueError(expected(kernel, p.name, f"have at most {_MOST} dimensions", f"shape {tuple(info.shape)}"))
+    pairs = int(p.accessor.paired)
+    rank = p.accessor.dimensions(constants) + pairs
+    if p.accessor.counted and len(info.shape) > _MOST + pairs:
+        raise ValueError(
+            expected(kernel, p.name, f"have at most {_MOST + pairs} dimensions", f"shape {tuple(info.shape)}")
+        )
     if not p.accessor.counted and len(info.shape) != rank:
         what = f"have {rank} dimension{'s' if rank > 1 else ''}, as its accessor"
         raise ValueError(expected(kernel, p.name, what, f"shape {tuple(info.shape)}"))
     if p.accessor.bits == 32 and not info.fake:
-        reach = sum((n - 1) * abs(s) for n, s in zip(info.shape, info.strides, strict=True) if n > 1)
-        largest = max([reach, *map(abs, (*info.shape, *info.strides))])
+        shape, strides = _of_elements(p.accessor, info)
+        reach = sum((n - 1) * abs(s) for n, s in zip(shape, strides, strict=True) if n > 1)
+        largest = max([reach, *map(abs, (*shape, *strides))])
         if largest > _LARGEST_32:
             wanted = f"be within reach of 32-bit indices, or its accessor a PackedTensorAccessor64 ({_LARGEST_32})"
             raise ValueError(expected(kernel, p.name, wanted, largest))
@@ -152,7 +170,7 @@ def conditions(p: Any, x: str, constants: Mapping[str, int]) -> list[str]:
 
     A size or stride that needs more than 32 bits needs no condition: :mod:`struct` raises an error.
     """
-    rank = p.accessor.dimensions(constants)
+    rank = p.accessor.dimensions(constants) + p.accessor.paired
     found = [f"{x}.dim() {'>' if p.accessor.counted else '!='} {rank}"]
     if p.accessor.bits == 32 and p.accessor.counted:
         found.append(f"sum((n - 1) * s for n, s in zip({x}.shape, {x}.stride())) > {_LARGEST_32}")

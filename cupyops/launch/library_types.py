@@ -13,7 +13,7 @@ from cupyops.dtypes import DTYPES, FLOATS
 
 from .typenames import c_dtype
 
-__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "STD_ARRAY", "Element", "library_type", "vector_of"]
+__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "STD_ARRAY", "Element", "complex_of", "library_type", "vector_of"]
 
 _FUNCTION = re.compile(
     rf"(?:::)?(?:(?:cuda::)?std|thrust)::(?:{'|'.join(sorted(FUNCTIONS))})\s*<[\w:\s]*>|(?:thrust|cuda)::(?:maximum|minimum|identity)\s*<[\w:\s]*>"
@@ -103,7 +103,7 @@ def library_type(name: str) -> Element | None:
     """Returns the element of a type of CUDA's headers or of a library, or None for another type."""
     return (
         KNOWN.get(name)
-        or _complex_of(name)
+        or complex_of(name)
         or _glm_of(name)
         or _function_of(name)
         or _tensor_map_of(name)
@@ -113,7 +113,7 @@ def library_type(name: str) -> Element | None:
 
 
 @lru_cache(64)
-def _complex_of(name: str) -> Element | None:
+def complex_of(name: str) -> Element | None:
     """Returns the element of a complex number of PyTorch, of Thrust or of CUDA's C++ library, or None for another type."""
     found = _COMPLEX.fullmatch(name)
     dtype = c_dtype(found[1]) if found else None

@@ -32,7 +32,7 @@ from . import accessors
 from .accessors import Accessor
 from .definitions import ATTRIBUTES, declarations, entry_in, overloads
 from .elements import element_of, opaque, resolved
-from .library_types import REFUSED, Element
+from .library_types import REFUSED, Element, complex_of
 from .packing import BFloat16Struct
 from .shape_comments import Piece, foreign_names, shape_comments, shape_of
 from .template import Entry, parameter_types
@@ -428,6 +428,9 @@ def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, E
     if found is None:
         return None
     base = dtype_of(found.type) or dtype_of(names.target(found.type)) or found.type
+    if base not in DTYPES and (number := complex_of(names.target(found.type))) is not None:
+        accessor = replace(found.accessor, paired=True)
+        return Parameter(found.name, number.dtype, pointer=True, const=found.const, accessor=accessor, element=number)
     if base not in DTYPES and (base in _WORDS or not base.isidentifier() or element_of(base, structs)):
         raise TypeError(f"{kernel}: parameter `{found.name}` has elements of {found.type!r}, which is no dtype")
     return Parameter(found.name, base, pointer=True, const=found.const, accessor=found.accessor)

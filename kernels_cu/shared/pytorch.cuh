@@ -277,9 +277,42 @@ template <typename T> struct alignas(2 * sizeof(T)) complex : ComplexParts<T> {
         return complex(size * cos(a.imag_), size * sin(a.imag_));
     }
     friend __device__ __forceinline__ complex log(const complex& a) { return complex(log(abs(a)), arg(a)); }
+
+    // The shuffles of a warp, which CUDA has for numbers.
+    friend __device__ __forceinline__ complex __shfl_sync(unsigned mask, const complex& a, int lane, int width = 32) {
+        return complex(__shfl_sync(mask, a.real_, lane, width), __shfl_sync(mask, a.imag_, lane, width));
+    }
+    friend __device__ __forceinline__ complex __shfl_xor_sync(unsigned mask, const complex& a, int lanes, int width = 32) {
+        return complex(__shfl_xor_sync(mask, a.real_, lanes, width), __shfl_xor_sync(mask, a.imag_, lanes, width));
+    }
+    friend __device__ __forceinline__ complex __shfl_up_sync(unsigned mask, const complex& a, unsigned delta, int width = 32) {
+        return complex(__shfl_up_sync(mask, a.real_, delta, width), __shfl_up_sync(mask, a.imag_, delta, width));
+    }
+    friend __device__ __forceinline__ complex __shfl_down_sync(unsigned mask, const complex& a, unsigned delta, int width = 32) {
+        return complex(__shfl_down_sync(mask, a.real_, delta, width), __shfl_down_sync(mask, a.imag_, delta, width));
+    }
+};
+
+// The type of the parts of a number.
+template <typename T> struct scalar_value_type {
+    typedef T type;
+};
+template <typename T> struct scalar_value_type<complex<T>> {
+    typedef T type;
 };
 
 }  // namespace at
+
+namespace std {
+template <typename T> __device__ __forceinline__ at::complex<T> exp(const at::complex<T>& a) {
+    const T size = ::exp(a.real());
+    return at::complex<T>(size * ::cos(a.imag()), size * ::sin(a.imag()));
+}
+template <typename T> __device__ __forceinline__ T abs(const at::complex<T>& a) { return ::hypot(a.real(), a.imag()); }
+template <typename T> __device__ __forceinline__ at::complex<T> log(const at::complex<T>& a) {
+    return at::complex<T>(::log(::hypot(a.real(), a.imag())), ::atan2(a.imag(), a.real()));
+}
+}  // namespace std
 
 namespace torch {
 using namespace at;

@@ -160,4 +160,16 @@ OF_EXTENSIONS = {
         ("return 2 * v", "return 3 * v"),
         given={"options": ("-std=c++20",)},
     ),
+    "accessors of complex numbers of PyTorch, and shuffles of them": Construct(
+        "#include <ATen/ATen.h>\n#include <c10/util/complex.h>\n"
+        "template <typename T, size_t N> using Accessor = at::GenericPackedTensorAccessor<T, N, at::RestrictPtrTraits, int32_t>;\n"
+        f"template <typename T> __global__ void k(const Accessor<T, 1> x, Accessor<c10::complex<float>, 1> y, int n) {{ {AT}\n"
+        " using part_t = typename at::scalar_value_type<T>::type; const T v = i < n ? x[i] : T();\n"
+        " const T back = WARP_SHFL_XOR(WARP_SHFL_XOR(v, 1), 1);\n const T zero = WARP_SHFL_DOWN(WARP_SHFL_UP(WARP_SHFL(T(), 3), 1), 1);\n"
+        " if (i < n) y[i] = back * std::exp(zero) + T(std::abs(T(3, 4)), part_t(2)) + std::log(T(1)); }",
+        "k<c10::complex<float>>",
+        lambda x: torch.view_as_real(torch.view_as_complex(x.view(-1, 2)) + (5 + 2j)).flatten(),
+        ("T(3, 4)", "T(4, 4)"),
+        shape=(-1, 2),
+    ),
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Packed accessors of PyTorch as parameters: a launch fills them from the array, in the simulator and on a GPU alike."""
 
+import re
 import struct
 from typing import Any
 
@@ -178,6 +179,69 @@ def test_the_generated_launch_packs_sizes_and_strides(monkeypatch: pytest.Monkey
         launch(*call)
     assert written.returned == refused
     assert len(gpu.launches) == 1
+
+
+COMPLEX = """
+#include "pytorch.cuh"
+template <typename T, size_t N> using Accessor = at::GenericPackedTensorAccessor<T, N, at::RestrictPtrTraits, int64_t>;
+template <typename T> __global__ void rows(const Accessor<T, 2> x, Accessor<c10::complex<float>, 1> y) {
+    const int m = threadIdx.x;
+    if (m < x.size(0)) y[m] = x[m][1] + T(x.stride(0), x.stride(1));
+}
+"""
+
+
+def test_an_accessor_of_complex_numbers_has_their_sizes_and_strides(device: str) -> None:
+    x, y = torch.randn(3, 4, dtype=torch.complex64)[:, ::2], torch.zeros(6, dtype=torch.complex64)[::2]
+    rows = Kernel(COMPLEX, "rows<c10::complex<float>>", Threads(block=(32,)))
+    on_device = [torch.view_as_real(x.to(device)), torch.view_as_real(y.to(device))]
+    strides = on_device[0].stride()
+    rows[32](*on_device)
+    torch.testing.assert_close(
+        torch.view_as_complex(on_device[1].cpu()), x[:, 1] + complex(strides[0] // 2, strides[1] // 2)
+    )
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (torch.zeros(3, 4), "`x` must have 2 as its last dimension, the float32s of a c10::complex<float>, got shape"),
+        (torch.zeros(4, 2), "`x` must have 3 dimensions, as its accessor, got shape"),
+        (
+            torch.zeros(3, 5)[:, :4].view(3, 2, 2),
+            "`x` must have every c10::complex<float> in one piece, a whole number",
+        ),
+        (torch.zeros(25)[1:].view(3, 4, 2), "`x` must begin at a multiple of 8 bytes, as c10::complex<float> does"),
+    ],
+)
+def test_an_array_that_is_not_of_complex_numbers_is_refused(x: torch.Tensor, words: str) -> None:
+    rows = Kernel(COMPLEX, "rows<c10::complex<float>>", Threads(block=(32,)))
+    with cupyops.simulate(), pytest.raises(ValueError, match=re.escape(words)):
+        rows[32](x, torch.zeros(3, 2))
+
+
+def test_the_generated_launch_packs_sizes_and_strides_of_complex_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(monkeypatch)
+    monkeypatch.setattr("tests.launch.test_generated.Array", Strided)
+    text = (
+        'extern "C" __global__ void k(at::PackedTensorAccessor32<c10::complex<float>, 2> x, '
+        "at::cuda::detail::TensorInfo<c10::complex<float>, int> y, long long n) {}"
+    )
+    written = Written(gpu, Signature.parse(text, "k"), Threads("n"), {}, {})
+    x, y = Strided((3, 4, 2), (2, 14, 1)), Strided((5, 2), (4, 1), pointer=8192)
+    written.launch(x, y, 9)
+    assert not written.returned
+    values = struct.unpack("=Q4iQ50ii4xq", gpu.values[0])
+    assert values == (4096, 3, 4, 1, 7, 8192, 5, *(0,) * 24, 2, *(0,) * 24, 1, 9)
+    refused = [
+        (Strided((3, 4, 2), (3, 14, 1)), y, 9),
+        (Strided((3, 4), (2, 1)), y, 9),
+        (Strided((3, 4, 2), (2, 14, 2)), y, 9),
+    ]
+    for call in refused:
+        written.launch(*call)
+    assert written.returned == refused
 
 
 def test_debug_mode_and_graphs_get_the_sizes_with_the_address() -> None:

@@ -136,6 +136,12 @@ CONSTRUCTS = (
         "IsNarrow<D>::value)",
     ),
     (
+        "the strides of complex numbers are those of their parts",
+        "cupyops/launch/accessors.py",
+        "tuple(stride // 2 for stride in",
+        "tuple(stride for stride in",
+    ),
+    (
         "an alias template is no pointer",
         "cupyops/launch/signature.py",
         'if "*" in re.sub(r"<.*>", "", target):',
