@@ -169,7 +169,7 @@ def _philox_of(name: str) -> Element | None:
 @lru_cache(64)
 def _array_of(name: str) -> Element | None:
     """Returns the element of an array of the C++ library of a number of numbers, or None for another type."""
-    found = STD_ARRAY.fullmatch(name)
+    found = STD_ARRAY.fullmatch(name if "::" in name else f"std::{name}")  # an instance has no namespaces
     dtype = c_dtype(re.sub(r"^(?:::)?std::", "", found[1].strip())) if found else None
     count = found[2].strip().rstrip("uUlL") if found else ""
     if dtype is None or not count.isdigit():

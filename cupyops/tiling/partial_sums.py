@@ -1,7 +1,6 @@
 """Sums over the sums of persistent blocks, by ``kernels_cu/column_sums.cu``."""
 
 from dataclasses import dataclass
-from functools import cache
 
 import kernels_cu
 from cupyops.dtypes import FLOATS
@@ -28,18 +27,18 @@ class _PartialSums(Config):
         return Threads("N", block=(self.width, self.at_once, 1))
 
 
-@cache
+def _kernels(width: int, at_once: int) -> dict[int, Kernel]:
+    text, choices = kernels_cu.source("column_sums"), [{"scalar_t": dtype} for dtype in FLOATS]
+    return {m: _PartialSums(m, width, at_once).kernel(text, "column_sums", *choices) for m in (1, 2)}
+
+
+# By the number of matrices. Many parts have few columns: 32 threads of a block add up a column. Few parts have many columns: one
+# thread has a column, so that no thread of a block is idle.
+_OF_MANY, _OF_FEW = _kernels(32, 32), _kernels(128, 1)
+
+
 def partial_sums(matrices: int, parts: int) -> Kernel:
-    """Returns the kernel that sums the columns of one or two matrices (parts, N), a function of the matrices, a result (N) or
-    None for each of two matrices, parts and N.
-
-    Many parts have few columns: 32 threads of a block add up a column. Few parts have many columns: one thread has a column, so
-    that no thread of a block is idle. Both orders of a sum depend on `parts` alone.
+    """Returns the kernel that sums the columns of one or two matrices (parts, N). Its arguments are the matrices, a result (N) or
+    None for each of two matrices, parts and N. The order of a sum depends on `parts` alone.
     """
-    config = _PartialSums(matrices, 128, 1) if parts <= _FEW else _PartialSums(matrices, 32, 32)
-    return _kernel(config)
-
-
-@cache
-def _kernel(config: _PartialSums) -> Kernel:
-    return config.kernel(kernels_cu.source("column_sums"), "column_sums", *({"scalar_t": dtype} for dtype in FLOATS))
+    return (_OF_FEW if parts <= _FEW else _OF_MANY)[matrices]
