@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from cupyops.torch.compiled import recompute
+from cupyops.torch.compiled import graphs, recompute
 from cupyops.torch.compiled.lowering import prepare
 from cupyops.torch.scale.declared import Scale
 
@@ -66,7 +66,7 @@ def register(
         # torch.func does not handle operators of torch.library. This dispatch key intercepts a call while a transform
         # is active, and applies another Function instead (transformable).
         library.impl(schema.name, under_transforms(find, schema), "FuncTorchDynamicLayerFrontMode")
-    steps = partial(prepare, name), partial(recompute.allow, name, elementwise), scale.prepare
+    steps = partial(prepare, name), partial(recompute.allow, name, elementwise), graphs.prepare, scale.prepare
     torch.library.register_fake(name, preparing(steps, completed(body, schema)), lib=library)
     if gradient is not None:
         setup_context, backward = gradient

@@ -11,11 +11,14 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from cupyops.errors import expected
+from cupyops.torch.compiled.graphs import before_gradients
 
 from . import fused
-from .rewrite import FUSIONS, Site, rewrite
+from .rewrite import FUSIONS, Site, fuse_own_norms, rewrite
 
 __all__ = ["Fusions"]
+
+before_gradients(fuse_own_norms)
 
 
 class Fusions:

@@ -6,6 +6,7 @@ the backward needs no rewriting.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -18,7 +19,7 @@ from torch.fx import GraphModule, Node
 from .fused import add_then_layer_norm, add_then_rms_norm, addmm_then_gelu, linear_then_gelu
 from .spelled import ADDITIONS, find_gelu
 
-__all__ = ["FUSIONS", "Site", "rewrite"]
+__all__ = ["FUSIONS", "Site", "fuse_own_norms", "rewrite"]
 
 _16_BIT = (torch.float16, torch.bfloat16)
 _FLOATS = (*_16_BIT, torch.float32, torch.float64)
@@ -83,13 +84,13 @@ def _add_layer_norm(norm: Node, devices: Collection[str]) -> bool:
         _Refused: the operations must stay apart.
     """
     if norm.op != "call_function" or norm.target not in _LAYER_NORMS:
-        return False
+        return _own_norm(norm, ("layer_norm",), devices)
     s, shape, weight, bias, eps = _arguments(norm, input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5)
     if (added := _added(s)) is None:
         return False
     of_s, of_y = _checked_norm(norm, s, added, (weight, bias), devices)
     dtype = None if of_y.dtype == of_s.dtype else of_y.dtype
-    _replace_both(norm, s, add_then_layer_norm, (*added, shape, weight, bias, eps, dtype), (of_y, of_s))
+    _replace_both(norm, norm, s, add_then_layer_norm, (*added, shape, weight, bias, eps, dtype), (of_y, of_s))
     return True
 
 
@@ -103,14 +104,73 @@ def _add_rms_norm(norm: Node, devices: Collection[str]) -> bool:
         _Refused: the operations must stay apart.
     """
     if norm.op != "call_function" or norm.target not in _RMS_NORMS:
-        return False
+        return _own_norm(norm, ("rms_norm", "rms_norm_without_weight"), devices)
     s, shape, weight, eps = _arguments(norm, input=None, normalized_shape=None, weight=None, eps=None)
     if (added := _added(s)) is None:
         return False
     of_s, of_y = _checked_norm(norm, s, added, (weight,), devices)
     if of_y.dtype != of_s.dtype:
         raise _Refused(f"its result is {of_y.dtype}, and the sum is {of_s.dtype}")
-    _replace_both(norm, s, add_then_rms_norm, (*added, shape, weight, eps), (of_y, of_s))
+    _replace_both(norm, norm, s, add_then_rms_norm, (*added, shape, weight, eps), (of_y, of_s))
+    return True
+
+
+_OWN_NORMS = ("layer_norm", "rms_norm", "rms_norm_without_weight")
+
+
+def fuse_own_norms(module: GraphModule, devices: Collection[str] = ("cuda",)) -> None:
+    """Replaces additions and this project's norms of their results by one operator, in the graphs of a module.
+
+    `optimize` replaces a norm in one module, and the addition before it may stand in another module or behind a branch.
+    """
+    for part in (m for m in module.modules() if isinstance(m, GraphModule)):
+        found = False
+        for node in list(part.graph.nodes):
+            with suppress(_Refused):
+                found |= _own_norm(node, _OWN_NORMS, devices)
+        if found:
+            part.graph.lint()
+            part.recompile()
+
+
+def _own_norm(norm: Node, names: Collection[str], devices: Collection[str]) -> bool:
+    """Replaces ``s = x + residual`` and a registered operator that normalises s, as :func:`_add_layer_norm` does.
+
+    The operator of an addition and a norm has the arguments of the norm behind x and residual, and the results y, s and those of
+    the norm behind y.
+
+    Args:
+        norm: the node.
+        names: the names of the norms that are replaced.
+        devices: as for :func:`rewrite`.
+
+    Returns:
+        Whether the node is such a norm of an addition.
+
+    Raises:
+        _Refused: the operations must stay apart.
+    """
+    operators = torch.ops.cupyops
+    name = next((n for n in names if norm.op == "call_function" and norm.target is getattr(operators, n).default), None)
+    added = None if name is None else _added(norm.args[0])
+    if name is None or added is None or norm.kwargs:
+        return False
+    y, results = norm, norm.meta.get("example_value")
+    if isinstance(results, tuple):
+        if [(u.target, u.args[1:]) for u in norm.users] != [(getitem, (0,))]:
+            raise _Refused("its statistics are read")
+        y = next(iter(norm.users))
+    s, *rest = norm.args
+    if not all(x.is_contiguous() for x in _fakes(added, devices)):
+        raise _Refused("a term is not contiguous, and the operator would copy it")
+    of_s, of_y = _checked_norm(y, s, added, [p for p in rest if isinstance(p, Node)], devices)
+    if of_y.dtype != of_s.dtype:
+        if name != "layer_norm":
+            raise _Refused(f"its result is {of_y.dtype}, and the sum is {of_s.dtype}")
+        rest[-1] = str(of_y.dtype).removeprefix("torch.")
+    others = results[1:] if isinstance(results, tuple) else ()
+    both = getattr(operators, f"add_{name}").default
+    _replace_both(norm, y, s, both, (*added, *rest), (of_y, of_s, *others))
     return True
 
 
@@ -140,9 +200,15 @@ def _checked_norm(
 
 
 def _replace_both(
-    norm: Node, s: Node, function: Callable[..., Any], operands: tuple[Any, ...], fakes: tuple[Any, Any]
+    norm: Node, y: Node, s: Node, function: Callable[..., Any], operands: tuple[Any, ...], fakes: tuple[Any, ...]
 ) -> None:
-    """Replaces an addition and the norm of its result by one call, which returns (norm, sum).
+    """Replaces an addition and the norm of its result by one call, whose first results are the norm and the sum.
+
+    Args:
+        norm, y: the call of the norm, and the node of its result.
+        s: the addition.
+        function, operands: the call.
+        fakes: the fake results of the call.
 
     Raises:
         _Refused: the call would have to stand before one of its operands.
@@ -155,10 +221,10 @@ def _replace_both(
         raise _Refused("its parameters are computed after another use of the sum")
     with graph.inserting_before(at):
         both = graph.call_function(function, operands)
-        y, total = (graph.call_function(getitem, (both, i)) for i in (0, 1))
+        normed, total = (graph.call_function(getitem, (both, i)) for i in (0, 1))
     both.meta = {**norm.meta, "example_value": fakes}
-    y.meta, total.meta = dict(norm.meta), dict(s.meta)
-    _replace(norm, y, ())
+    normed.meta, total.meta = dict(y.meta), dict(s.meta)
+    _replace(y, normed, () if norm is y else (norm,))
     _replace(s, total, ())
 
 

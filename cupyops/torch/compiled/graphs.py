@@ -1,0 +1,44 @@
+"""Has functions rewrite the graphs that Dynamo traces for Inductor, before PyTorch differentiates the graphs.
+
+Inductor has no public place for such functions beside the one that a program's own settings may fill. This module calls
+the functions before Inductor's passes, in the versions of PyTorch that the tests have run. In another version, the graphs
+stay as they are.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import GraphModule
+
+from .versions import supported
+
+__all__ = ["before_gradients", "prepare"]
+
+_MODULE, _PASSES = "torch._inductor.compile_fx", "_recursive_pre_grad_passes"
+_FUNCTIONS: list[Callable[[GraphModule], Any]] = []
+
+
+def before_gradients(function: Callable[[GraphModule], Any]) -> None:
+    """Has a function rewrite each graph with an operator of this package, in place."""
+    _FUNCTIONS.append(function)
+
+
+def prepare() -> None:
+    """Has Inductor call the functions. Inductor is imported when Dynamo traces for it."""
+    inductor: Any = sys.modules.get(_MODULE)
+    passes = getattr(inductor, _PASSES, None)
+    if passes is not None and not hasattr(passes, "cupyops") and supported():
+        setattr(inductor, _PASSES, _before(passes))
+
+
+def _before(passes: Any) -> Any:
+    @functools.wraps(passes)
+    def rewritten(graph: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        for function in _FUNCTIONS:
+            function(graph)
+        return passes(graph, *args, **kwargs)
+
+    rewritten.cupyops = True  # type: ignore[attr-defined]
+    return rewritten
