@@ -152,15 +152,17 @@ def _own_norm(norm: Node, names: Collection[str], devices: Collection[str]) -> b
     """
     operators = torch.ops.cupyops
     name = next((n for n in names if norm.op == "call_function" and norm.target is getattr(operators, n).default), None)
-    added = None if name is None else _added(norm.args[0])
-    if name is None or added is None or norm.kwargs:
+    if name is None or norm.kwargs:
+        return False
+    s, *rest = norm.args
+    added = _added(s)
+    if added is None or not isinstance(s, Node):
         return False
     y, results = norm, norm.meta.get("example_value")
     if isinstance(results, tuple):
         if [(u.target, u.args[1:]) for u in norm.users] != [(getitem, (0,))]:
             raise _Refused("its statistics are read")
         y = next(iter(norm.users))
-    s, *rest = norm.args
     if not all(x.is_contiguous() for x in _fakes(added, devices)):
         raise _Refused("a term is not contiguous, and the operator would copy it")
     of_s, of_y = _checked_norm(y, s, added, [p for p in rest if isinstance(p, Node)], devices)
