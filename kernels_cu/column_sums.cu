@@ -30,7 +30,9 @@ extern "C" __global__ void column_sums_naive(
 
 #else
 
-extern "C" __global__ void __launch_bounds__(WIDTH* AT_ONCE) column_sums(
+constexpr int THREADS = WIDTH * AT_ONCE;
+
+extern "C" __global__ void __launch_bounds__(THREADS) column_sums(
     const acc_t* __restrict__ partial,  // (MATRICES, parts, N)
     scalar_t* __restrict__ first,       // (N) or null
     scalar_t* __restrict__ second,      // (N) or null

@@ -17,6 +17,7 @@ __all__ = ["headers_in", "includes", "read"]
 
 _INCLUDED = re.compile(r'["<]([^">]+)[">]')
 _MACRO = re.compile(r"\s*[A-Za-z_]\w*\s*")
+_MAYBE = re.compile(r"#[ \t]*include\s*(?:/|\\|[A-Za-z_])")
 _COMPUTED_DEPTH = 4  # macros within one another that name a header
 
 
@@ -69,6 +70,8 @@ def _with_headers(
 
 def _computed(text: str) -> list[Directive]:
     """Returns the directives of a text that name a header by a macro."""
+    if not _MAYBE.search(text):  # a scan of each text at its declaration would take most of the import
+        return []
     return [d for d in scan(text).directives if d.name == "include" and _MACRO.fullmatch(d.rest)]
 
 

@@ -28,8 +28,8 @@ class _PartialSums(Config):
 
 
 def _kernels(width: int, at_once: int) -> dict[int, Kernel]:
-    text, choices = kernels_cu.source("column_sums"), [{"scalar_t": dtype} for dtype in FLOATS]
-    return {m: _PartialSums(m, width, at_once).kernel(text, "column_sums", *choices) for m in (1, 2)}
+    text = kernels_cu.source("column_sums")
+    return {m: _PartialSums(m, width, at_once).kernel(text, "column_sums", dtypes=FLOATS) for m in (1, 2)}
 
 
 # By the number of matrices. Many parts have few columns: 32 threads of a block add up a column. Few parts have many columns: one

@@ -150,7 +150,7 @@ CONSTRUCTS = (
     (
         "an array by value has one element",
         "cupyops/launch/library_types.py",
-        "Element(name, dtype, int(found[2]), DTYPES[dtype].itemsize) if found and",
-        "Element(name, dtype, 1, DTYPES[dtype].itemsize) if found and",
+        "Element(name, dtype, int(count), DTYPES[dtype].itemsize)",
+        "Element(name, dtype, 1, DTYPES[dtype].itemsize)",
     ),
 )
