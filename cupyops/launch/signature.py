@@ -355,6 +355,9 @@ def _parameter(
     left, _, name = words.rpartition(" ")
     pointee, _, qualifiers = left.partition("*")
     base = " ".join(w for w in pointee.split() if w != "const")
+    if re.search(r"<[^<>]*$", pointee):
+        told = "has a pointer among the arguments of its template; declare each array as a parameter of its own"
+        raise TypeError(f"{kernel}: parameter `{declaration.strip()}` {told}")
     if not base or qualifiers.strip() not in ("", "const") or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _WORDS:
         raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
     target = names.target(base)

@@ -233,6 +233,10 @@ def test_small_tuples(spelled: str) -> None:
         ("void*** x", r"pass arrays as T\*"),
         ("long double x", "`x` has type 'long double'"),
         ("float (*f)(float)", "must have a type and a name|no Python value"),
+        (
+            "cuda::std::array<const float*, 2> x",
+            r"`cuda::std::array<const float\*, 2> x` has a pointer among the arguments",
+        ),
         ("PARAMETERS", "`PARAMETERS` must have a type and a name, and no macros"),
         ("float* RESTRICT x", "and no macros"),
         ("unknown", "must have a type and a name"),
