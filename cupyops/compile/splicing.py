@@ -106,7 +106,8 @@ class Splicing:
         if name not in self._guarded or not any(map(_is_once, scan(self.known[name]).directives)):
             return spliced
         # Each header has a guard of its own: `a-b.h` and `a_b.h` have two.
-        guard = "CUPYOPS_ONCE_" + re.sub(r"[^A-Za-z0-9]", lambda c: f"_{ord(c[0]):x}_", name)
+        own = re.sub(r"[^A-Za-z0-9]", lambda c: f"_{ord(c[0]):x}_", name)
+        guard = f"CUPYOPS_ONCE_{own}"
         return f"#ifndef {guard}\n#define {guard}\n{spliced}\n#endif"
 
     def _is_read(self, name: str, place: tuple[str, int]) -> bool:
