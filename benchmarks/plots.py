@@ -161,6 +161,9 @@ def legend(figure: Any, axes: Any) -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=math.ceil(len(labels) / lines), frameon=False)
 
 
+_DIRECTIONS = ("forward", "backward", "tangent")  # as the lines of panels stand
+
+
 def _share(op: str, rows: Sequence[Row]) -> Any:
     """Share of the copy bandwidth at the largest size, by direction and variant."""
     rows = largest(rows)
@@ -187,15 +190,18 @@ def _sizes(rows: Sequence[Row]) -> Any:
 
 
 def _by_length(rows: Sequence[Row]) -> Any:
-    """Share of the copy bandwidth over the row length, of the first variant, where there are many rows."""
-    mine = of_many_rows([row for row in rows if row["variant"] == rows[0]["variant"]])
+    """Share of the copy bandwidth over the row length, of the first variant, where there are many rows. The tables have
+    the tangents."""
+    mine = [row for row in rows if row["variant"] == rows[0]["variant"] and row["direction"] != "tangent"]
+    mine = of_many_rows(mine)
     return _curves(mine, list(dict.fromkeys(map(kind, mine))), lambda row: int(row["shape"][-1]), "row length")
 
 
 def _curves(rows: Sequence[Row], panels: list[tuple[str, ...]], over: Callable[[Row], int], label: str) -> Any:
     """Share of the copy bandwidth, a line per implementation."""
     # A line of panels per direction and variant, a column per dtype.
-    panels.sort(key=lambda panel: (panel[2], panel[1]), reverse=True)
+    panels.sort(key=lambda panel: panel[1], reverse=True)
+    panels.sort(key=lambda panel: _DIRECTIONS.index(panel[2]))
     figure, grid = subplots(len(panels), min(3, len(panels)), 3.6, 2.7, sharey=True)
     for axes, panel in zip(grid, panels, strict=True):
         mine = [row for row in rows if kind(row) == panel]

@@ -211,7 +211,7 @@ def first_branches(code: Code, compiled: str = "") -> str:
             if all(_matches(bare[start:end]) for start, end in branches):
                 continue
             live = [span for span in branches if compiled[slice(*span)].strip() or not bare[slice(*span)].strip()]
-            # A short branch is often of GPUs that are too old.
+            # A short branch is often for GPUs that are too old.
             kept = max(live or branches, key=lambda span: len(bare[slice(*span)].split()))
             for start, end in (span for span in branches if span != kept):
                 bare = bare[:start] + re.sub(r"[^\n]", " ", bare[start:end]) + bare[end:]

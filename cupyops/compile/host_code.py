@@ -128,7 +128,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
             name = _apart(piece[: item.brace - item.start], types, partial(code.scope, item.start), given)
         declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset[str]()
         # An alias of a type that is left out, and a class of the host that names it, are left out, too.
-        # A class may have the name of another one that is left out, in another namespace.
+        # Two classes in different namespaces may have one name, and one of them may be left out.
         words = {*WORD.findall(code.bare[item.start : item.end])} - declared if types and name is None else set()
         if name is None and not types.isdisjoint(words):
             plain = plain_head(code.bare[item.start : item.end])

@@ -373,7 +373,7 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
     found = tuple(n for n in dict.fromkeys(asked) if not (n in _OTHER_COMPILERS or _OTHER_PLATFORM.search(n)))
     followed = preprocess(text, headers, {**dict.fromkeys(found, "1"), **defines})
     state = followed.live("", place)
-    # A name such as CUDA_FEATURE may be of CUDA's headers, but those of them for which texts ask are versions.
+    # CUDA's headers may define a name such as CUDA_FEATURE. Of their names, texts test versions.
     if None in states:
         return found if state and not any(n in defines or n in OF_COMPILER or "VERSION" in n for n in found) else ()
     return () if state is False else tuple(n for n in found if n not in defines)

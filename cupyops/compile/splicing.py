@@ -66,7 +66,7 @@ class Splicing:
             name = found[1] if found else ""
             place = (filename, directive.start)
             missing = place in self.live and header(name) is None
-            # A folder of the text may have a file of the name of a system header, which is included in quotes.
+            # A folder of the text may have a file with the name of a system header. An #include in quotes means that file.
             given = name in self.known and in_text(name, directive.rest[:1] == '"')
             system = (
                 found is not None and not given and not missing and (found[0][0] == "<" or header(name) is not None)
@@ -105,7 +105,9 @@ class Splicing:
             self._guarded.add(name)
         if name not in self._guarded or not any(map(_is_once, scan(self.known[name]).directives)):
             return spliced
-        guard = f"CUPYOPS_ONCE_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
+        # Each header has a guard of its own: `a-b.h` and `a_b.h` have two.
+        own = re.sub(r"[^A-Za-z0-9]", lambda c: f"_{ord(c[0]):x}_", name)
+        guard = f"CUPYOPS_ONCE_{own}"
         return f"#ifndef {guard}\n#define {guard}\n{spliced}\n#endif"
 
     def _is_read(self, name: str, place: tuple[str, int]) -> bool:
@@ -122,7 +124,7 @@ class Splicing:
 
 
 def without(source: str, macros: Mapping[str, str]) -> str:
-    """Returns a header's text without the macros, which are as before behind it."""
+    """Returns a header's text between lines that undefine macros and lines that define them again."""
     before = [f"#undef {name}" for name in macros]
     return "\n".join([*before, source, *(f"#define {name} {value}" for name, value in macros.items())])
 
@@ -132,8 +134,7 @@ def _is_once(directive: Directive) -> bool:
 
 
 def _is_guarded(code: Code) -> bool:
-    """Returns whether a header says that it is included once: by ``#pragma once``, or by a macro for which it asks and that it
-    defines."""
+    """Returns whether a header has an include guard: ``#pragma once``, or a macro that it tests and defines."""
     asked: set[str] = set()
     for directive in code.directives:
         if _is_once(directive):

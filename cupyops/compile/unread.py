@@ -151,7 +151,7 @@ class _Declarations:
         # The call of a macro outside functions declares what the macro's text declares.
         spaces = {n: of for text in texts.values() for n, of in macros_of(text).items()}
         calls = {n: body for text in texts.values() for n, (parameters, body) in macros_of(text).items() if parameters}
-        # A declaration whose name is a macro declares what the text says that includes it.
+        # The name of a function in a header may be a macro, which the including text defines. It then declares another name.
         renamed = {n for t in texts.values() for n, of in macros_of(t).items() if not of[0] and _NAMES.fullmatch(of[1])}
         for where, text in texts.items():
             code, given = scan(text), macros_of(text)

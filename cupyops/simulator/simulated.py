@@ -20,7 +20,7 @@ from cupyops.launch.geometry import Grid, Target
 from cupyops.launch.held import Held, placed
 from cupyops.sharing import held_across_fork, once
 
-from . import build, host
+from . import build, flags, host
 from .abi import PROGRESS, Fault, Launch
 from .counts import Counts, base_of, counters, read_counts
 from .explain import explain
@@ -69,7 +69,7 @@ class Simulated:
             n: "\n".join(ls.get(i, "") for i in range(1, max(ls) + 1)) for n, ls in lines_by_file(text).items() if ls
         }
         self.path = _compile(kernel, types, text, self.what, checked, optimize, files, counted)
-        self._checks = 2 if build.tells_volatile_apart(host.compiler()) else 1
+        self._checks = 2 if flags.tells_volatile_apart(host.compiler()) else 1
         runtime = build.runtime()
         self.counters = counters(build.runtime(counted=True)) if counted else None
         self.files = files

@@ -26,12 +26,12 @@ _SHARED = re.compile(r"__shared__(?<!\w__shared__)\b")
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
 _DYNAMIC = re.compile(r"\bextern\s+(?:[\w()]+\s+)*?__shared__\b[^;{}#]*;")
 _STATIC = re.compile(r"(?:\bstatic\s+)?\b__shared__\b(?:[^;{}#]|##|\\\n)*;")
-# A macro for the word, and its name.
+# A macro that stands for the word: its name and its text.
 _WORD_OF_SHARED = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)[ \t]+((?:[\w()]+[ \t]+)*__shared__(?:[ \t]+[\w()]+)*)[ \t]*$",
     re.MULTILINE,
 )
-# A declaration of a function of CUDA, whose name is a macro here.
+# A declaration of a function of CUDA. In the simulator the function's name is a macro.
 _BUILT_IN = re.compile(
     r"\bextern\s+(?:(?:[\w*]|\"C\")+\s+)*?__device(?:_builtin)?__\s+(?:[\w*]+\s+)*?__\w+\s*\([^;{}()]*\)\s*;"
 )
@@ -104,7 +104,7 @@ def _without_shared(text: str, what: str) -> str:
 
 
 def _word(words: str, found: re.Match[str]) -> str:
-    """Returns a directive, or the words for which a macro stands."""
+    """Returns a directive as it is, and the words of the macro in place of a use."""
     return found[1] or words
 
 

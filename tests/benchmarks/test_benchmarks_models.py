@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main as benchmarks_main
-from benchmarks.models import report, zoo
+from benchmarks.models import chains, report, zoo
 from benchmarks.models.__main__ import BATCHES, MODES, NAMES, VARIANTS, main
 from benchmarks.models.steps import MODES as STEP_MODES
 from benchmarks.models.steps import VARIANTS as STEP_VARIANTS
@@ -299,3 +299,24 @@ def test_a_model_of_the_table_is_built(model: zoo.Model) -> None:
         assert sum(p.numel() for p in model.build().parameters()) > 2e7
     given = model.draw(1, torch.Generator())
     assert all(len(x) == 1 for x in given.values())
+
+
+def test_chains_of_modules_have_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced: list[int] = []
+    optimize = chains.optimize
+
+    def counting(chain: torch.nn.Module) -> None:
+        replaced.append(len(optimize(chain).replaced))
+
+    monkeypatch.setattr(chains, "optimize", counting)
+    for name, value in (("COUNT", 2), ("SHAPE", (4, 8)), ("_WIDTH", 8)):
+        monkeypatch.setattr(chains, name, value)
+    found = list(chains.measure(CPU, ["eager"], rounds=1))
+    assert [(row["chain"], row["variant"]) for row in found] == [(c, v) for c, of in chains.CHAINS.items() for v in of]
+    assert all(row["both"] >= row["both_least"] > 0 for row in found)
+    assert replaced == [2, 2, 2, 4], "two modules of each chain, and the last chain's two pairs"
+    lines = [
+        line for line in report.markdown({**_document(), "chains": found}).splitlines() if line.startswith("| GELU |")
+    ]
+    assert [len(line.split("|")) for line in lines] == [8]
+    assert "–" not in lines[0]

@@ -169,7 +169,8 @@ def test_rows_are_drawn_over_their_length(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.plots import draw
 
-    made = document(by_length())
+    rows = by_length()
+    made = document([*rows, *({**r, "direction": "tangent"} for r in rows if r["direction"] == "forward")])
     paths = {path.name: path for path in draw(made, tmp_path)}
     assert "layer_norm-rows.svg" in paths
     assert "layer_norm-share.svg" not in paths
@@ -177,6 +178,19 @@ def test_rows_are_drawn_over_their_length(tmp_path: Path) -> None:
     for title in ("forward, affine, float32", "backward, affine, bfloat16", "row length", "Liger"):
         assert title in text
     assert "add_layer_norm" not in text
+    assert "tangent" not in text
+    assert text.index("forward, affine") < text.index("backward, affine")
+
+
+def test_the_forward_is_drawn_first_and_the_tangent_last(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.plots import draw
+
+    labels = [{"direction": d, "shape": [n]} for d in ("tangent", "backward", "forward") for n in (2**20, 2**28)]
+    paths = {path.name: path for path in draw(document([row("ours", 259.0, **of) for of in labels]), tmp_path)}
+    text = paths["gelu-sizes.svg"].read_text(encoding="utf-8")
+    at = [text.index(f"{d}, none") for d in ("forward", "backward", "tangent")]
+    assert at == sorted(at)
 
 
 def test_versions_name_liger_where_it_was_there() -> None:

@@ -95,6 +95,16 @@ def test_a_header_is_spliced_where_it_is_first_included_and_nowhere_else() -> No
     assert "pragma" not in text
 
 
+def test_headers_of_similar_names_have_guards_of_their_own() -> None:
+    """A header in code of which the compiler decides is included again behind that code, and has a guard."""
+    names = ("a-b.h", "a_b.h", "a/b.h")
+    headers = {name: f"#pragma once\nint v{i};\n" for i, name in enumerate(names)}
+    includes = "".join(f'#include "{name}"\n' for name in names)
+    text = assemble(f"#if __CUDA_ARCH__ < 500\n{includes}#endif\n{includes}", "k.cu", {}, {}, headers)
+    assert len(set(re.findall(r"#ifndef (CUPYOPS_ONCE_\w+)", text))) == 3
+    assert [text.count(f"int v{i};") for i in range(3)] == [2, 2, 2]
+
+
 def test_headers_that_include_each_other_end() -> None:
     headers = {"a.cuh": '#include "b.cuh"\nint a;', "b.cuh": '#include "a.cuh"\nint b;'}
     text = assemble('#include "a.cuh"', "k.cu", {}, {}, headers)

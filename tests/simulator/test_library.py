@@ -21,7 +21,7 @@ from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.compile.header_list import HEADERS, PARTS, SAME
 from cupyops.compile.standard import as_library
 from cupyops.errors import CompileError, MissingDependencyError
-from cupyops.simulator import host
+from cupyops.simulator import flags, host
 from cupyops.simulator.library import DECLINED, INTRINSICS
 from cupyops.simulator.ptx import INSTRUCTIONS
 from cupyops.simulator.translate import translate
@@ -149,4 +149,4 @@ def test_the_standard_librarys_noinline_compiles_beside_cudas(tmp_path: Path) ->
     lines = ['#include "device.h"', *as_library(['"pointers.h"']), "__device__ __noinline__ int one() { return 1; }\n"]
     (tmp_path / "text.cpp").write_text("\n".join(lines), encoding="utf-8")
     paths = [f"-I{build.HERE / folder}" for folder in ("cuda", "runtime", "include")]
-    build.run(host.compiler(), [*build._COMMON, *paths, "-c", "text.cpp", "-o", "text.o"], tmp_path)
+    build.run(host.compiler(), [*flags.COMMON, *paths, "-c", "text.cpp", "-o", "text.o"], tmp_path)

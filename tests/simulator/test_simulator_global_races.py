@@ -10,7 +10,7 @@ import pytest
 
 import cupyops
 from cupyops import Kernel, LaunchError, Rows
-from cupyops.simulator import build
+from cupyops.simulator import flags
 from tests.conftest import NO_COMPILER
 
 pytestmark = [pytest.mark.simulator, pytest.mark.skipif(bool(NO_COMPILER), reason=NO_COMPILER)]
@@ -391,7 +391,7 @@ def test_a_compiler_that_cannot_tell_volatile_accesses_leaves_global_memory_alon
 ) -> None:
     """g++ before 12: who waits for a flag would race with who sets it."""
     assert race(kernel("y[3] += x[i];"))
-    monkeypatch.setattr(build, "tells_volatile_apart", lambda tool: False)
+    monkeypatch.setattr(flags, "tells_volatile_apart", lambda tool: False)
     assert run(kernel("y[3] += x[i];"))[0][3] == 63 * 32
     with cupyops.simulate(sanitize=True), pytest.raises(LaunchError, match="out of bounds: writes"):
         kernel("y[t - 1] = 1;")(np.zeros(64, np.float32), np.zeros(64, np.float32), np.zeros(64, np.int32), 1, 64)
