@@ -16,7 +16,7 @@ from .cut import APART, LayerNormConfig, even_cut, resident
 
 __all__ = ["backward_columns", "backward_config", "backward_rows"]
 
-_EVEN_BACKWARD = ((4, 5), (4, 4), (4, 3))  # as _EVEN_FORWARD in config.py
+_EVEN_BACKWARD, _EVEN_SUM = ((4, 5), (4, 4), (4, 3)), ((4, 4), (4, 3), (4, 5))  # as _EVEN_FORWARD in config.py
 # The configs of backwards of 16-bit rows, by the accesses of a row, of 4 elements each. A line with clusters is
 # followed by a line without clusters for the same rows, for GPUs without clusters.
 _BACKWARD_16 = (
@@ -43,6 +43,9 @@ _BACKWARD_16 = (
         RowsChoice(32768, 4, 512, 1, cluster=16),
     ),
 )
+# Accesses of the longest 16-bit row that always has the cut of its table, resident threads of longer rows, and the gain of a cut
+# with a fifth access of a thread, which has fewer other registers.
+_LONG_16, _LONG_THREADS, _FIFTH = 1024, 512, 0.9
 # The configs of backwards of float32 rows of which two fit a multiprocessor, and of rows that are too long for one block. The
 # rows between keep an access of each thread, or two. Measured on an H200, in percent of a copy's bandwidth, an access of each
 # thread, three, and three in persistent blocks with stages: 2304 elements 82, 98, 92; 2560 84, 98, 99; 3072 89, 94, 98. With
@@ -95,6 +98,31 @@ def _ring_backward(
     return replace(config, ring=ring, sum_ahead=ring >= 2 * vectors, shared=ring * piece + kept)
 
 
+def _long_cut(n: int, now: LayerNormConfig, grad_sum: bool, most_blocks: int) -> LayerNormConfig:
+    """Returns the cut of a long 16-bit row by which a multiprocessor holds the most rows, or ``now`` if no other holds more.
+
+    A multiprocessor holds the registers of 512 threads, with 4 or 5 accesses of a thread to a row. The more rows it holds, the
+    more loads are in flight. Measured on an H200 in bfloat16, in percent of a copy's bandwidth, by the tables and by this
+    function: 6144 elements 84, 94; 9216 73, 93; 40960 72, 93.
+
+    Args:
+        n: elements of a row.
+        now: the config that a table gives.
+        grad_sum: a thread holds the elements of ``grad_sum``, too. Five accesses would take too many registers.
+        most_blocks: the most blocks of a cluster.
+    """
+    clusters = [c for c in (2, 4, 8, 16) if c <= most_blocks]
+    cuts = [LayerNormConfig.of(n, 4, v, cluster=c) for v in ((4,) if grad_sum else (4, 5)) for c in clusters]
+    cuts = [replace(c, min_blocks=_LONG_THREADS // c.block) for c in cuts if c.block <= _LONG_THREADS]
+
+    def held(cut: LayerNormConfig) -> tuple[float, bool]:
+        rows = min(cut.min_blocks, _LONG_THREADS // cut.block) / cut.cluster
+        return rows * (1 if cut.vectors == 4 else _FIFTH), cut.full
+
+    best = max(cuts, key=held, default=now)
+    return best if held(best) > held(now) else now
+
+
 @cache
 def backward_config(
     n: int,
@@ -141,30 +169,39 @@ def backward_config(
         if ring is not None:
             return ring
     if itemsize == 2 and vector_width == 4:
+        wide_grad = grad_bytes > itemsize
         cuts = [c for c in _BACKWARD_16 if c.cluster <= largest and not (grad_sum and c.vectors > 4)]
         cut = choice_of(cuts, accesses)
-        if cut is None or (accesses > 8192 and widest == 8) or (accesses > 16384 and grad_bytes > itemsize):
+        if cut is None or (accesses > 8192 and widest == 8) or (accesses > 16384 and wide_grad):
             return streaming
-        config = LayerNormConfig.cut(n, vector_width, cut)
-        even = even_cut(n, _EVEN_BACKWARD[1 if grad_sum else 0 :], config, 128, used=0.95, most_threads=192)
-        # Rows of one warp keep the table's cut: rows of 384 elements reached 88 percent of a copy's bandwidth with a
-        # quarter of the accesses idle, and 85 percent with none idle.
-        if even is not None and even.row_threads != 32:
-            config = even
+        config, blocks = LayerNormConfig.cut(n, vector_width, cut), cut.min_blocks
+        evenly = _EVEN_SUM[: 2 if wide_grad else 3] if grad_sum else _EVEN_BACKWARD
+        even = even_cut(n, evenly, config, 128, used=0.9, enough=0.9, most_threads=192)
+        if even is not None:
             # The compiler needs 88 registers for 3 accesses of a thread, and 128 for 5. Each quarter of a multiprocessor
-            # has its own registers, so it holds a whole number of warps.
-            warps = 4 * resident(28 + 20 * even.vectors, 4 * 32)
-            cut = cut._replace(min_blocks=max(1, warps * 32 // even.block))
-        # The elements of grad_sum take as many registers as the row.
-        most = 896 if config.vectors <= 2 else 1024 - 128 * config.vectors
-        fit = min(cut.min_blocks, most // config.block) if grad_sum else cut.min_blocks
-        if grad_bytes == itemsize and weight_bytes > itemsize and not grad_sum:
-            # float32 weights take the registers that rows of their own dtype leave free. If too few registers are left,
-            # shared memory keeps the weights. The compiler needed 80 registers for 12 columns of a thread, and 128 for
-            # 16 and for 20 columns.
-            columns, registers = config.vectors * vector_width, 65536 // (cut.min_blocks * config.block)
-            return replace(config, min_blocks=cut.min_blocks, weight_shared=registers < 6 * columns + 8)
-        return replace(config, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
+            # has its own registers, so it holds a whole number of warps. Without bounds checks, the compiler finds registers for
+            # the warps that the quarters have room for together.
+            config, registers = even, 28 + 20 * even.vectors
+            warps = 4 * resident(registers, 4 * 32)
+            blocks = resident(registers, even.block) if even.full else max(1, warps * 32 // even.block)
+        elif most_blocks > 1 and accesses > _LONG_16 and not wide_grad:
+            config = _long_cut(n, replace(config, min_blocks=blocks), grad_sum, largest)
+            blocks = config.min_blocks
+        if grad_sum:
+            # Accesses of 16 bytes need half as many bounds checks.
+            if config.vectors == 4 and not (config.full or wide_grad or n % 8):
+                config = replace(config, vector_width=8, vectors=2)
+            # The elements of grad_sum take as many registers as the row.
+            columns = config.vectors * config.vector_width
+            blocks = max(1, (896 if columns <= 8 else 1024 - 32 * columns) // config.block)
+        if wide_grad:
+            return replace(config, min_blocks=max(1, blocks * 3 // 4 if widest == 4 else blocks // 2))
+        # float32 weights take the registers that rows of their own dtype leave free. If too few registers are left,
+        # shared memory keeps the weights. The compiler needed 80 registers for 12 columns of a thread, and 128 for
+        # 16 and for 20 columns.
+        columns, registers = config.vectors * config.vector_width, 65536 // (blocks * config.block)
+        shared = weight_bytes > itemsize and not grad_sum and registers < 6 * columns + 8
+        return replace(config, min_blocks=blocks, weight_shared=shared)
     full = itemsize == 4 and vector_width == 4
     cut = choice_of(_BACKWARD_32, accesses) if full and most_blocks > 1 and grad_bytes <= itemsize else None
     if cut is not None and (accesses in _PAIRED or accesses >= _LONG_32):

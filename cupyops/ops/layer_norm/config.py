@@ -101,18 +101,25 @@ _FORWARD_32 = (
         RowsChoice(65536, 8, cluster=16, stages=1),
     ),
 )
-# The configs of forwards of 16-bit rows that leave few registers: with float32 weights from _WIDER_SINCE accesses on, and with
-# a residual from _AHEAD_SINCE elements on. Registers keep the weight, and shared memory keeps the bias. Rows that are
-# summed ahead have both in shared memory.
-_FORWARD_KEPT = (
+# The configs of forwards of 16-bit rows that leave few registers: with a residual from _AHEAD_SINCE elements on, and with float32
+# weights from _WIDER_SINCE accesses on. Registers keep the weight, and shared memory keeps the bias. Rows that are summed ahead
+# have both in shared memory.
+_FORWARD_ADDED = (
     *(RowsChoice(4096, 4, 1, 4, cluster=8, stages=4), RowsChoice(8192, 4, 1, 1, cluster=4, stages=4)),
     *(RowsChoice(16384, 4, cluster=8, stages=4), RowsChoice(32768, 4, cluster=16, stages=4)),
 )
-_WIDER_SINCE = 2049  # accesses of the shortest row for _FORWARD_KEPT with float32 weights
+_FORWARD_WIDER = (
+    *(RowsChoice(2560, 4, cluster=4, stages=1), RowsChoice(3584, 4, cluster=2, stages=2)),
+    *(RowsChoice(4096, 4, cluster=2, stages=1), RowsChoice(8192, 4, cluster=4, stages=4)),
+    *(RowsChoice(16384, 4, cluster=8, stages=4), RowsChoice(26624, 4, cluster=16, stages=4)),
+    RowsChoice(32768, 8, cluster=16, stages=2),
+)
+_WIDER_SINCE = 2049  # accesses of the shortest row for _FORWARD_WIDER
 # Elements of the shortest row whose persistent blocks sum their next row ahead. Measured on an H200, in percent of a
 # copy's bandwidth, summed in turn and summed ahead: float32 262144 85.7, 92.5; float32 131072 92.8, 93.4.
 # docs/architecture.md has the figures of add_layer_norm.
-_AHEAD_SINCE = 65537
+# The blocks of 16-bit rows with float32 weights do so up to _AHEAD_UP_TO elements, too.
+_AHEAD_SINCE, _AHEAD_UP_TO = 65537, 32768
 _SHORT_WIDER = 160  # accesses of the longest row without a residual that has a nearly even cut beside wider weights
 # Accesses of the longest row with wider weights that has the blocks of rows with weights of their own dtype. Rows of
 # more than the second number, up to _WIDER_SINCE, have accesses of half the width.
@@ -130,15 +137,16 @@ _FORWARD = {
 def _kept_forward(
     n: int, vector_width: int, input_bytes: int, weight_bytes: int, capability: int, most_blocks: int
 ) -> LayerNormConfig | None:
-    """Returns the config of a forward of 16-bit rows by ``_FORWARD_KEPT``, or None if the GPU has no room for it. The arguments
-    are those of :func:`forward_config`; a cluster has up to ``most_blocks`` blocks."""
+    """Returns the config of a forward of 16-bit rows by ``_FORWARD_ADDED`` or ``_FORWARD_WIDER``, or None if the GPU has no room
+    for it. The arguments are those of :func:`forward_config`; a cluster has up to ``most_blocks`` blocks."""
     if capability < CLUSTERS_SINCE or vector_width < 8:
         return None
-    cut = choice_of(_FORWARD_KEPT, n // vector_width)
+    residual = input_bytes > 2
+    cut = choice_of(_FORWARD_ADDED if residual else _FORWARD_WIDER, n // vector_width)
     if cut is None or cut.cluster > most_blocks:
         return None
     config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", pieces_apart=weight_bytes * vector_width > 16)
-    if n >= _AHEAD_SINCE:
+    if n >= _AHEAD_SINCE or (not residual and n <= _AHEAD_UP_TO):
         return _ahead_forward(config, input_bytes, weight_bytes, capability)
     return replace(config, affine_registers=1).staged(input_bytes, weight_bytes, capability)
 
@@ -177,7 +185,7 @@ def _uneven_forward(
     The arguments are those of :func:`forward_config`.
     """
     used = 0.95 if wider and not residual and n <= _SHORT_WIDER * config.vector_width else 1.0
-    even = even_cut(n, _EVEN_FORWARD, config, 64, used=used, most_threads=128)
+    even = even_cut(n, _EVEN_FORWARD, config, 64, used=used, enough=used - 0.05, most_threads=128)
     if even is None:
         found = uneven_cut(
             n, config.vector_width, capability, wider=wider, wide_result=result_bytes > 2, residual=residual

@@ -132,14 +132,21 @@ class LayerNormConfig(RowsConfig):
 
 
 def even_cut(
-    n: int, cuts: Iterable[tuple[int, int]], now: LayerNormConfig, block: int, *, used: float, most_threads: int
+    n: int,
+    cuts: Iterable[tuple[int, int]],
+    now: LayerNormConfig,
+    block: int,
+    *,
+    used: float,
+    enough: float,
+    most_threads: int,
 ) -> LayerNormConfig | None:
     """Returns the cut of a row whose threads have the fewest accesses beyond the row's end, or None if ``now`` should stay.
 
     A row of n elements has T threads with v accesses of w elements each, and T·v·w >= n. T is 4, 8, 16, or a multiple of
-    32. The cut with the least T·v·w is returned, and the first of equal ones. ``now`` stays if it uses nearly as
-    many as wanted. Measured on an H200 in bfloat16, the forward of rows of 1152 elements reaches 84 percent of a copy's
-    bandwidth if 90 percent of the accesses are used, and 97 percent if all are used.
+    32. The cut with the least T·v·w is returned, and the first of equal ones. Measured on an H200 in bfloat16, the forward of
+    rows of 1152 elements reaches 84 percent of a copy's bandwidth if 90 percent of the accesses are used, and 97 percent if
+    all are used.
 
     Args:
         n: elements of a row.
@@ -147,9 +154,10 @@ def even_cut(
         now: the config that a table gives.
         block: threads of a block, rounded down to whole rows.
         used: the least share of its accesses that a cut uses.
+        enough: ``now`` stays if it uses more than this share.
         most_threads: the most threads of a row.
     """
-    if n > (used - 0.05) * now.slice * now.cluster:
+    if n > enough * now.slice * now.cluster:
         return None
     found = [LayerNormConfig.of(n, width, vectors, block=block) for width, vectors in cuts if n % width == 0]
     even = [c for c in found if c.row_threads <= most_threads and n >= used * c.slice]
