@@ -253,15 +253,31 @@ def test_stages_are_as_wide_as_the_gradient_of_the_result() -> None:
     assert forward_config(4096, "bfloat16", 2, 2, 90, 2) == forward_config(4096, "bfloat16", 2, 2, 90, 4)
 
 
-def test_long_rows_keep_float32_weights_on_the_multiprocessor() -> None:
-    for n, cluster in ((16392, 8), (32768, 8), (65536, 4), (131072, 8), (262144, 16)):
-        config = forward_config(n, "bfloat16", 2, 4, 90, 2)
-        ahead = n > 65536
-        assert (config.kind, config.cluster, config.sum_ahead) == ("wide", cluster, ahead)
-        assert config.affine_registers == (0 if ahead else 1)
-        assert config.shared == config.slice * (config.stages * 2 + (8 if ahead else 4))
-        assert config.stages >= 2
-        assert config.pieces_apart, "weights in shared memory lie without bank conflicts"
+@pytest.mark.parametrize(
+    ("n", "cluster", "vectors", "stages", "ahead", "registers"),
+    [
+        (16392, 4, 4, 1, True, 0),
+        (20480, 4, 4, 1, True, 0),
+        (28672, 2, 4, 2, True, 0),
+        (32768, 2, 4, 1, True, 0),
+        (32776, 4, 4, 4, False, 1),
+        (65536, 4, 4, 4, False, 1),
+        (131072, 8, 4, 2, True, 0),
+        (212992, 16, 4, 3, True, 0),
+        (262144, 16, 8, 2, True, 1),
+    ],
+)
+def test_long_rows_keep_float32_weights_on_the_multiprocessor(
+    n: int, cluster: int, vectors: int, stages: int, ahead: bool, registers: int
+) -> None:
+    config = forward_config(n, "bfloat16", 2, 4, 90, 2)
+    assert (config.kind, config.cluster, config.vectors) == ("wide", cluster, vectors)
+    assert (config.stages, config.sum_ahead, config.affine_registers) == (stages, ahead, registers)
+    assert config.shared == config.slice * (config.stages * 2 + 4 * (2 - registers))
+    assert config.pieces_apart, "weights in shared memory lie without bank conflicts"
+
+
+def test_long_rows_with_float32_weights_need_clusters() -> None:
     assert forward_config(262144, "bfloat16", 2, 4, 90, 2, portable=True).kind == "registers"
     assert forward_config(65536, "bfloat16", 2, 4, 80, 2).cluster == 1
 
@@ -340,9 +356,10 @@ def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks
 
 @pytest.mark.parametrize("grad_sum", [False, True])
 def test_a_backward_of_131072_elements_has_16_blocks_that_hold_the_row(grad_sum: bool) -> None:
-    for n in (65544, 131072):
+    for n in (81928, 131072):
         config = backward_config(n, "bfloat16", 4, 90, grad_sum=grad_sum)
-        assert (config.kind, config.cluster, config.vectors, config.min_blocks) == ("registers", 16, 4, 1)
+        assert (config.kind, config.cluster, config.min_blocks) == ("registers", 16, 1)
+        assert config.vectors * config.vector_width == 16
     assert backward_config(65536, "bfloat16", 2, 90, grad_sum=grad_sum).cluster == 8
     assert backward_config(131072, "bfloat16", 2, 90, grad_sum=grad_sum, portable=True).cluster != 16
 

@@ -104,24 +104,77 @@ def test_two_blocks_of_float32_backwards_fit_where_one_had_an_access_of_each_thr
     assert backward_config(3328, "float32", 4, 90).vectors == 1
 
 
+# The blocks without and with a gradient of the sum, whose elements take registers.
 @pytest.mark.parametrize(
-    ("n", "cut", "block", "min_blocks"),
+    ("n", "cut", "block", "blocks", "with_sum", "full"),
     [
-        (96, (4, 3, 8), 128, 5),
-        (192, (4, 3, 16), 128, 5),
-        (1152, (4, 3, 96), 96, 6),
-        (1280, (4, 5, 64), 128, 4),
-        (2304, (4, 3, 192), 192, 3),
-        (2560, (4, 5, 128), 128, 4),
+        (96, (4, 3, 8), 128, 5, 5, True),
+        (192, (4, 3, 16), 128, 5, 5, True),
+        (384, (4, 3, 32), 128, 5, 5, True),
+        (576, (4, 5, 32), 128, 4, 3, False),
+        (640, (4, 5, 32), 128, 4, 3, True),
+        (1088, (4, 3, 96), 96, 6, 6, False),
+        (1152, (4, 3, 96), 96, 7, 6, True),
+        (1280, (4, 5, 64), 128, 4, 3, True),
+        (2176, (4, 3, 192), 192, 3, 3, False),
+        (2304, (4, 3, 192), 192, 3, 3, True),
     ],
 )
-def test_backwards_are_cut_evenly(n: int, cut: tuple[int, int, int], block: int, min_blocks: int) -> None:
-    config = backward_config(n, "float16", 2, 90)
-    assert (cut_of(config), config.block, config.min_blocks, config.cluster) == (cut, block, min_blocks, 1)
-    assert config.full
-    assert cut_of(config.few_rows_backward(n, "float16")) == cut
-    summed = backward_config(n, "float16", 2, 90, grad_sum=True)
-    assert summed.vectors <= 4, "the elements of grad_sum take the registers of a fifth access"
+def test_backwards_are_cut_evenly(
+    n: int, cut: tuple[int, int, int], block: int, blocks: int, with_sum: int, full: bool
+) -> None:
+    for weight_bytes in (2, 4):
+        config = backward_config(n, "float16", weight_bytes, 90)
+        assert (cut_of(config), config.block, config.min_blocks, config.cluster) == (cut, block, blocks, 1)
+        assert config.full == full
+        assert cut_of(config.few_rows_backward(n, "float16")) == cut
+        summed = backward_config(n, "float16", weight_bytes, 90, grad_sum=True)
+        assert (cut_of(summed), summed.block, summed.min_blocks) == (cut, block, with_sum)
+        assert not summed.weight_shared
+    rounded = backward_config(n, "float16", 4, 90, 4, grad_sum=True)
+    assert rounded.min_blocks * rounded.block <= 512, "a float32 grad_y takes registers"
+    assert rounded.vectors <= 4
+
+
+def test_a_backward_with_a_gradient_of_the_sum_has_five_accesses_of_a_thread_only_where_four_leave_more_idle() -> None:
+    assert cut_of(backward_config(2560, "bfloat16", 2, 90)) == (4, 5, 128)
+    assert cut_of(backward_config(2560, "bfloat16", 2, 90, grad_sum=True)) == (4, 4, 160)
+    assert cut_of(backward_config(1280, "bfloat16", 2, 90, 4, grad_sum=True)) == (4, 4, 96)
+
+
+@pytest.mark.parametrize(("n", "cut"), [(896, (8, 2, 64)), (1400, (8, 2, 96)), (4544, (8, 2, 160))])
+def test_uneven_rows_with_a_gradient_of_the_sum_have_accesses_of_16_bytes(n: int, cut: tuple[int, int, int]) -> None:
+    config = backward_config(n, "bfloat16", 2, 90, grad_sum=True)
+    assert (cut_of(config), config.full) == (cut, False)
+    assert backward_config(n + 4, "bfloat16", 2, 90, grad_sum=True).vector_width == 4, "no whole number of 16 bytes"
+    assert backward_config(n, "bfloat16", 2, 90, 4, grad_sum=True).vector_width == 4
+
+
+@pytest.mark.parametrize(
+    ("n", "cut", "cluster", "with_sum", "with_sum_cluster"),
+    [
+        (5632, (4, 5, 160), 2, (8, 2, 96), 4),
+        (6144, (4, 5, 160), 2, (4, 4, 96), 4),
+        (8192, (4, 4, 256), 2, (4, 4, 256), 2),
+        (9216, (4, 5, 256), 2, (8, 2, 160), 4),
+        (13312, (4, 5, 96), 8, (4, 4, 416), 2),
+        (16384, (4, 4, 128), 8, (4, 4, 128), 8),
+        (28672, (4, 4, 224), 8, (4, 4, 224), 8),
+        (40960, (4, 5, 512), 4, (4, 4, 160), 16),
+    ],
+)
+def test_a_multiprocessor_holds_as_many_long_rows_as_its_registers_have_room_for(
+    n: int, cut: tuple[int, int, int], cluster: int, with_sum: tuple[int, int, int], with_sum_cluster: int
+) -> None:
+    for weight_bytes in (2, 4):
+        config = backward_config(n, "bfloat16", weight_bytes, 90)
+        assert (cut_of(config), config.cluster) == (cut, cluster)
+        assert config.block * config.min_blocks <= 640
+        summed = backward_config(n, "bfloat16", weight_bytes, 90, grad_sum=True)
+        assert (cut_of(summed), summed.cluster) == (with_sum, with_sum_cluster)
+        assert summed.block * summed.min_blocks <= 512
+    assert backward_config(n, "bfloat16", 2, 90, grad_sum=True, portable=True).cluster <= 8
+    assert backward_config(n, "bfloat16", 2, 80).cluster == 1
 
 
 def test_backwards_of_rows_that_few_threads_would_not_share_evenly_have_two_accesses_of_a_thread() -> None:
@@ -135,7 +188,7 @@ def test_backwards_of_rows_that_few_threads_would_not_share_evenly_have_two_acce
 def test_the_cut_of_a_table_stays_where_an_even_cut_wins_nothing() -> None:
     now = LayerNormConfig.of(1152, 8, 5, block=64)  # 160 accesses for 144
     cuts = ((8, 5), (4, 9))
-    limits = {"used": 0.95, "most_threads": 128}
+    limits = {"used": 0.95, "enough": 0.9, "most_threads": 128}
     even = even_cut(1152, cuts, now, 64, **limits)
     assert even is not None
     assert cut_of(even) == (4, 9, 32)
@@ -145,8 +198,8 @@ def test_the_cut_of_a_table_stays_where_an_even_cut_wins_nothing() -> None:
     assert even_cut(2560, ((4, 10), (8, 5)), LayerNormConfig.of(2560, 8, 4), 64, **limits) == LayerNormConfig.of(
         2560, 4, 10, block=64
     ), "the first of equal cuts"
-    # Rows whose accesses are all in use, rows of one warp in the backward, and rows too long for 128 threads.
-    for n, cut in ((768, (4, 3, 64)), (384, (4, 4, 32)), (4544, (4, 5, 256))):
+    # Rows whose accesses are all in use, and rows too long for 128 threads.
+    for n, cut in ((768, (4, 3, 64)), (512, (4, 4, 32)), (4544, (4, 5, 256))):
         assert cut_of(backward_config(n, "bfloat16", 2, 90)) == cut
     for n, cut in ((384, (8, 3, 16)), (1280, (8, 5, 32)), (4096, (8, 4, 128))):
         assert cut_of(forward_config(n, "bfloat16", 2, 2, 90, 2)) == cut
@@ -171,7 +224,10 @@ def test_float32_weights_are_loaded_by_halves_for_two_rows_where_registers_are_f
         (8192, "float32", 4, 1024),
         (12288, "bfloat16", 2, 1152),
         (256, "bfloat16", 2, 1280),
-        (1024, "float16", 2, 640),
+        (1024, "float16", 2, 768),
+        (8192, "float16", 2, 768),
+        (12288, "float16", 2, 768),
+        (16384, "float16", 2, 1024),
     ],
 )
 def test_a_tangent_has_as_many_resident_threads_as_two_rows_and_no_parameters_leave_registers(

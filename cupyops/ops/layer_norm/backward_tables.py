@@ -43,9 +43,11 @@ _BACKWARD_16 = (
         RowsChoice(32768, 4, 512, 1, cluster=16),
     ),
 )
-# Accesses of the longest 16-bit row that always has the cut of its table, resident threads of longer rows, and the gain of a cut
-# with a fifth access of a thread, which has fewer other registers.
-_LONG_16, _LONG_THREADS, _FIFTH = 1024, 512, 0.9
+# Accesses of the longest 16-bit row that always has the cut of its table, and the resident threads of longer rows.
+_LONG_16, _LONG_THREADS = 1024, 512
+# What a row is worth whose threads have a fifth access and fewer other registers, and a row of a cluster of 16 blocks, for which
+# fewer multiprocessors lie together.
+_FIFTH, _LARGE_CLUSTER = 0.9, 0.85
 # The configs of backwards of float32 rows of which two fit a multiprocessor, and of rows that are too long for one block. The
 # rows between keep an access of each thread, or two. Measured on an H200, in percent of a copy's bandwidth, an access of each
 # thread, three, and three in persistent blocks with stages: 2304 elements 82, 98, 92; 2560 84, 98, 99; 3072 89, 94, 98. With
@@ -117,7 +119,8 @@ def _long_cut(n: int, now: LayerNormConfig, grad_sum: bool, most_blocks: int) ->
 
     def held(cut: LayerNormConfig) -> tuple[float, bool]:
         rows = min(cut.min_blocks, _LONG_THREADS // cut.block) / cut.cluster
-        return rows * (1 if cut.vectors == 4 else _FIFTH), cut.full
+        worth = (1 if cut.vectors == 4 else _FIFTH) * (1 if cut.cluster <= PORTABLE_CLUSTER else _LARGE_CLUSTER)
+        return rows * worth, cut.full
 
     best = max(cuts, key=held, default=now)
     return best if held(best) > held(now) else now

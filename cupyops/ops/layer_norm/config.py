@@ -147,6 +147,9 @@ def _kept_forward(
         return None
     config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", pieces_apart=weight_bytes * vector_width > 16)
     if n >= _AHEAD_SINCE or (not residual and n <= _AHEAD_UP_TO):
+        if cut.vectors == 8:  # 256 threads have registers for the weight beside both rows
+            both = replace(config, sum_ahead=True, affine_registers=1)
+            return both.staged(input_bytes, weight_bytes, capability)
         return _ahead_forward(config, input_bytes, weight_bytes, capability)
     return replace(config, affine_registers=1).staged(input_bytes, weight_bytes, capability)
 
