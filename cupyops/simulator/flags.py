@@ -62,8 +62,12 @@ def libraries(tool: Compiler) -> list[str]:
     The runtime depends on g++'s C++ library, and the loader finds the library's functions there. Reading that library
     would take half of the linker's time, so the linker gets only the other libraries. A clang may have its C++ library
     in an archive, which the linker has to read.
+
+    A kernel calls its own functions: the loader would bind its `operator new` to that of a C++ library which the process has
+    loaded for all its libraries.
     """
-    return ["-nodefaultlibs", "-lm", "-lgcc", "-lc"] if tool.family == "gcc" else ["-lm"]
+    own = "-Wl,-Bsymbolic-functions"
+    return [own, "-nodefaultlibs", "-lm", "-lgcc", "-lc"] if tool.family == "gcc" else [own, "-lm"]
 
 
 def _counting_flags(tool: Compiler) -> list[str]:

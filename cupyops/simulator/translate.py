@@ -271,12 +271,12 @@ def _place(text: str, position: int) -> str:
 
 # Objects that device code makes by `new` lie in the heap of the launch.
 _HEAP = """\
-__attribute__((visibility("hidden"))) void* operator new(__SIZE_TYPE__ bytes) { return cupyops_allocate(bytes); }
-__attribute__((visibility("hidden"))) void* operator new[](__SIZE_TYPE__ bytes) { return cupyops_allocate(bytes); }
-__attribute__((visibility("hidden"))) void operator delete(void* memory) noexcept { cupyops_deallocate(memory); }
-__attribute__((visibility("hidden"))) void operator delete[](void* memory) noexcept { cupyops_deallocate(memory); }
-__attribute__((visibility("hidden"))) void operator delete(void* memory, __SIZE_TYPE__) noexcept { cupyops_deallocate(memory); }
-__attribute__((visibility("hidden"))) void operator delete[](void* memory, __SIZE_TYPE__) noexcept { cupyops_deallocate(memory); }
+void* operator new(__SIZE_TYPE__ bytes) { return cupyops_allocate(bytes); }
+void* operator new[](__SIZE_TYPE__ bytes) { return cupyops_allocate(bytes); }
+void operator delete(void* memory) noexcept { cupyops_deallocate(memory); }
+void operator delete[](void* memory) noexcept { cupyops_deallocate(memory); }
+void operator delete(void* memory, __SIZE_TYPE__) noexcept { cupyops_deallocate(memory); }
+void operator delete[](void* memory, __SIZE_TYPE__) noexcept { cupyops_deallocate(memory); }
 """
 
 

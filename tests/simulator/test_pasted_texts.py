@@ -1,6 +1,8 @@
 """Forms of public kernels that the simulator once refused, or ran with other values."""
 
 import ctypes
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -290,3 +292,18 @@ def test_an_access_outside_the_memory_of_the_heap_is_found(use: str) -> None:
         pytest.raises(LaunchError, match="out of bounds: writes 4 bytes at memory that belongs"),
     ):
         Kernel(text, "k")[1](np.zeros(1, np.float32), 2)
+
+
+def test_new_is_the_launchs_beside_a_cpp_library_that_all_libraries_share() -> None:
+    """A package may load the C++ library for the whole process. The loader then offers its `operator new` first."""
+    script = """
+import ctypes, numpy, cupyops
+ctypes.CDLL("libstdc++.so.6", mode=ctypes.RTLD_GLOBAL)
+text = "__global__ void k(float* x) { float* a = new float[2]; a[1] = 3; x[0] = a[1]; delete[] a; }"
+x = numpy.zeros(1, numpy.float32)
+with cupyops.simulate(sanitize=True):
+    cupyops.Kernel(text, "k", cupyops.Threads(1, block=1))(x)
+print(x[0])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.strip() == "3.0", done.stderr[-1000:]
