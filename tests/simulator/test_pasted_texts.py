@@ -299,10 +299,10 @@ def test_new_is_the_launchs_beside_a_cpp_library_that_all_libraries_share() -> N
     script = """
 import ctypes, numpy, cupyops
 ctypes.CDLL("libstdc++.so.6", mode=ctypes.RTLD_GLOBAL)
-text = "__global__ void k(float* x) { float* a = new float[2]; a[1] = 3; x[0] = a[1]; delete[] a; }"
+text = "__global__ void k(float* x, int n) { float* a = new float[2]; a[1] = 3; if (threadIdx.x == 0) x[0] = a[n]; delete[] a; }"
 x = numpy.zeros(1, numpy.float32)
 with cupyops.simulate(sanitize=True):
-    cupyops.Kernel(text, "k", cupyops.Threads(1, block=1))(x)
+    cupyops.Kernel(text, "k")[32](x, 1)
 print(x[0])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
