@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from .cuda_text import Code, scan
+from .cuda_text import Code, scan, without_loop
 from .declarations import WORD, Item, declarations, declared_names, items_of, macros_of
 from .host_code import HOST_TYPE, host_code
 from .preprocess import preprocess
@@ -278,6 +278,6 @@ def _blanked(text: str, code: Code, start: int, end: int) -> str:
         stop = end if directive is None else directive.start
         pieces.append(re.sub(r"[^\n]", " ", text[at:stop]))
         if directive is not None:
-            pieces.append(text[stop : directive.end])
+            pieces.append(without_loop(text[stop : directive.end], directive))
             at = directive.end
     return "".join(pieces) + text[end:]
