@@ -228,7 +228,8 @@ HEADERS = (
         ("cub/util_ptx.cuh",),
         _CCCL,
         "cub/util_ptx.cuh",
-        has="`ShuffleUp`, `ShuffleDown`, `ShuffleIndex`, `KeyValuePair`, `ArgMax`, `ArgMin`, `ThreadLoad`, `ThreadStore`",
+        has="`ShuffleUp`, `ShuffleDown`, `ShuffleIndex`, `KeyValuePair`, `ArgMax`, `ArgMin`, `ThreadLoad`, `ThreadStore`, "
+        "`Traits`",
     ),
     SystemHeader(
         ("cub/util_*.cuh", "cub/version.cuh", "cub/config.cuh"),

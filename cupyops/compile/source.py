@@ -17,9 +17,9 @@ from cupyops.errors import CompileError
 
 from .absent import leave_out
 from .cpp_library import specializations
-from .file_scope import folded
 from .cuda_text import scan
 from .dialect import beyond_nvrtc
+from .file_scope import folded
 from .header_list import SAME
 from .preprocess import CONDITIONALS, OF_COMPILER, Preprocessed, defines_of, known_macros, preprocess
 from .project_headers import includes

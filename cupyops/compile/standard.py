@@ -124,10 +124,9 @@ _NUMBERS = {
 }
 # The formats of <cinttypes>, ``PRIu64`` and the like.
 _FORMATS = {
-    f"PRI{letter}{kind}{bits}": f'"{"ll" if bits in ("64", "MAX", "PTR") else ""}{letter}"'
+    f"PRI{letter}{bits}": f'"{"" if bits in ("8", "16", "32") else "ll"}{letter}"'
     for letter in "diouxX"
-    for kind, sizes in (("", ("8", "16", "32", "64", "MAX", "PTR")), ("LEAST", ("8", "16", "32", "64")), ("FAST", ("8", "16", "32", "64")))
-    for bits in sizes
+    for bits in ("8", "16", "32", "64", "MAX", "PTR")
 }
 _MACROS = _NUMBERS | _FORMATS
 MACROS = frozenset(_MACROS) | {"NULL", "offsetof"}  # of the C library's headers

@@ -22,6 +22,7 @@ _OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm|Eigen)\s*::")
 # Names in capitals, where a text uses them and where it declares them.
 _CAPITALS = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?<=\w\w\w)")
 _DECLARED = re.compile(r"(?!\b(?:return|case|else)\b)\b(?:\w+[\s>*&]|\})\s*(?:\.\.\.\s*)?([A-Z][A-Z0-9_]{2,})\b")
+_FURTHER = re.compile(r",\s*([A-Z][A-Z0-9_]{2,})\s*=(?!=)")  # `const float ONE = 1, TWO = 2;`
 _FORWARD = re.compile(r"\s*(?:template\s*<[^{}()]*>\s*)?(?:struct|class|union)\s+\w+\s*;")
 _NAMES = re.compile(r"[A-Za-z_]\w*(?:\s+[A-Za-z_]\w*)*")  # of several definitions of one macro
 _ENUM = re.compile(r"\benum\b[^;{}]*\{([^{}]*)\}")
@@ -261,6 +262,7 @@ def _undefined(texts: Mapping[str, str], defined: Collection[str]) -> set[str]:
         bare = scan(text).bare
         used.update(_CAPITALS.findall(bare))
         known.update(match[1] for match in _DECLARED.finditer(bare))
+        known.update(_FURTHER.findall(bare))
         known.update(word for body in _ENUM.findall(bare) for word in WORD.findall(body))
     return used - known
 

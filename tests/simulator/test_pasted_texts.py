@@ -362,3 +362,32 @@ __global__ void __launch_bounds__(32) outer::sort::k(int* y, int n) { if (thread
     with cupyops.simulate():
         Kernel(text, "outer::sort::k", 32)[3](y, 3)
     assert y.tolist() == [7, 7, 7]
+
+
+def test_the_bits_of_numbers_in_their_order_by_cub() -> None:
+    text = """
+#include <cub/cub.cuh>
+template <typename T> __device__ unsigned in(T key) {
+    return cub::Traits<T>::TwiddleIn(reinterpret_cast<typename cub::Traits<T>::UnsignedBits&>(key));
+}
+__global__ void k(const float* x, unsigned* y, float* back, int n) {
+    for (int i = 0; i < n; ++i) {
+        y[i] = in(x[i]);
+        back[i] = __uint_as_float(cub::Traits<float>::TwiddleOut(y[i]));
+    }
+    y[n] = in(-1) < in(0) && in(0) < in(1) && in(1u) < in(0x80000000u);
+}"""
+    x = np.array([-3, -0.5, 0, 2, 7], np.float32)
+    y, back = np.zeros(6, np.uint32), np.zeros(5, np.float32)
+    with cupyops.simulate():
+        Kernel(text, "k", 1)[1](x, y, back, 5)
+    assert (np.diff(y[:5].astype(np.int64)) > 0).all() and y[5] == 1
+    assert (back == x).all()
+
+
+def test_a_choice_between_two_literals_compiles() -> None:
+    text = '__global__ void k(int* y) { const char* word = y[0] ? "yes" : "no"; y[0] = word[0]; }'
+    y = np.ones(1, np.int32)
+    with cupyops.simulate():
+        Kernel(text, "k", 1)[1](y)
+    assert y[0] == ord("y")
