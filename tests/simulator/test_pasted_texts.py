@@ -381,7 +381,8 @@ __global__ void k(const float* x, unsigned* y, float* back, int n) {
     y, back = np.zeros(6, np.uint32), np.zeros(5, np.float32)
     with cupyops.simulate():
         Kernel(text, "k", 1)[1](x, y, back, 5)
-    assert (np.diff(y[:5].astype(np.int64)) > 0).all() and y[5] == 1
+    assert (np.diff(y[:5].astype(np.int64)) > 0).all()
+    assert y[5] == 1
     assert (back == x).all()
 
 
