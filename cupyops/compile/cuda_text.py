@@ -16,7 +16,7 @@ from cupyops.sharing import computed_once
 
 from .definitions import Blocks, Function, functions
 
-__all__ = ["Code", "Directive", "Function", "first_branches", "scan"]
+__all__ = ["Code", "Directive", "Function", "first_branches", "scan", "without_loop"]
 
 # An unterminated comment extends to the end of the text. An unterminated string or character extends to the end of the
 # line.
@@ -216,6 +216,13 @@ def first_branches(code: Code, compiled: str = "") -> str:
             for start, end in (span for span in branches if span != kept):
                 bare = bare[:start] + re.sub(r"[^\n]", " ", bare[start:end]) + bare[end:]
     return bare
+
+
+def without_loop(text: str, directive: Directive) -> str:
+    """Returns the text of a directive; blanks for ``#pragma unroll``, whose loop is left out: NVRTC warns of one without a loop."""
+    words = directive.rest.split("(")[0].split()
+    of_loop = directive.name == "pragma" and words[:1] in (["unroll"], ["nounroll"])
+    return re.sub(r"[^\n]", " ", text) if of_loop else text
 
 
 def _matches(branch: str) -> bool:

@@ -85,9 +85,10 @@ _BUILTINS_OF_NVRTC = frozenset(
         "unreachable",
     ]
 )
+# Blanks stand for a literal, which has two characters or more: `ready ? "yes" : "no"` has its second operand.
 _EXTENSIONS = (
     (re.compile(r"\bcase\b[^:;{}?]*?\.\.\."), "a range in a case"),
-    (re.compile(r"\?\s*:(?!:)"), "a conditional without its second operand"),
+    (re.compile(r"\?[ \t]?:(?!:)"), "a conditional without its second operand"),
     (re.compile(r"(?<![\w>\])])\(\s*\{[^{}]*;[^{}]*\}\s*\)"), "a statement in an expression"),
     (re.compile(r"\b(?:__)?typeof(?:__)?\s*\("), "typeof"),
 )

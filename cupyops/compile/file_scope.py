@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from .cuda_text import Code, scan
 
-__all__ = ["DeviceVariable", "has_assert", "launches_from_device", "variables"]
+__all__ = ["DeviceVariable", "folded", "has_assert", "launches_from_device", "variables"]
 
 _SPACE = re.compile(r"__(?<!\w__)(?:device|constant|managed)__\b")
 _ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__builtin_align__|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)")
@@ -22,6 +22,31 @@ _FUNCTION = re.compile(r"\b__(?:global|device)__\b")
 # match.
 _HEAD = re.compile(r"(?:[\w\s*&:]|<[\w\s,*&:]{0,99}>|\boperator\[\]){1,400}\(")
 _HAS_ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__builtin_align__|__attribute__)\b")
+# Floating constants, `const double a = 2., b = 1. / a;`, whose values call no function.
+_FLOATING = re.compile(
+    r"(?:(?<=[;{}])|^)(\s*(?:(?:static|inline)\s+)*)(const\s+(?:float|double)|(?:float|double)\s+const)\s+((?:\w+\s*=(?!=)[^;{}]*))(?=;)"
+)
+_FOLDED = re.compile(r"\b(\w+)\s*=(?!=)")
+_CALL = re.compile(r"\w\s*\(")
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+
+
+def folded(text: str) -> str:
+    """Returns a text for NVRTC whose floating constants in namespaces are ``constexpr`` if they read one another.
+
+    nvcc folds ``const double b = 1. / a;``. NVRTC takes ``b`` for a variable of the GPU, which code would have to initialize.
+    """
+    if not _FLOATING.search(text):
+        return text
+    code = scan(text)
+    found = [m for m in _FLOATING.finditer(code.bare) if code.scope(m.start(2)) is not None and not _CALL.search(m[3])]
+    names = {name for match in found for name in _FOLDED.findall(match[3])}
+    read = {word for match in found for word in _WORD.findall(_FOLDED.sub(" ", match[3]))} & names
+    for match in reversed(found):
+        own = set(_FOLDED.findall(match[3]))
+        if not own.isdisjoint(read) or not read.isdisjoint(_WORD.findall(_FOLDED.sub(" ", match[3]))):
+            text = f"{text[: match.start(2)]}constexpr {match[2].replace('const', '').strip()}{text[match.end(2) :]}"
+    return text
 
 
 @dataclass(frozen=True)

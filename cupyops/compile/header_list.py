@@ -228,7 +228,8 @@ HEADERS = (
         ("cub/util_ptx.cuh",),
         _CCCL,
         "cub/util_ptx.cuh",
-        has="`ShuffleUp`, `ShuffleDown`, `ShuffleIndex`, `KeyValuePair`, `ArgMax`, `ArgMin`, `ThreadLoad`, `ThreadStore`",
+        has="`ShuffleUp`, `ShuffleDown`, `ShuffleIndex`, `KeyValuePair`, `ArgMax`, `ArgMin`, `ThreadLoad`, `ThreadStore`, "
+        "`Traits`",
     ),
     SystemHeader(
         ("cub/util_*.cuh", "cub/version.cuh", "cub/config.cuh"),
@@ -279,15 +280,13 @@ HEADERS = (
             "cuda_gl_interop.h",
             "nvtx3/*",
             "nvToolsExt.h",
-            "cutlass/*",
-            "cute/*",
             "cudaTypedefs.h",
             "cutensor*.h",
             "NvInfer*.h",
         ),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone",
         host=True,
-        its_names=r"\b(?:cutlass|cute|nvtx3)\s*::|\bcub\s*::\s*Device\w+|\busing\s+namespace\s+(?:cutlass|cute)\b",
+        its_names=r"\bnvtx3\s*::|\bcub\s*::\s*Device\w+",
     ),
     # cupyops.compile.cpp_library has the names of Thrust that kernels use.
     SystemHeader(
@@ -303,6 +302,12 @@ HEADERS = (
         reason="it is of NVIDIA's samples: give its folder as options=('-I...',)",
         host=True,
         of_project=True,
+    ),
+    SystemHeader(
+        ("cutlass/*", "cute/*"),
+        reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
+        host=True,
+        its_names=r"\b(?:cutlass|cute)\s*::|\busing\s+namespace\s+(?:cutlass|cute)\b",
     ),
     SystemHeader(
         ("glm/*",),

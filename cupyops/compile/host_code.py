@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from .cpp_library import FOREIGN_THRUST
-from .cuda_text import scan
+from .cuda_text import scan, without_loop
 from .declarations import (
     ALIAS,
     CALL,
@@ -77,6 +77,8 @@ _DESTRUCTOR = re.compile(r"(?<!virtual )~\s*[A-Za-z_]\w*\s*\(")
 _APART = re.compile(
     r"\s*(?:(?:public|private|protected)\s*:\s*)*(?:template\b[^(){};]*>\s*)?(?:(?:inline|constexpr|const)\s+)*(static|friend)\b"
 )
+# A stream of the host's library where `using namespace std` stands.
+_STREAM = re.compile(r"\b[io]?stream\s*&")
 _SPECIAL = re.compile(r"\s*(?:struct|class)\s+([A-Za-z_]\w*)\s*<")
 _LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 
@@ -165,7 +167,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
                 pieces += [text[at:place], blank]
                 at = place = end if directive is None else directive.end
                 if directive is not None:
-                    pieces.append(text[end:at])
+                    pieces.append(without_loop(text[end:at], directive))
     if not pieces:
         return HostCode(text, ())
     return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n), frozenset(types - gone))
@@ -313,7 +315,8 @@ def _bodies_of_members(
         # A static member of a type of the host takes no place in an object, and a friend is declared elsewhere.
         apart = _APART.match(plain_head(signature))
         if (of_device or passed) and not body and apart and (apart[1] == "friend" or not function):
-            if HOST_TYPE.search(signature) or any(True for _ in unknown(signature)):
+            stream = apart[1] == "friend" and _STREAM.search(signature)
+            if stream or HOST_TYPE.search(signature) or any(True for _ in unknown(signature)):
                 labels = [*_LABEL.finditer(signature)]
                 found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
             continue
@@ -327,6 +330,7 @@ def _bodies_of_members(
         # A destructor that is host code leaves a class that the compiler destroys: a kernel's parameter may have it.
         named = (
             HOST_TYPE.search(signature)
+            or _STREAM.search(signature)
             or any(True for _ in unknown(signature))
             or (passed and not gone.isdisjoint(words))
         )

@@ -18,6 +18,7 @@ __all__ = ["headers_in", "includes", "read"]
 _INCLUDED = re.compile(r'["<]([^">]+)[">]')
 _MACRO = re.compile(r"\s*[A-Za-z_]\w*\s*")
 _MAYBE = re.compile(r"#[ \t]*include\s*(?:/|\\|[A-Za-z_])")
+_OF_WINDOWS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[\"<][^\">\n]*\\[^\">\n]*[\">]", re.MULTILINE)
 _COMPUTED_DEPTH = 4  # macros within one another that name a header
 
 
@@ -42,7 +43,9 @@ def read(
         ValueError: a file is not UTF-8 outside comments and literals.
     """
     if not isinstance(text, os.PathLike):
-        return _with_headers(text, options, None, given, constants) if isinstance(text, str) else (text, {})
+        if not isinstance(text, str):
+            return text, {}
+        return _with_headers(_with_slashes(text), options, None, given, constants)
     path = Path(text)
     try:
         source = _decoded(path, "utf-8")
@@ -162,6 +165,11 @@ def _file(name: str, folders: Sequence[Path], own: Sequence[Path]) -> Path | Non
     return None
 
 
+def _with_slashes(text: str) -> str:
+    """Returns a text with slashes for the backslashes in the names of headers, which compilers on Windows take."""
+    return _OF_WINDOWS.sub(lambda m: m[0].replace("\\", "/"), text)
+
+
 def _text_of(file: Path) -> str:
     try:
         return _decoded(file, "utf-8-sig")
@@ -176,10 +184,10 @@ def _decoded(file: Path, encoding: str) -> str:
         UnicodeDecodeError: code or a directive is not UTF-8.
     """
     try:
-        return file.read_text(encoding=encoding)
+        return _with_slashes(file.read_text(encoding=encoding))
     except UnicodeDecodeError:
         text = file.read_text(encoding="latin-1")  # which keeps each byte
         code = scan(text)
         if code.bare.isascii() and all(d.rest.isascii() for d in code.directives):
-            return text
+            return _with_slashes(text)
         raise

@@ -19,6 +19,7 @@ from .absent import leave_out
 from .cpp_library import specializations
 from .cuda_text import scan
 from .dialect import beyond_nvrtc
+from .file_scope import folded
 from .header_list import SAME
 from .preprocess import CONDITIONALS, OF_COMPILER, Preprocessed, defines_of, known_macros, preprocess
 from .project_headers import includes
@@ -165,7 +166,7 @@ def assemble(
         of_gnu = _CONDITION.sub(lambda condition: re.sub(r"\b__GNUC__\b", _GNUC, condition[0]), spliced)
         lines += [f"#define {_GNUC} {OF_COMPILER['__GNUC__']}"] if of_gnu != spliced else []
         spliced = of_gnu
-    spliced = spliced if simulated else specializations(spliced)
+    spliced = spliced if simulated else folded(specializations(spliced))
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
     return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", _unmarked(spliced)))
 
@@ -293,7 +294,7 @@ def _standard(
     Args:
         texts: the text and its headers.
         simulated: whether the simulator compiles the texts.
-        removed: types that the texts declare in code that is not compiled.
+        removed: types and macros that the texts declare in code that is not compiled.
         given_thrust: whether a folder of the options has the headers of Thrust.
     """
     code: list[str] = []
@@ -307,7 +308,7 @@ def _standard(
         code += [found.bare, *(macro.partition(" ")[2] for macro in macros)]
         rows = (header(m[1]) for d in found.directives if d.name == "include" and (m := INCLUDED.match(d.rest)))
         library = library or any(row is not None and "cccl" in row.folders for row in rows)
-        declared.update(macro.split()[0] for macro in macros if macro)
+        declared.update(name for macro in macros if macro and (name := macro.split()[0].split("(")[0]) not in removed)
         for match in _DECLARED.finditer(found.bare):
             named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
             declared.update([named] if named and named not in removed else [])
@@ -316,13 +317,17 @@ def _standard(
 
 
 def _removed(own: Collection[str], texts: Mapping[str, str], followed: Preprocessed) -> frozenset[str]:
-    """Returns the types that texts declare only in code that a condition removes."""
+    """Returns the types and macros that texts declare only in code that a condition removes."""
     states: dict[str, set[bool | None]] = {}
     for where, text in texts.items():
         for match in _DECLARED.finditer(scan(text).bare) if text in own else ():
             named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
             if named:
                 states.setdefault(named, set()).add(followed.live(where, match.start()))
+        for directive in scan(text).directives if text in own else ():
+            if directive.name == "define" and directive.rest:
+                name = directive.rest.split()[0].split("(")[0]
+                states.setdefault(name, set()).add(followed.live(where, directive.start))
     return frozenset(name for name, found in states.items() if found == {False})
 
 

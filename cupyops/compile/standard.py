@@ -122,7 +122,14 @@ _NUMBERS = {
     "INT64_MAX": "9223372036854775807LL",
     "UINT64_MAX": "18446744073709551615ULL",
 }
-MACROS = frozenset(_NUMBERS) | {"NULL"}  # of the C library's headers
+# The formats of <cinttypes>, ``PRIu64`` and the like.
+_FORMATS = {
+    f"PRI{letter}{bits}": f'"{"" if bits in ("8", "16", "32") else "ll"}{letter}"'
+    for letter in "diouxX"
+    for bits in ("8", "16", "32", "64", "MAX", "PTR")
+}
+_MACROS = _NUMBERS | _FORMATS
+MACROS = frozenset(_MACROS) | {"NULL", "offsetof"}  # of the C library's headers
 # The names of floating numbers that formulas use.
 NUMBERS = {
     name: float(value.rstrip("f"))
@@ -321,7 +328,7 @@ def definitions(
     words = set(_WORD.findall(code)) - set(declared) - set(_NAMED_BEHIND.findall(code))
     of_std = {m[1] for m in _STD.finditer(code)} if "std" in words else set()
     of_std |= specialized(code)
-    numbers = [f"#ifndef {n}\n#define {n} {_NUMBERS[n]}\n#endif" for n in sorted(words & _NUMBERS.keys())]
+    numbers = [f"#ifndef {n}\n#define {n} {_MACROS[n]}\n#endif" for n in sorted(words & _MACROS.keys())]
     numbers += [f"typedef {_OF_LIBRARIES[n]} {n};" for n in sorted(words & _OF_LIBRARIES.keys())]
     # The simulator has a function of its own for a failed assertion.
     own_assert = {"__assert_fail": "#define __assert_fail cupyops_assert"} if simulated else {}
@@ -352,6 +359,7 @@ def definitions(
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
     for name in sorted(words & _OF_GCC.keys()):
         lines += [_OF_GCC[name], f"#define {name} cupyops_{name.removeprefix('__builtin_')}"]
+    lines += ["#define offsetof(T, member) __INTADDR__(&(((T*)0)->member))"] if "offsetof" in words else []
     lines += [f"#define {n} {_PREDEFINED[n]}" for n in sorted(words & _PREDEFINED.keys())]
     lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
     lines += _for_integers(code, words)

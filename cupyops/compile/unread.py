@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from .cuda_text import Code, scan
+from .cuda_text import Code, scan, without_loop
 from .declarations import WORD, Item, declarations, declared_names, items_of, macros_of
 from .host_code import HOST_TYPE, host_code
 from .preprocess import preprocess
@@ -22,6 +22,7 @@ _OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm|Eigen)\s*::")
 # Names in capitals, where a text uses them and where it declares them.
 _CAPITALS = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?<=\w\w\w)")
 _DECLARED = re.compile(r"(?!\b(?:return|case|else)\b)\b(?:\w+[\s>*&]|\})\s*(?:\.\.\.\s*)?([A-Z][A-Z0-9_]{2,})\b")
+_FURTHER = re.compile(r",\s*([A-Z][A-Z0-9_]{2,})\s*=(?!=)")  # `const float ONE = 1, TWO = 2;`
 _FORWARD = re.compile(r"\s*(?:template\s*<[^{}()]*>\s*)?(?:struct|class|union)\s+\w+\s*;")
 _NAMES = re.compile(r"[A-Za-z_]\w*(?:\s+[A-Za-z_]\w*)*")  # of several definitions of one macro
 _ENUM = re.compile(r"\benum\b[^;{}]*\{([^{}]*)\}")
@@ -261,6 +262,7 @@ def _undefined(texts: Mapping[str, str], defined: Collection[str]) -> set[str]:
         bare = scan(text).bare
         used.update(_CAPITALS.findall(bare))
         known.update(match[1] for match in _DECLARED.finditer(bare))
+        known.update(_FURTHER.findall(bare))
         known.update(word for body in _ENUM.findall(bare) for word in WORD.findall(body))
     return used - known
 
@@ -278,6 +280,6 @@ def _blanked(text: str, code: Code, start: int, end: int) -> str:
         stop = end if directive is None else directive.start
         pieces.append(re.sub(r"[^\n]", " ", text[at:stop]))
         if directive is not None:
-            pieces.append(text[stop : directive.end])
+            pieces.append(without_loop(text[stop : directive.end], directive))
             at = directive.end
     return "".join(pieces) + text[end:]

@@ -121,5 +121,6 @@ def _check_types(signature: Signature, text: str, headers: Mapping[str, str]) ->
                 continue
             raise TypeError(
                 f"{kernel}: {where} {what}; the arrays of a call decide what it is, so leave it undefined, or declare the "
-                f"parameters with the C type itself"
+                f"parameters with the C type itself; for a struct, give structs={{...}}; where a condition of the text chooses "
+                f"the type, define what it reads by options=('-D...',)"
             )

@@ -146,9 +146,19 @@ def _funnel(statement: Registers, match: re.Match[str], operands: list[str]) -> 
 def _carry(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
     d, a, b = operands
     name = "carried" if match["op"] == "add" else "borrowed"
+    return _with_carry(statement, match, name, d, f"{statement.value(a)}, {statement.value(b)}")
+
+
+def _multiply_carry(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
+    d, a, b, c = operands
+    kind = f"cupyops_ptx::{match['t']}"
+    product = f"cupyops_ptx::mul_{match['way']}<{kind}>({statement.value(a)}, {statement.value(b)})"
+    return _with_carry(statement, match, "carried", d, f"{product}, {statement.value(c)}")
+
+
+def _with_carry(statement: Registers, match: re.Match[str], name: str, d: str, values: str) -> str:
     out = "cupyops_carry" if match["out"] else "cupyops_ignored"
     into = "cupyops_carry" if match["into"] else "false"
-    values = f"{statement.value(a)}, {statement.value(b)}"
     kind = match["t"].replace("s", "u")
     call = f"cupyops_ptx::{name}<cupyops_ptx::{kind}>({values}, {out}, {into})"
     return f"bool cupyops_ignored; (void)cupyops_ignored; {assign(statement, d, call)}"
@@ -272,6 +282,10 @@ ARITHMETIC: dict[str, list[tuple[str, Row]]] = {
         (rf"sub{_ROUNDING}{_FLOAT}", _float("fsub", 2)),
     ],
     "add.cc, addc, sub.cc, subc": [(r"(?P<op>add|sub)(?P<into>c)?(?P<out>\.cc)?\.(?P<t>[us](?:32|64))", _carry)],
+    "mad.cc, madc": [
+        (r"mad(?P<into>c)\.(?P<way>lo|hi)(?P<out>\.cc)?\.(?P<t>[us](?:32|64))", _multiply_carry),
+        (r"mad(?P<into>)\.(?P<way>lo|hi)(?P<out>\.cc)\.(?P<t>[us](?:32|64))", _multiply_carry),
+    ],
     "mul, mad, fma, mul24, mad24": [
         (rf"mul\.lo{_INTEGER}", _call("mul_lo", 2)),
         (rf"mul\.hi{_INTEGER}", _call("mul_hi", 2)),

@@ -233,7 +233,8 @@ class _Block:
         before, after = self._operands()
         body = list(self._body(self._statement.ptx))
         if any("cupyops_carry" in one for one in body):
-            before.insert(0, "bool cupyops_carry = false;")
+            before.insert(0, "bool cupyops_carry = cupyops_ptx::carry_of_thread();")
+            after.append("cupyops_ptx::carry_of_thread() = cupyops_carry;")
         labels = f"__label__ {', '.join(self._labels)}; " if self._labels else ""
         return f"do {{ {labels}{' '.join([*before, *self._declared, *body, *after])} }} while (0)"
 

@@ -36,6 +36,7 @@ _BUILT_IN = re.compile(
     r"\bextern\s+(?:(?:[\w*]|\"C\")+\s+)*?__device(?:_builtin)?__\s+(?:[\w*]+\s+)*?__\w+\s*\([^;{}()]*\)\s*;"
 )
 _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
+_QUALIFIERS = re.compile(r"(?:::\s*)?(?:\b\w+\s*::\s*)+$")  # the namespaces of `void a::b::name`
 _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__host__|__device__"
 # The functions of cuda/simd.h.
 _SIMD = re.compile(
@@ -50,9 +51,11 @@ _HOST_TYPES = re.compile(
     r"|Default)|Texture(?:Read|Address|Filter)Mode|(?:Read|Address|Filter)Mode\w+)\b"
 )
 _HEADERS_OF_TYPES = (("textures.h", _TEXTURES), ("host_types.h", _HOST_TYPES))
-# An assignment of `{}` to a variable, where CUDA's headers have several assignments of pairs of 16-bit floats.
+# Assignments of `{}` and of `{a, b}` to a variable, where CUDA's headers have several assignments of pairs of 16-bit floats.
 _PAIRS_OF_FLOATS = re.compile(r"\b(?:__)?(?:half2|nv_bfloat162)\b", re.ASCII)
-_EMPTIED = re.compile(r"(?<=[;{}])(\s*)([A-Za-z_][\w.]*(?:\[[^][;{}]*\])*)\s*=\s*\{\s*\}\s*;")
+_ASSIGNED = r"(?<=[;{}])(\s*)([A-Za-z_][\w.]*(?:\[[^][;{}]*\])*)\s*=\s*\{"
+_EMPTIED = re.compile(rf"{_ASSIGNED}\s*\}}\s*;")
+_FILLED = re.compile(rf"{_ASSIGNED}(?!\s*\}})")
 _LARGEST = 1 << 18  # elements of dynamic shared memory, which the runtime bounds
 # A call of a member template. nvcc's parser of device code needs no word `template` before the name.
 _MEMBER_CALL = re.compile(
@@ -89,7 +92,8 @@ def _without_shared(text: str, what: str) -> str:
     text = _with_headers(_constants(_with_template(text)))
     if _PAIRS_OF_FLOATS.search(text):
         start = max(text.find("#line"), 0)
-        text = text[:start] + _EMPTIED.sub(r"\1cupyops_empty(\2);", text[start:])
+        emptied = _EMPTIED.sub(r"\1cupyops_empty(\2);", text[start:])
+        text = text[:start] + _FILLED.sub(r"\1cupyops_target(\2) = {", emptied)
     if "__shared__" not in text:
         return text
     bare = code_only(text)
@@ -328,7 +332,7 @@ def _kernel(code: Code, kernel: str, expression: str, number: int) -> str:
     """
     path = expression.partition("<")[0]  # a header may declare kernels of the same name in other namespaces
     function = declarations(code, path if re.fullmatch(r"[\w:]+", path) and "::" in path else kernel)[0]
-    head = code.bare[function.start : function.named]
+    head = _QUALIFIERS.sub("", code.bare[function.start : function.named])
     if function.template is not None:
         head = head.partition(function.template)[2].partition(">")[2]
     # The remaining words are the kernel's attributes, or macros of the text that expand to attributes.

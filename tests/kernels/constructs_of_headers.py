@@ -86,6 +86,20 @@ OF_HEADERS = {
         lambda x: 2 * x,
         ("2 * x[i]", "3 * x[i]"),
     ),
+    "names of the C library's headers, constants of constants, and streams of the host by their last name": Construct(
+        '#include <cstddef>\n#include <float.h>\n#include <inttypes.h>\n#include <stdio.h>\n#include <iostream>\nusing namespace std;\n'
+        "#ifdef NO_LIBRARY\n#define FLT_MAX 1.f\n#endif\n"
+        "struct Pair { char first; double second;\n"
+        " __host__ __device__ double get() const { return second; }\n void write(ostream& to) const;\n"
+        " friend ostream& operator<<(ostream& to, const Pair& p); };\n"
+        "const double SPEED = 4.; const double INVERSE = 1. / SPEED;\nstatic const float ONE = 1.f, TWO = 2 * ONE;\n"
+        f"__global__ void k{LIST} {{ {AT} const uint64_t large = 1; if (n < 0) printf(\"%\" PRIu64 \" %\" PRId32, large, n);\n"
+        " const Pair p = {1, 3.};\n"
+        " if (i < n) y[i] = float(INVERSE * SPEED) * TWO * x[i] + offsetof(Pair, second) + (x[i] < FLT_MAX) + p.get(); }",
+        "k",
+        lambda x: 2 * x + 8 + 1 + 3,
+        ("2 * ONE", "3 * ONE"),
+    ),
     "a macro that stands for parameters, and a condition of a build around the kernel": Construct(
         "#ifdef USE_CUDA\n#define PARAMETERS const float* x /* (n) */, \\\n  float* y /* (n) */\n"
         f"__global__ void k(PARAMETERS, int n) {{ {AT} if (i < n) y[i] = 2 * x[i]; }}\n#endif",
@@ -122,6 +136,14 @@ OF_HEADERS = {
         "k",
         lambda x: x - 1 + 2,
         ("std::conj(z)", "z"),
+    ),
+    "headers in folders whose names have backslashes, and a loop of host code": Construct(
+        '#include "parts\\times.h"\nvoid run(float* p) {\n#pragma unroll\n for (int i = 0; i < 2; ++i) p[i] = 0; }\n'
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = times(x[i]); }}",
+        "k",
+        lambda x: 2 * x,
+        ("times(x[i])", "x[i]"),
+        given={"headers": {"parts/times.h": "#pragma once\n__device__ float times(float v) { return 2 * v; }\n"}},
     ),
     "headers that a macro names": Construct(
         '#define WIDTH 2\n#if WIDTH == 2\n#define CONFIG "two.h"\n#else\n#define CONFIG "four.h"\n#endif\n#include CONFIG\n#include FUNCTIONS\n'

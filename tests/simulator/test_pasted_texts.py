@@ -307,3 +307,105 @@ print(x[0])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout.strip() == "3.0", done.stderr[-1000:]
+
+
+def test_a_carry_between_statements_and_products_with_a_carry() -> None:
+    text = """
+__device__ void plus(unsigned& low, unsigned& high, unsigned a, unsigned b) {
+    asm volatile("add.cc.u32 %0, %0, %1;" : "+r"(low) : "r"(a));
+    asm volatile("addc.u32 %0, %0, %1;" : "+r"(high) : "r"(b));
+}
+__global__ void k(const unsigned* x, unsigned* y, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    unsigned low = x[i], high = 1, product, top;
+    plus(low, high, 0x80000000u, 2);
+    asm volatile("mad.lo.cc.u32 %0, %1, %2, %3;" : "=r"(product) : "r"(x[i]), "r"(0x10001u), "r"(0xffffffffu));
+    asm volatile("madc.hi.u32 %0, %1, %2, %3;" : "=r"(top) : "r"(x[i]), "r"(0x10001u), "r"(5u));
+    y[4 * i] = low; y[4 * i + 1] = high; y[4 * i + 2] = product; y[4 * i + 3] = top;
+}"""
+    x = np.random.default_rng(0).integers(0, 1 << 32, 70, np.uint32)
+    for sanitize in (False, True):
+        y = np.zeros((70, 4), np.uint32)
+        with cupyops.simulate(sanitize=sanitize):
+            Kernel(text, "k", 32)[70](x, y, 70)
+        wide = x.astype(object)
+        sums = [int(v) + 0x80000000 + (3 << 32) for v in wide]
+        products = [int(v) * 0x10001 + 0xFFFFFFFF + (5 << 32) for v in wide]
+        for column, values in enumerate((sums, sums, products, products)):
+            assert y[:, column].tolist() == [v >> 32 * (column % 2) & 0xFFFFFFFF for v in values]
+
+
+def test_functions_of_16_bit_floats_that_the_text_defines_too() -> None:
+    text = """
+#include <cuda_fp16.h>
+#define OF_FLOAT(NAME, F) static inline __device__ half NAME(half v) { return __float2half(F(__half2float(v)) + 1.0f); }
+OF_FLOAT(htanh, tanhf)
+OF_FLOAT(hexp, expf)
+__global__ void k(half* x) { x[0] = htanh(x[0]); x[1] = hexp(x[1]); x[2] = hsqrt(x[2]); }"""
+    x = np.array([0, 0, 4], np.float16)
+    with cupyops.simulate():
+        Kernel(text, "k", 1)[1](x)
+    assert x.tolist() == [1, 2, 2]
+
+
+def test_assignments_of_braces_to_pairs_of_16_bit_floats() -> None:
+    text = """
+#include <cuda_fp16.h>
+struct Plain { int a, b; };
+__global__ void k(half2* y, int n) {
+    Plain p;
+    p = {3, 4};
+    y[n - 1] = {__float2half(1.0f), __int2half_rn(2)};
+    half2 v;
+    v = {__float2half(5.0f), __float2half(p.b)};
+    y[n] = v;
+    v = y[0];
+    if (n == 1) { y[n + 1] = {v.y, v.x}; }
+}"""
+    y = np.zeros((3, 2), np.float16)
+    with cupyops.simulate():
+        Kernel(text, "k", 1)[1](y, 1)
+    assert y.tolist() == [[1, 2], [5, 4], [2, 1]]
+
+
+def test_a_kernel_of_a_namespace_that_is_defined_outside_of_it() -> None:
+    text = """
+namespace outer { namespace sort {
+__global__ void __launch_bounds__(32) k(int* y, int n);
+} }
+__global__ void __launch_bounds__(32) outer::sort::k(int* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 7; }"""
+    y = np.zeros(3, np.int32)
+    with cupyops.simulate():
+        Kernel(text, "outer::sort::k", 32)[3](y, 3)
+    assert y.tolist() == [7, 7, 7]
+
+
+def test_the_bits_of_numbers_in_their_order_by_cub() -> None:
+    text = """
+#include <cub/cub.cuh>
+template <typename T> __device__ unsigned in(T key) {
+    return cub::Traits<T>::TwiddleIn(reinterpret_cast<typename cub::Traits<T>::UnsignedBits&>(key));
+}
+__global__ void k(const float* x, unsigned* y, float* back, int n) {
+    for (int i = 0; i < n; ++i) {
+        y[i] = in(x[i]);
+        back[i] = __uint_as_float(cub::Traits<float>::TwiddleOut(y[i]));
+    }
+    y[n] = in(-1) < in(0) && in(0) < in(1) && in(1u) < in(0x80000000u);
+}"""
+    x = np.array([-3, -0.5, 0, 2, 7], np.float32)
+    y, back = np.zeros(6, np.uint32), np.zeros(5, np.float32)
+    with cupyops.simulate():
+        Kernel(text, "k", 1)[1](x, y, back, 5)
+    assert (np.diff(y[:5].astype(np.int64)) > 0).all()
+    assert y[5] == 1
+    assert (back == x).all()
+
+
+def test_a_choice_between_two_literals_compiles() -> None:
+    text = '__global__ void k(int* y) { const char* word = y[0] ? "yes" : "no"; y[0] = word[0]; }'
+    y = np.ones(1, np.int32)
+    with cupyops.simulate():
+        Kernel(text, "k", 1)[1](y)
+    assert y[0] == ord("y")

@@ -1,11 +1,15 @@
 // Functions of 16-bit floats that CUDA's headers define only for NVIDIA's compilers: computed in float, rounded once.
 #pragma once
 
-#define CUPYOPS_HALF_FUNCTION(H, H2, WIDEN, NARROW, JOIN, LOW, HIGH, NAME, EXPRESSION)  \
-    inline H h##NAME(H h) { const float x = WIDEN(h); return NARROW(EXPRESSION); }      \
-    inline H2 h2##NAME(H2 h) { return JOIN(h##NAME(LOW(h)), h##NAME(HIGH(h))); }
+// Templates, since NVRTC prefers a text's own function of the same name: texts have functions that older headers lack.
+#define CUPYOPS_HALF_FUNCTION(H, H2, WIDEN, NARROW, JOIN, LOW, HIGH, NAME, EXPRESSION)                    \
+    template <int = 0> inline H h##NAME(H h) { const float x = WIDEN(h); return NARROW(EXPRESSION); }     \
+    template <int = 0> inline H2 h2##NAME(H2 h) { return JOIN(h##NAME(LOW(h)), h##NAME(HIGH(h))); }
+#define CUPYOPS_HALF_TARGET(H, H2, ...) \
+    inline CupyopsTarget<H2> cupyops_target(H2& value) { return CupyopsTarget<H2>::of(value); }
 
 #define CUPYOPS_HALVES(...)                                                   \
+    CUPYOPS_HALF_TARGET(__VA_ARGS__)                                          \
     CUPYOPS_HALF_FUNCTION(__VA_ARGS__, sqrt, sqrtf(x))                        \
     CUPYOPS_HALF_FUNCTION(__VA_ARGS__, rsqrt, rsqrtf(x))                      \
     CUPYOPS_HALF_FUNCTION(__VA_ARGS__, rcp, 1.0f / x)                         \

@@ -4,6 +4,17 @@
 
 // The assignment `value = {};`. CUDA's headers overload it for pairs of 16-bit floats, and a host compiler finds it ambiguous.
 template <typename T> inline void cupyops_empty(T& value) { value = T(); }
+// What `value = {a, b}` assigns to. A pair of 16-bit floats has several assignments in CUDA's headers; this target has one.
+template <typename T> inline T& cupyops_target(T& value) { return value; }
+template <typename T> class CupyopsTarget {
+    T& value;
+    struct Own {};
+
+public:
+    CupyopsTarget(T& v, Own) : value(v) {}
+    static CupyopsTarget of(T& v) { return CupyopsTarget(v, Own()); }
+    T& operator=(const T& other) { return value = other; }
+};
 
 // Minimum and maximum, with the result types of CUDA's overloads for arguments of two types.
 typedef unsigned long cupyops_ulong;

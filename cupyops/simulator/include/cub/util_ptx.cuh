@@ -1,6 +1,8 @@
 // Replaces CUB's util_ptx.cuh: shuffles of values of any size, and the types and functions of one thread.
 #pragma once
 
+#include <type_traits>
+
 #include "../../cuda/copies.h"
 #include "../../cuda/shuffles.h"
 
@@ -36,6 +38,20 @@ struct ArgMax {
 struct ArgMin {
     template <typename P> P operator()(const P& a, const P& b) const {
         return b.value < a.value || (a.value == b.value && b.key < a.key) ? b : a;
+    }
+};
+
+// The bits of a number, as an unsigned number of the same order and back.
+template <typename T> struct Traits {
+    typedef std::conditional_t<sizeof(T) == 1, unsigned char, std::conditional_t<sizeof(T) == 2, unsigned short, std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>>> UnsignedBits;
+    static constexpr UnsignedBits HIGH_BIT = UnsignedBits(UnsignedBits(1) << (8 * sizeof(T) - 1));
+    static UnsignedBits TwiddleIn(UnsignedBits key) {
+        if (std::is_integral<T>::value) return std::is_signed<T>::value ? UnsignedBits(key ^ HIGH_BIT) : key;
+        return UnsignedBits(key & HIGH_BIT ? ~key : key ^ HIGH_BIT);
+    }
+    static UnsignedBits TwiddleOut(UnsignedBits key) {
+        if (std::is_integral<T>::value) return std::is_signed<T>::value ? UnsignedBits(key ^ HIGH_BIT) : key;
+        return UnsignedBits(key & HIGH_BIT ? key ^ HIGH_BIT : ~key);
     }
 };
 
