@@ -166,8 +166,11 @@ def _file(name: str, folders: Sequence[Path], own: Sequence[Path]) -> Path | Non
 
 
 def _with_slashes(text: str) -> str:
-    """Returns a text with slashes for the backslashes in the names of headers, which compilers on Windows take."""
-    return _OF_WINDOWS.sub(lambda m: m[0].replace("\\", "/"), text)
+    """Returns a text with slashes for the backslashes in the names of headers, which compilers on Windows take.
+
+    A text without them is returned itself: a text of this project has a class by which others know it.
+    """
+    return _OF_WINDOWS.sub(lambda m: m[0].replace("\\", "/"), text) if _OF_WINDOWS.search(text) else text
 
 
 def _text_of(file: Path) -> str:
