@@ -234,7 +234,7 @@ class _Block:
         body = list(self._body(self._statement.ptx))
         if any("cupyops_carry" in one for one in body):
             before.insert(0, "bool cupyops_carry = cupyops_ptx::carry_of_thread();")
-            after.append("cupyops_ptx::carry_of_thread() = cupyops_carry;")
+            after.append("cupyops_ptx::keep_carry(cupyops_carry);")
         labels = f"__label__ {', '.join(self._labels)}; " if self._labels else ""
         return f"do {{ {labels}{' '.join([*before, *self._declared, *body, *after])} }} while (0)"
 

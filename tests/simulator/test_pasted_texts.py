@@ -336,6 +336,22 @@ __global__ void k(const unsigned* x, unsigned* y, int n) {
             assert y[:, column].tolist() == [v >> 32 * (column % 2) & 0xFFFFFFFF for v in values]
 
 
+def test_each_thread_of_blocks_that_run_at_once_has_a_carry_of_its_own() -> None:
+    text = """
+#include <cooperative_groups.h>
+__global__ void k(unsigned* y) {
+    unsigned low = blockIdx.x < 10 ? 0xffffffffu : 0, high = 0;
+    asm volatile("add.cc.u32 %0, %0, 1;" : "+r"(low));
+    cooperative_groups::this_grid().sync();
+    asm volatile("addc.u32 %0, %0, 0;" : "+r"(high));
+    if (threadIdx.x == 0) y[blockIdx.x] = high;
+}"""
+    y = np.zeros(20, np.uint32)
+    with cupyops.simulate():
+        Kernel(text, "k", 32, cooperative=True)[20 * 32](y)
+    assert y.tolist() == [1] * 10 + [0] * 10
+
+
 def test_functions_of_16_bit_floats_that_the_text_defines_too() -> None:
     text = """
 #include <cuda_fp16.h>

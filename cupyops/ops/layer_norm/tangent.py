@@ -51,8 +51,8 @@ def config_of(n: int, dtype: str, parameter_bytes: int, capability: int, result_
         return config
     # Registers for an access of 16 bytes to both rows, and others. The compiler packs elements of float16 late. In a large block
     # whose threads have no access beyond the end, fewer others are enough.
-    # Threads of float16 rows spill some 100 bytes, and are faster than fewer threads that spill none: 102 percent of a copy's
-    # bandwidth for rows of 8192 elements, and 88.
+    # Threads of float16 rows spill about 100 bytes. Rows of 8192 elements reach 102 percent of a copy's bandwidth with them, and 88
+    # with fewer threads, which spill none.
     of_access, others = (12, 32 if config.full else 40) if dtype == "float16" else (10, 24)
     others = 16 if config.full and config.block > 256 else others
     registers = others + of_access * config.vectors * config.vector_width * itemsize // 16

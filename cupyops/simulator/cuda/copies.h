@@ -15,8 +15,9 @@ struct CupyopsCopy {
     const void* barrier;    // the barrier that the copy completes at, or null for a copy of a group
 };
 
-// Memory of cupyops_kept() by number: copies of each thread from 2048 on, copies that complete at a barrier at 2047.
-enum { CUPYOPS_BARRIER_COPIES = 2047, CUPYOPS_THREAD_COPIES = 2048, CUPYOPS_COPIES = 256 };
+// Memory of cupyops_kept() by number: copies of each thread from 2048 on, copies that complete at a barrier at 2047, carries of
+// the threads at 2046.
+enum { CUPYOPS_CARRIES = 2046, CUPYOPS_BARRIER_COPIES = 2047, CUPYOPS_THREAD_COPIES = 2048, CUPYOPS_COPIES = 256 };
 
 // Two ring buffers: copies in flight, and the ends of committed groups. Beyond 256 copies in flight the oldest runs.
 struct CupyopsCopies {

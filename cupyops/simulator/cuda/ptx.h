@@ -255,11 +255,9 @@ template <typename T, typename A, typename B, typename C> inline unsigned long l
 }
 template <typename T, typename A, typename B> inline unsigned long long dp4a(A a, B b, u32 c) { return bits(T(__dp4a(as<T>(a), as<T>(b), as<T>(c)))); }
 // Addition and subtraction with a carry, which the next such instruction of the thread reads, in this statement or in
-// another one. The blocks of a cluster, of which there are at most 16, take turns.
-inline bool carries[16][1024];
-CUPYOPS_INTRINSIC bool& carry_of_thread() {
-    return carries[((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) % 16][cupyops_thread()];
-}
+// another one.
+CUPYOPS_UNCHECKED bool carry_of_thread() { return static_cast<bool*>(cupyops_kept(CUPYOPS_CARRIES, 1024))[cupyops_thread()]; }
+CUPYOPS_UNCHECKED void keep_carry(bool carry) { static_cast<bool*>(cupyops_kept(CUPYOPS_CARRIES, 1024))[cupyops_thread()] = carry; }
 template <typename T, typename A, typename B> inline unsigned long long carried(A a, B b, bool& carry, bool in) {
     const unsigned __int128 sum = (unsigned __int128)as<T>(a) + as<T>(b) + in;
     carry = (sum >> 8 * sizeof(T)) != 0;
