@@ -102,8 +102,9 @@ def allow(name: str, elementwise: bool, recomputation: Recomputation | None = No
     if recomputation is not None:
         _RECOMPUTATIONS[name] = recomputation
     for function, changed in _CHANGED.items():
-        original = getattr(partitioners, function)
-        if not hasattr(original, "cupyops"):
+        # A version without such a step saves more.
+        original = getattr(partitioners, function, None)
+        if original is not None and not hasattr(original, "cupyops"):
             setattr(partitioners, function, changed(original))
             getattr(partitioners, function).cupyops = True
 
@@ -191,9 +192,8 @@ def _replace_result(node: Node) -> None:
         again = graph.call_function(recomputed, (target.name(), *(values[name] for name in found.names)))
     again.meta = dict(firsts[0].meta)
     for first in firsts:
-        first.replace_all_uses_with(again, delete_user_cb=lambda user: user is not again)
-        if not first.users:
-            graph.erase_node(first)
+        first.replace_all_uses_with(again)
+        graph.erase_node(first)
 
 
 def _operator_of(node: Node) -> Any:
