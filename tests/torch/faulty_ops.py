@@ -110,6 +110,7 @@ class Mix:
     sharding: str | None = None
     jvp: Body | None = None
     repeats: bool = False
+    recompute: Body | None = None
 
     def operator(self) -> Operator:
         """An operator of these parts, under a name of its own."""
@@ -144,6 +145,7 @@ class Mix:
             sharding=self.sharding,
             jvp=self.jvp,
             repeats=self.repeats,
+            recompute=self.recompute,
         )
 
 

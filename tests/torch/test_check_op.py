@@ -70,6 +70,16 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Mix(body=lambda x, w, factor: faulty.body(x, w, factor * 1.001)),
         r"float32: output\[\d+, \d\] is .*, and the reference in float64 gives .*: off by .* eps of float32, 16 are allowed",
     ),
+    "recomputes with a wrong sign": (
+        "recompute",
+        lambda: Mix(recompute=lambda x, w, factor: x - factor * x * w),
+        r"float32, recomputed: output\[\d+, \d\] is .*, and the reference in float64 gives .* Have the function of `recompute=`",
+    ),
+    "recomputes a result of another shape": (
+        "recompute",
+        lambda: Mix(recompute=lambda x, w, factor: faulty.reference(x, w, factor).sum(0)),
+        r"float32, recomputed: output has shape \(7,\), and the reference in float64 gives \(19, 7\)",
+    ),
     "takes NaN for 0": (
         "special_values",
         lambda: Mix(body=faulty.without_nan),
@@ -384,7 +394,8 @@ def test_samples_are_left_as_they_are_even_by_a_faulty_operator() -> None:
 def test_a_right_operator_passes_every_check_that_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     given = [samples()[0], samples()[1][:2]]
     before = [[x.clone() if isinstance(x, Tensor) else x for x in args] for args in given]
-    report = check_op(Mix(schema="(Tensor x, Tensor w, float factor=0.25) -> Tensor", repeats=True).operator(), given)
+    schema = "(Tensor x, Tensor w, float factor=0.25) -> Tensor"
+    report = check_op(Mix(schema=schema, repeats=True, recompute=faulty.reference).operator(), given)
     assert not report.failed
     assert not report.skipped
     on_a_cpu = {c.name for c in CHECKS.values() if "simulator" in c.backends}
@@ -405,7 +416,12 @@ def test_a_right_operator_passes_every_check_on_a_gpu() -> None:
 
     x = torch.randn(37, 19, device="cuda")
     report = check_op(gelu_operator, [(x, "none"), (x, "tanh")])
-    assert {row.check for row in report.skipped} <= {"second_device", "sanitizer", "defaults"}  # it has none
+    assert {row.check for row in report.skipped} <= {
+        "second_device",
+        "sanitizer",
+        "defaults",
+        "recompute",
+    }  # it has none
     assert {row.check for row in report.rows} == {c.name for c in CHECKS.values() if "cuda" in c.backends}
 
 

@@ -16,7 +16,18 @@ from .registry import KERNEL_BACKENDS, Fault, Skip, check
 from .subject import Subject, first_words, quiet, refuses_gradient
 
 __all__ = [
-    *("Target", "gradcheck", "gradgradcheck", "gradients", "special_values", "subsets", "target", "values", "written"),
+    *(
+        "Target",
+        "gradcheck",
+        "gradgradcheck",
+        "gradients",
+        "recompute",
+        "special_values",
+        "subsets",
+        "target",
+        "values",
+        "written",
+    ),
 ]
 
 # With at most this many elements, gradcheck differentiates by each element; with more, along random directions.
@@ -175,6 +186,32 @@ def _all_dtypes(subject: Subject, keep: str) -> str:
 def values(subject: Subject) -> str:
     """The outputs have at most twice the error of the reference in the same dtype, measured against float64."""
     return _all_dtypes(subject, "output")
+
+
+@check(
+    "Have the function of `recompute=` compute the first result as the kernel does, in the dtype of the arithmetic, and "
+    "round once.",
+    backends=KERNEL_BACKENDS,
+    needs=("values",),
+)
+def recompute(subject: Subject) -> str:
+    """The function of recompute= gives the first result, with at most the error that the check of values allows."""
+    again = subject.op._recomputation
+    if again is None:
+        raise Skip("the operator does not declare recompute=")
+    errors: dict[str, float] = {}
+    for dtype, args in subject.variants:
+        outputs = subject.outputs(fresh(args))
+        name = next(iter(outputs))
+        values = {a.name: a.default_value for a in subject.schema if a.has_default_value()}
+        values |= dict(zip(again.inputs, fresh(args), strict=False))  # arguments with a default may be left out
+        values |= dict(zip(again.results, outputs.values(), strict=True))
+        with torch.no_grad():
+            got = {name: again.function(*(values[x] for x in again.names))}
+        right = target(subject, args, got, {})
+        error = assert_close(f"{dtype}, recomputed", got, right.exact, right.allowed, right.than)
+        errors[dtype] = max(errors.get(dtype, 0.0), error)
+    return _told(subject, errors)
 
 
 @check(

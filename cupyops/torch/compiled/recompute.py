@@ -1,57 +1,257 @@
-"""Lets AOTAutograd recompute elementwise operators in the backward of a compiled graph, as it recomputes PyTorch's.
+"""Lets AOTAutograd recompute results of operators in the backward of a compiled graph, as it recomputes PyTorch's.
 
 The partitioner of AOTAutograd splits a graph into forward and backward, and chooses which tensors the forward saves. It
 finds the cut with the fewest bytes. A value is recomputed instead of saved only if each operation in between is in the
-partitioner's list of cheap operations, which holds PyTorch's own pointwise operations. In ``gelu(a) * b``, for instance,
-the backward of the product reads ``gelu(a)``, and the backward of GELU reads ``a``. With GELU in the list, ``a`` and ``b``
-are saved, and ``gelu(a)`` is not.
+partitioner's list of cheap operations, which holds PyTorch's own pointwise operations. This module extends the list by
+two kinds of operations:
 
-A reduction over rows is not in the list, as PyTorch's reductions are not: a recomputed reduction would save the few bytes
-of its statistics, and cost a pass over memory.
+- Elementwise operators. In ``gelu(a) * b``, for instance, the backward of the product reads ``gelu(a)``, and the backward
+  of GELU reads ``a``. With GELU in the list, ``a`` and ``b`` are saved, and ``gelu(a)`` is not.
+- The first result of an operator that declares a :class:`Recomputation`. ``layer_norm``, for instance, reduces rows, and
+  is not in the list, as PyTorch's reductions are not. But its result y follows from x and the statistics, which its
+  backward reads anyway, by pointwise operations. In ``layer_norm(x) * b``, y is not saved then, as PyTorch's is not.
 
-The list has no public interface. This module extends the list in the versions of PyTorch that the tests have run. In
-another version, the forward saves more.
+For the second kind, the graph has a node :data:`recomputed` in place of the result while the partitioner chooses. Behind
+the cut, the node is the operator's result in the forward, as before. In the backward, the operations of the recomputation
+take its place, and Inductor fuses them with the operation that reads the result. The partitioner recomputes nothing that
+the backward must write to memory, such as the operand of a matrix product or of a kernel. Such a result is saved.
+
+The list has no public interface, and neither have the graphs in front of the cut and behind it. This module changes them
+in the versions of PyTorch that the tests have run. In another version, the forward saves more.
 """
 
 import functools
+import inspect
+import operator
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
+from torch.fx import Graph, GraphModule, Node
+
+from cupyops.errors import expected
 
 from .versions import supported
 
-__all__ = ["allow"]
+__all__ = ["Recomputation", "allow"]
 
 _MODULE = "torch._functorch.partitioners"
 _NAMES: set[str] = set()  # the qualified names of elementwise operators that have been traced
 
 
-def allow(name: str, elementwise: bool) -> None:
-    """Lets the partitioner recompute an operator, if the operator is elementwise and the partitioner is imported.
+class Recomputation:
+    """How the first result of an operator follows from what a compiled graph has saved.
+
+    Args:
+        where: the operator's name, for messages.
+        function: computes the result. The names of its parameters select its arguments: inputs of the operator, and
+            results other than the first.
+        inputs, results: the names of the operator's inputs and results.
+
+    Raises:
+        ValueError: a parameter has another name; or the function reads no other result and not all inputs, so that the
+            graph might have dropped an input which the operator needs.
+    """
+
+    def __init__(self, where: str, function: Callable[..., Any], inputs: Sequence[str], results: Sequence[str]) -> None:
+        self.function, self.names = function, tuple(inspect.signature(function).parameters)
+        self.inputs, self.results = tuple(inputs), tuple(results)
+        others = results[1:]
+        unknown = [name for name in self.names if name not in inputs and name not in others]
+        if unknown or not (set(others) & set(self.names) or (not others and set(inputs) <= set(self.names))):
+            wanted = "take inputs and results other than the first, and another result or all inputs"
+            raise ValueError(expected(where, "recompute", wanted, f"({', '.join(self.names)})"))
+
+
+# The recomputations of operators that have been traced. The dictionary does not keep an operator's functions alive.
+_RECOMPUTATIONS: WeakValueDictionary[str, Recomputation] = WeakValueDictionary()
+
+
+class _Recomputed:
+    """The target of nodes ``recomputed(name, *args)``: the first result of an operator, from the arguments of the
+    operator's recomputation. The partitioner compares the words of targets among processes, so they hold no address."""
+
+    __name__ = __qualname__ = "recomputed"
+
+    def __call__(self, name: str, *args: Any) -> Any:
+        return _RECOMPUTATIONS[name].function(*args)
+
+    def __repr__(self) -> str:
+        return f"{__name__}.recomputed"
+
+
+recomputed = _Recomputed()
+
+
+def allow(name: str, elementwise: bool, recomputation: Recomputation | None = None) -> None:
+    """Lets the partitioner recompute the results of an operator, if the partitioner is imported.
 
     Args:
         name: the qualified name of the operator, ``"mylib::scale"``.
         elementwise: whether the operator is elementwise.
+        recomputation: how the first result follows from other tensors, or None.
     """
     partitioners: Any = sys.modules.get(_MODULE)
-    if not elementwise or partitioners is None or not supported():
+    if not (elementwise or recomputation) or partitioners is None or not supported():
         return
-    _NAMES.add(name)
-    if not hasattr(partitioners.get_default_op_list, "__wrapped__"):
-        partitioners.get_default_op_list = _extended(partitioners.get_default_op_list)
+    if elementwise:
+        _NAMES.add(name)
+    if recomputation is not None:
+        _RECOMPUTATIONS[name] = recomputation
+    for function, changed in _CHANGED.items():
+        # A version without such a step saves more.
+        original = getattr(partitioners, function, None)
+        if original is not None and not hasattr(original, "cupyops"):
+            setattr(partitioners, function, changed(original))
+            getattr(partitioners, function).cupyops = True
 
 
 def _extended(original: Any) -> Any:
     @functools.wraps(original)
     def get_default_op_list() -> Any:
         found = original()
+        cheap = [recomputed]
         for name in _NAMES:
             namespace, _, short = name.partition("::")
             packet = getattr(getattr(torch.ops, namespace), short, None)  # None: the operator has been removed
             if packet is not None:
-                found.recomputable_ops.add(packet)
-                found.fusible_ops.add(packet)
+                cheap.append(packet)
+        found.recomputable_ops.update(cheap)
+        found.fusible_ops.update(cheap)
         return found
 
     return get_default_op_list
+
+
+def _in_front(original: Any) -> Any:
+    @functools.wraps(original)
+    def classify_nodes(joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        for node in list(joint.graph.nodes):
+            _replace_result(node)
+        info = original(joint, *args, **kwargs)
+        # An operation is not recomputed if it reads a tensor later than an operation that does not fuse. Here that is the
+        # operator itself, which must precede the node because of its other results.
+        for node in joint.graph.find_nodes(op="call_function", target=recomputed):
+            own = _operator_of(node)
+            if own in info.fw_order and node in info.fw_order:
+                info.fw_order[node] = info.fw_order[own] - 0.5
+        return info
+
+    return classify_nodes
+
+
+def _behind(original: Any) -> Any:
+    @functools.wraps(original)
+    def extract(*args: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+        forward, backward = original(*args, **kwargs)
+        for module, put in ((forward, _put_operator), (backward, _put_operations)):
+            nodes = module.graph.find_nodes(op="call_function", target=recomputed)
+            for node in nodes:
+                put(module.graph, node)
+            if nodes:
+                module.recompile()
+        return forward, backward
+
+    return extract
+
+
+_CHANGED: dict[str, Callable[[Any], Any]] = {
+    "get_default_op_list": _extended,
+    "classify_nodes": _in_front,  # the first step that reads the joint graph
+    "_extract_fwd_bwd_modules": _behind,
+}
+
+
+def _replace_result(node: Node) -> None:
+    """Has the readers of a node's first result read a node :data:`recomputed`, if the operator declares how."""
+    target: Any = node.target
+    found = _RECOMPUTATIONS.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
+    if found is None or "recompute" in node.meta:  # the policy of a checkpoint decides about this node
+        return
+    graph, arguments = node.graph, target._schema.arguments
+    given = [node.kwargs.get(a.name, a.default_value) for a in arguments]
+    values = dict(zip(found.inputs, [*node.args, *given[len(node.args) :]], strict=True))
+    firsts, last = [node], node
+    if len(found.results) > 1:
+        readers = {user.args[1]: user for user in reversed(list(node.users))}
+        firsts = [user for user in node.users if user.args[1] == 0]
+        for i, name in enumerate(found.results):
+            if name in found.names:
+                if i not in readers:
+                    with graph.inserting_after(last):
+                        readers[i] = graph.call_function(operator.getitem, (node, i))
+                    readers[i].meta = {**node.meta, "val": node.meta["val"][i]}
+                last.append(readers[i])
+                last = values[name] = readers[i]
+    if not firsts:
+        return
+    with graph.inserting_after(last):
+        again = graph.call_function(recomputed, (target.name(), *(values[name] for name in found.names)))
+    again.meta = dict(firsts[0].meta)
+    for first in firsts:
+        first.replace_all_uses_with(again)
+        graph.erase_node(first)
+
+
+def _operator_of(node: Node) -> Any:
+    """Returns the operator's node, one of whose other results a node :data:`recomputed` reads; None if it reads none."""
+    name, *given = node.args
+    found = _RECOMPUTATIONS[str(name)]
+    others: Any = (x for parameter, x in zip(found.names, given, strict=True) if parameter in found.results)
+    return next((x.args[0] for x in others), None)
+
+
+def _put_operator(graph: Graph, node: Node) -> None:
+    """Puts the operator's own result in the place of a node of the forward."""
+    name, *given = node.args
+    assert isinstance(name, str)
+    found = _RECOMPUTATIONS[name]
+    values: dict[str, Any] = dict(zip(found.names, given, strict=True))
+    own = _operator_of(node)
+    with graph.inserting_before(node):
+        if own is None:
+            namespace, _, short = name.partition("::")
+            overload = getattr(getattr(torch.ops, namespace), short).default
+            result = graph.call_function(overload, tuple(values[x] for x in found.inputs))
+        else:
+            result = graph.call_function(operator.getitem, (own, 0))
+    result.meta = dict(node.meta)
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+
+
+def _put_operations(graph: Graph, node: Node) -> None:
+    """Puts the operations of the recomputation in the place of a node of the backward."""
+    from torch._guards import detect_fake_mode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    inductor = sys.modules.get("torch._inductor.decomposition")
+    name, *rest = node.args
+    operands, result = node.all_input_nodes, node.meta["val"]
+
+    def function(*values: Any) -> Any:
+        given = dict(zip(operands, values, strict=True))
+        found = recomputed(str(name), *torch.fx.map_arg(rest, given.__getitem__))
+        if found.dtype != result.dtype or found.shape != result.shape:
+            wanted, got = (f"{x.dtype} of shape {tuple(x.shape)}" for x in (result, found))
+            raise ValueError(expected(str(name), "recompute", f"return the first result, {wanted}", got))
+        # Views in the graph rely on the strides of the result.
+        return found.contiguous() if result.is_contiguous() else found
+
+    values = [x.meta["val"] for x in operands]
+    # Inductor expects the operations of its own decompositions.
+    table = inductor.select_decomp_table() if inductor else None
+    with torch.no_grad(), torch._C._DisableAutocast(), detect_fake_mode(values) or nullcontext():
+        traced = make_fx(function, decomposition_table=table)(*values)
+    copies: dict[Node, Any] = dict(zip(traced.graph.find_nodes(op="placeholder"), operands, strict=True))
+    with graph.inserting_before(node):
+        copied = graph.graph_copy(traced.graph, copies)
+    for old, new in copies.items():
+        if old.op != "placeholder":
+            new.meta = {**node.meta, **old.meta}
+    assert isinstance(copied, Node)
+    node.replace_all_uses_with(copied)
+    graph.erase_node(node)

@@ -44,6 +44,7 @@ from torch import Tensor
 from cupyops import simulator
 from cupyops.errors import expected
 from cupyops.torch.compiled import calls
+from cupyops.torch.compiled.recompute import Recomputation
 from cupyops.torch.compiled.rules import Rule, decomposes, rule_of
 from cupyops.torch.scale import sharding as scale
 from cupyops.torch.scale.declared import Scale
@@ -129,6 +130,9 @@ class Operator:
             ``"auto"``: ``"decompose"`` for an elementwise operator of 16-bit tensors, else ``"kernel"``. A function of
             the operator's arguments that returns ``"kernel"`` or ``"decompose"``. ``torch.export`` and
             ``cupyops.simulate()`` always keep the operator.
+        recompute: a function that computes the first result by pointwise operations of PyTorch. The names of its
+            parameters select its arguments: inputs, and the other results, at least one of these or all inputs. In the
+            backward of a compiled graph, the function replaces a saved result if that saves fewer bytes.
         repeats: whether the steps of the body, and of a backward that is declared as a function, depend on the shapes,
             strides, dtypes and numbers of the arguments alone. The steps are allocations, launches and calls of
             PyTorch's functions. Later calls then repeat the steps of one call, in compiled graphs with fixed shapes and
@@ -171,6 +175,7 @@ class Operator:
         record: Callable[..., Any] | None = None,
         vmap: Callable[..., Any] | None = None,
         compiled: str | Rule = "kernel",
+        recompute: Callable[..., Any] | None = None,
         repeats: bool = False,
         sharding: "str | scale.Rule | None" = None,
         flops: Callable[..., int] | None = None,
@@ -271,7 +276,9 @@ class Operator:
                 vmap = vmap_by_loop(find) if plain is None else vmap_of_reference(completed(plain, parsed))
         self._scale = Scale(parsed, rule, flops, elementwise)
         eager = held_to_schema(self.eager, parsed)
-        library = register(parsed, self._held, eager, self._plain, gradient, vmap, self._scale, elementwise, find)
+        self._recomputation = recompute and Recomputation(self.name, recompute, [*parsed.types], parsed.results)
+        declared_once = self._scale, elementwise, self._recomputation, find
+        library = register(parsed, self._held, eager, self._plain, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._unregister = ending_with(self, library, self.op, find)
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.

@@ -37,6 +37,7 @@ def register(
     vmap: Callable[..., Any] | None,
     scale: Scale,
     elementwise: bool,
+    recomputation: recompute.Recomputation | None,
     find: Callable[[], Any],
 ) -> torch.library.Library:
     """Defines an operator in ``torch.library``. No earlier operator may have the name.
@@ -50,6 +51,7 @@ def register(
         vmap: the rule for vmap, or None.
         scale: what the operator declares for DTensor, jagged tensors and FLOP counters.
         elementwise: whether the operator is elementwise.
+        recomputation: how the first result follows from other tensors, or None.
         find: returns the Operator of this name.
 
     Returns:
@@ -66,7 +68,8 @@ def register(
         # torch.func does not handle operators of torch.library. This dispatch key intercepts a call while a transform
         # is active, and applies another Function instead (transformable).
         library.impl(schema.name, under_transforms(find, schema), "FuncTorchDynamicLayerFrontMode")
-    steps = partial(prepare, name), partial(recompute.allow, name, elementwise), graphs.prepare, scale.prepare
+    allowed = partial(recompute.allow, name, elementwise, recomputation)
+    steps = partial(prepare, name), allowed, graphs.prepare, scale.prepare
     torch.library.register_fake(name, preparing(steps, completed(body, schema)), lib=library)
     if gradient is not None:
         setup_context, backward = gradient

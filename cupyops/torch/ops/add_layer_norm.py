@@ -14,7 +14,15 @@ from cupyops.torch.core.tensors import symbolic_call, weight_and_bias
 from cupyops.torch.scale.sharding import Split
 
 from .add2 import add2_onnx
-from .layer_norm import as_dtype, layer_norm_gradients, layer_norm_onnx, layer_norm_reference, name_of, outer_dims
+from .layer_norm import (
+    as_dtype,
+    layer_norm_gradients,
+    layer_norm_onnx,
+    layer_norm_reference,
+    name_of,
+    outer_dims,
+    recomputed_layer_norm,
+)
 
 __all__ = ["AddLayerNorm", "add_layer_norm"]
 
@@ -101,12 +109,17 @@ def _sharding(
     return [((dim, dim, dim + 1), (dim, dim, None, None)) for dim in outer_dims(x, normalized_shape)]
 
 
+def _recomputed(s: Tensor, weight: Tensor | None, bias: Tensor | None, stats: Tensor, dtype: str | None) -> Tensor:
+    return recomputed_layer_norm(s, weight, bias, stats, dtype)
+
+
 _add_layer_norm = Operator(
     "cupyops::add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, SymInt[] normalized_shape,"
-    " float eps, str? dtype=None) -> (Tensor, Tensor, Tensor)",
+    " float eps, str? dtype=None) -> (Tensor y, Tensor s, Tensor stats)",
     AddLayerNormFunction,
     reference=_add_layer_norm_reference,
     onnx=_add_layer_norm_onnx,
+    recompute=_recomputed,
     repeats=True,
     sharding=_sharding,
 )

@@ -43,6 +43,14 @@ def _onnx_without_weight(op: Any, x: Any, residual: Any, eps: float) -> tuple[An
     return _onnx(op, x, residual, None, eps)
 
 
+def _recomputed(s: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return rms_norm_reference("add_rms_norm", s, weight, eps)
+
+
+def _recomputed_without_weight(s: Tensor, eps: float) -> Tensor:
+    return rms_norm_reference("add_rms_norm", s, None, eps)
+
+
 # The kernels normalise s as memory holds it. The gradients are those of rms_norm, and the gradient of s is added.
 _add_rms_norm = row_reduce(
     "s = rounded(x + residual); r = rsqrt(sum(s * s) / N + eps); y = s * r * weight",
@@ -59,6 +67,7 @@ _add_rms_norm = row_reduce(
     results=["y", "s"],
     reference=_reference,
     onnx=_onnx,
+    recompute=_recomputed,
     ahead=AHEAD,
 )
 _add_rms_norm_without_weight = row_reduce(
@@ -73,6 +82,7 @@ _add_rms_norm_without_weight = row_reduce(
     results=["y", "s"],
     reference=_reference_without_weight,
     onnx=_onnx_without_weight,
+    recompute=_recomputed_without_weight,
     ahead=AHEAD,
 )
 

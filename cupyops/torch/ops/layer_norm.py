@@ -42,6 +42,7 @@ def layer_norm_reference(
     normalized_shape: Sequence[int],
     eps: float,
     dtype: str | None = None,
+    wide_stats: bool = True,
 ) -> tuple[Tensor, Tensor]:
     check_layer_norm(x, DTYPE_NAMES[x.dtype], weight, bias, normalized_shape, dtype)
     wide, result = wide_dtype(x.dtype), x.dtype if dtype is None else getattr(torch, dtype)
@@ -49,7 +50,22 @@ def layer_norm_reference(
         x = x.to(wide)
         weight, bias = (None if t is None else t.to(wide) for t in (weight, bias))
     y, mean, rstd = native_layer_norm(x, weight, bias, normalized_shape, eps)
+    if wide_stats and mean.dtype != wide and not recorded(x, weight, bias):
+        # On a CPU, PyTorch rounds the statistics of 16-bit rows. A compiled graph may recompute y from them.
+        row = list(range(x.dim() - len(normalized_shape), x.dim()))
+        var, mean = torch.var_mean(x.to(wide), row, correction=0, keepdim=True)
+        rstd = torch.rsqrt(var + eps)
     return y.to(result), torch.stack((mean.to(wide), rstd.to(wide))).detach()
+
+
+def recomputed_layer_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, stats: Tensor, dtype: str | None
+) -> Tensor:
+    """Returns y from the statistics: (x - mean)·rstd·weight + bias."""
+    y = (x.to(stats.dtype) - stats[0]) * stats[1]
+    y = y if weight is None else y * weight.to(stats.dtype)
+    y = y if bias is None else y + bias.to(stats.dtype)
+    return y.to(x.dtype if dtype is None else getattr(torch, dtype))
 
 
 def _layer_norm_inference_reference(
@@ -60,7 +76,7 @@ def _layer_norm_inference_reference(
     eps: float,
     dtype: str | None = None,
 ) -> Tensor:
-    return layer_norm_reference(x, weight, bias, normalized_shape, eps, dtype)[0]
+    return layer_norm_reference(x, weight, bias, normalized_shape, eps, dtype, wide_stats=False)[0]
 
 
 def _layer_norm_backward_reference(
@@ -249,6 +265,7 @@ _layer_norm = Operator(
     onnx=layer_norm_onnx,
     repeats=True,
     compiled=contiguous,
+    recompute=recomputed_layer_norm,
     sharding=_sharding,
 )
 # The operator for calls that record no gradient. Its kernel does not write the statistics to memory.

@@ -181,12 +181,17 @@ def _backward_flops(grad_y: Sequence[int], z: Any, x: Any, weight: Any, approxim
     return linear_backward_flops(grad_y, x, weight, want_bias)
 
 
+def _recomputed(z: Tensor, approximate: str) -> Tensor:
+    return gelu_reference(z, approximate)
+
+
 _linear_gelu = Operator(
-    "cupyops::linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate) -> (Tensor, Tensor)",
+    "cupyops::linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate) -> (Tensor y, Tensor z)",
     LinearGeluFunction,
     reference=_linear_gelu_reference,
     autocast="lower",
     onnx=linear_gelu_onnx,
+    recompute=_recomputed,
     record=_record_linear_gelu,
     repeats=True,
     sharding=_sharding,

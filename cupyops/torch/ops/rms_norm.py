@@ -74,6 +74,7 @@ _rms_norm = row_reduce(
     reference=_reference,
     autocast=_AUTOCAST,
     onnx=rms_norm_onnx,
+    recompute=_reference,
     ahead=AHEAD,
 )
 _rms_norm_without_weight = row_reduce(
@@ -87,6 +88,7 @@ _rms_norm_without_weight = row_reduce(
     reference=_reference_without_weight,
     autocast=_AUTOCAST,
     onnx=_onnx_without_weight,
+    recompute=_reference_without_weight,
     ahead=AHEAD,
 )
 

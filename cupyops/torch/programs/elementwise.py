@@ -68,7 +68,7 @@ def elementwise(
         scalars: inputs that are numbers. The operator takes the numbers after the tensors.
         results: names of the results; needed if the program reads a result again.
         options: other arguments of :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``onnx``, ``record``,
-            ``vmap``, ``compiled``.
+            ``vmap``, ``compiled``, ``recompute``.
 
     Returns:
         The operator, which takes floating tensors. ``op.show()`` prints the CUDA C++ text.
@@ -137,7 +137,7 @@ def check_options(where: str, options: Mapping[str, object]) -> None:
     Raises:
         TypeError: an option is unknown.
     """
-    known = ("reference", "autocast", "onnx", "record", "vmap", "compiled")
+    known = ("reference", "autocast", "onnx", "record", "vmap", "compiled", "recompute")
     for name in options:
         if name == "dtypes":
             raise TypeError(

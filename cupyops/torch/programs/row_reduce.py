@@ -80,7 +80,7 @@ def row_reduce(
         ahead: row lengths whose kernels :func:`cupyops.warmup` and the compile command compile. Every other kernel is
             created by the first call that needs it.
         options: other arguments of :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``onnx``, ``record``,
-            ``vmap``, ``compiled``.
+            ``vmap``, ``compiled``, ``recompute``.
 
     Returns:
         The operator. Its inputs are floating tensors. The results have the dtype of the first element input; the other
