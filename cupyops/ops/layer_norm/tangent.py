@@ -18,7 +18,7 @@ from cupyops.tiling.config import CLUSTERS_SINCE, vector_width_for
 from cupyops.tiling.rows import at_once, is_few
 
 from . import config as layer_norm_config
-from .backward_tables import backward_rows
+from .backward_tables import backward_config, backward_rows
 from .body import Call, Launch
 from .checks import Shape, check, check_parameters, stats_shape
 from .cut import LayerNormConfig, fitting, resident
@@ -48,8 +48,8 @@ def _wide(n: int, dtype: str, parameter_bytes: int, capability: int, most_blocks
     if the GPU has no room for a stage.
 
     Of cuts that hold as many rows, the first whose blocks share a multiprocessor is returned: while the warps of a block
-    exchange sums, those of another work. The slices of the three parameters count as kept in shared memory, because shared memory
-    is a part of L1, which keeps the slices. If no cut has this room, the parameters come from L2, and there is one stage.
+    exchange sums, those of another work. The slices of the three parameters count as kept in shared memory: L1 keeps them, and has
+    the memory that shared memory leaves. If no cut has this room, the parameters come from L2, and there is one stage.
 
     A row that fills all accesses has bounds checks, too. They keep the compiler from loading the parameters of all accesses at
     once, for which registers would run short.
@@ -102,7 +102,10 @@ def config_of(
         wide = _wide(n, dtype, parameter_bytes, capability, PORTABLE_CLUSTER if portable else 16)
         if wide is not None:
             return wide
-    config = backward_rows(n, dtype, min(parameter_bytes, itemsize), capability, result_bytes)
+    row = n, dtype, min(parameter_bytes, itemsize), capability, result_bytes
+    config = backward_rows(*row)
+    if portable and config.cluster > PORTABLE_CLUSTER:
+        config = backward_config(*row, portable=True)
     kind = "streaming" if config.kind == "streaming" else "registers"
     config = replace(config, kind=kind, weighted=parameter_bytes > 0, aligned_apart=False, stages=0, shared=0)
     if kind == "streaming" or not config.weighted or itemsize > 4 or result_bytes > itemsize:
@@ -177,7 +180,8 @@ def _call(
             config = config_of(*row, portable=True)
             kernel = tangent_kernel(config, dtype)
     if config.kind == "wide" and is_few(rows, n, layer_norm_config.FEW_FORWARD):
-        # Persistent blocks would copy one row or two. The bits of a row stay the same.
+        # Persistent blocks would copy one row or two into shared memory. Other blocks load the row into registers, and give the
+        # same bits.
         config = replace(config.one_a_block(), kind="registers", stages=0, shared=0, sum_ahead=False)
         kernel = tangent_kernel(config, dtype)
     if config.kind == "wide":
