@@ -7,7 +7,7 @@
 //
 // A group of threads loads a row of x and of ẋ into registers, sums over the registers, and writes ẏ. A block has several
 // groups, or a cluster of blocks has one row. The matrix of the derivative by x, without γ, is symmetric, so that ẏ without
-// γ is dL/dx for dL/dy = ẋ. Longer rows: layer_norm_tangent_streaming.cu.
+// γ is dL/dx for dL/dy = ẋ. Wide rows: layer_norm_tangent_wide.cu. Longer rows: layer_norm_tangent_streaming.cu.
 //
 // Macro      values      meaning                                            set by
 // NAIVE      undefined   defined: the kernel of one thread a row            the tests

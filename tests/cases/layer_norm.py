@@ -138,6 +138,11 @@ def _launches() -> Iterator[LaunchCase]:
         d = f"{dtype_name(dtype)} 150 x 262144"
         yield launch_case("layer_norm", f"affine {d}", plain, x, weight, weight)
         yield launch_case("layer_norm", f"plain {d}", plain, x)
+        moved = lambda t, x, s, w, u, b: _layer_norm_jvp(t, x, s, w, u, b, x.shape[-1:], 1e-5)  # noqa: E731
+        for m in (3, 150):
+            rows, frozen = ((m, 262144), dtype, False), ((262144,), dtype, False)
+            given = rows, rows, ((2, m, 1), torch.float32, False), *[frozen] * 3
+            yield launch_case("layer_norm_jvp", f"{dtype_name(dtype)} {m} x 262144", moved, *given)
         # The sum of two such arrays; the last rows are few.
         for m, n in ((40, 65536), (40, 131072), (40, 262144), (3, 131072), (3, 262144)):
             x, weight = ((m, n), dtype), ((n,), dtype)

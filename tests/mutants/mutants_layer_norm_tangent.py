@@ -1,16 +1,18 @@
 """The mutants of layer normalisation's tangent, as those of ``mutants_layer_norm.py``."""
 
 REGISTERS, STREAMING = "layer_norm_tangent.cu", "layer_norm_tangent_streaming.cu"
+WIDE, STAGES = "layer_norm_tangent_wide.cu", "stages.cuh"
 TANGENT, ROWS, EXCHANGE, NORM = "layer_norm_tangent.cuh", "rows.cuh", "exchange.cuh", "layer_norm.cuh"
 
 _EACH = ")\n#pragma unroll\n        for (int v = 0; v < VECTORS; ++v)\n            if (columns.has(v))\n                row."
 _LOADED = "load_packed(x + first + columns.of(v), vectors)"
+BEGIN_FIRST = "            begin(turn + 1, next);\n            held = next;"
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
 LAYER_NORM_TANGENT: dict[str, tuple[str, list[Fault]]] = {
     "layer_norm_tangent": (
-        "tangent and not streaming",
+        "tangent and not streaming and not wide",
         [
             (
                 "wrong derivative: deviation left out",
@@ -59,6 +61,66 @@ LAYER_NORM_TANGENT: dict[str, tuple[str, list[Fault]]] = {
                 "        __syncthreads();\n        return parts;",
                 "        return parts;",
             ),
+        ],
+    ),
+    "layer_norm_tangent_wide": (
+        "tangent and wide",
+        [
+            ("wrong phase of a stage", STAGES, "turn / STAGES % 2", "turn % 2"),
+            ("wrong phase of an exchange", EXCHANGE, "turn / 4 % 2", "turn / 2 % 2"),
+            ("blocks publish in one place", EXCHANGE, "[block_of_cluster() * ROW_WARPS +", "[0 * ROW_WARPS +"),
+            ("one array for both", WIDE, "take<scalar_t, sizeof(scalar_t)>", "take<scalar_t, 0>"),
+            (
+                "swapped arrays",
+                WIDE,
+                "stages.request(turn, of.tangent_x + at, of.x + at);",
+                "stages.request(turn, of.x + at, of.tangent_x + at);",
+            ),
+            ("each block the first slice", WIDE, "at = row * of.N + columns.start;", "at = row * of.N;"),
+            (
+                "address cut to 32 bits",
+                WIDE,
+                "at = row * of.N + columns.start;",
+                "at = static_cast<int>(row * of.N) + columns.start;",
+            ),
+            (
+                "result's address cut to 32 bits",
+                WIDE,
+                "of.tangent_y + row * of.N, vectors",
+                "of.tangent_y + static_cast<int>(row * of.N), vectors",
+            ),
+            (
+                "stage asked for again before it is read",
+                WIDE,
+                "        if (vectors) stages.wait(turn);\n",
+                "        if (vectors) stages.wait(turn);\n        request(turn + STAGES);\n",
+            ),
+            ("the wrong row asked for", WIDE, "request(turn + STAGES);", "request(turn + STAGES + 1);"),
+            ("a row past the last", WIDE, "if (row >= of.M) return;", "if (row > of.M) return;"),
+            (
+                "statistics swapped",
+                WIDE,
+                "{of.stats[row], of.stats[of.M + row]",
+                "{of.stats[of.M + row], of.stats[row]",
+            ),
+            (
+                "statistics of this row for the next",
+                WIDE,
+                "coming = statistics_of(turn + 1);",
+                "coming = statistics_of(turn);",
+            ),
+            ("swapped sums", WIDE, "publish({sums[0], sums[1]}, turn)", "publish({sums[1], sums[0]}, turn)"),
+            ("a thread's sums alone", WIDE, "        warp_sum(sums);\n", ""),
+            (
+                "next row's sums for this row",
+                WIDE,
+                "sum_parts(exchange.collect(turn)",
+                "sum_parts(exchange.collect(turn + 1)",
+            ),
+            ("next row stored", WIDE, "            held = next;\n            begin(turn + 1, next);", BEGIN_FIRST),
+            ("wrong stride over the rows", WIDE, "row += groups, ++turn", "row += groups + 1, ++turn"),
+            ("other rows taken for aligned", WIDE, "if (of.aligned()) tangent", "if (true) tangent"),
+            ("blocks do not wait for each other's counters", WIDE, "    sync_cluster();\n", ""),
         ],
     ),
     "layer_norm_tangent_streaming": (

@@ -43,8 +43,8 @@ class LayerNormConfig(RowsConfig):
             memory keeps the rest.
         weight_shared: a backward with persistent blocks keeps the weight in shared memory instead of registers.
         weight_registers: a thread's first accesses to the weight that registers keep beside ``weight_shared``.
-        sum_ahead: persistent blocks of a forward of the strategy ``"wide"``, and of the strategy ``"ring"``, sum their next
-            row before they store this row.
+        sum_ahead: persistent blocks of a forward or a tangent of the strategy ``"wide"``, and of the strategy ``"ring"``, sum
+            their next row before they store this row.
         pieces_apart: the order in shared memory of weights wider than a row, without bank conflicts.
         ring: accesses to rows that a block of the strategy ``"ring"`` has in shared memory.
     """

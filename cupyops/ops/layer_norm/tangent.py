@@ -8,31 +8,83 @@ from typing import Any
 import kernels_cu
 from cupyops.arrays import LIBRARIES, check_devices, device_of
 from cupyops.dtypes import DTYPES, FLOATS
+from cupyops.errors import LaunchError
 from cupyops.launch import driver
+from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_like, check_shapes
-from cupyops.tiling.config import CLUSTERS_SINCE
+from cupyops.tiling.config import CLUSTERS_SINCE, vector_width_for
+from cupyops.tiling.rows import at_once, is_few
 
-from .backward_tables import backward_rows
+from . import config as layer_norm_config
+from .backward_tables import backward_config, backward_rows
 from .body import Call, Launch
 from .checks import Shape, check, check_parameters, stats_shape
 from .cut import LayerNormConfig, fitting, resident
 
 __all__ = ["check_tangent", "tangent"]
 
+# Bytes of the longest row that one block has. Longer rows have persistent blocks, by the cuts that _wide tries, as (accesses of a
+# thread, summed ahead). The blocks of a multiprocessor have up to _WIDE_THREADS threads with 128 registers each, which hold four
+# accesses to both arrays of two rows, or eight accesses to both arrays of one float32 row. One stage keeps a row in flight, and
+# more than _MOST_STAGES leave room for fewer blocks.
+_ONE_BLOCK, _WIDE_THREADS, _MOST_STAGES = 2**15, 512, 2
+_WIDE_CUTS = {2: ((4, True),), 4: ((4, True), (8, False))}  # by the bytes of an element
+_LARGE_CLUSTER = 0.85  # what a row of a cluster of 16 blocks is worth: fewer multiprocessors lie together
+
 
 @cache
 def tangent_kernel(config: LayerNormConfig, dtype: str) -> Kernel:
     """Returns the kernel of a config for one dtype of x."""
-    name = "layer_norm_tangent" + ("_streaming" if config.kind == "streaming" else "")
+    name = "layer_norm_tangent" + ("" if config.kind == "registers" else f"_{config.kind}")
     choice = dict.fromkeys(("scalar_t", "weight_t", "y_t"), dtype)
-    return config.kernel(kernels_cu.source(name), name, choice, geometry=config.rows("M"), dtypes=FLOATS)
+    geometry = config.persistent("groups") if config.kind == "wide" else config.rows("M")
+    return config.kernel(kernels_cu.source(name), name, choice, geometry=geometry, dtypes=FLOATS)
+
+
+def _wide(n: int, dtype: str, parameter_bytes: int, capability: int, most_blocks: int) -> LayerNormConfig | None:
+    """Returns the config with persistent blocks by which a multiprocessor holds the most rows, in registers and in stages, or None
+    if the GPU has no room for a stage.
+
+    Of cuts that hold as many rows, the first whose blocks share a multiprocessor is returned: while the warps of a block
+    exchange sums, those of another work. The slices of the three parameters count as kept in shared memory: L1 keeps them, and has
+    the memory that shared memory leaves. If no cut has this room, the parameters come from L2, and there is one stage.
+
+    A row that fills all accesses has bounds checks, too. They keep the compiler from loading the parameters of all accesses at
+    once, for which registers would run short.
+
+    Args:
+        n, dtype, parameter_bytes, capability: as for :func:`config_of`.
+        most_blocks: the most blocks of a cluster.
+    """
+    itemsize = DTYPES[dtype].itemsize
+    clusters = [c for c in (2, 4, 8, 16) if c <= most_blocks]
+
+    def worth(cut: LayerNormConfig) -> tuple[float, bool]:
+        rows = cut.min_blocks * (1 + cut.sum_ahead + cut.stages) / cut.cluster
+        return rows * (1 if cut.cluster <= PORTABLE_CLUSTER else _LARGE_CLUSTER), cut.min_blocks > 1
+
+    for vectors, ahead in _WIDE_CUTS[itemsize]:
+        cuts = [
+            LayerNormConfig.of(n, 16 // itemsize, vectors, cluster=c, kind="wide", sum_ahead=ahead) for c in clusters
+        ]
+        cuts = [replace(c, min_blocks=_WIDE_THREADS // c.block, full=False) for c in cuts if c.block <= _WIDE_THREADS]
+        for kept, stages in ((3 * parameter_bytes, _MOST_STAGES), (0, 1)):
+            fit = [replace(c, stages=stages).staged(2 * itemsize, kept, capability) for c in cuts]
+            best = max((c for c in fit if c is not None), key=worth, default=None)
+            if best is not None:
+                shared = best.stages * best.slice * 2 * itemsize
+                return replace(best, weighted=parameter_bytes > 0, shared=shared)
+    return None
 
 
 @cache
-def config_of(n: int, dtype: str, parameter_bytes: int, capability: int, result_bytes: int) -> LayerNormConfig:
-    """Returns the config of a tangent: the cut of a gradient of x alone, which reads and writes as many rows.
+def config_of(
+    n: int, dtype: str, parameter_bytes: int, capability: int, result_bytes: int, portable: bool = False
+) -> LayerNormConfig:
+    """Returns the config of a tangent. Rows that are too long for one block have persistent blocks, if the GPU has clusters and
+    room for a stage. Other rows have the cut of a gradient of x alone, which reads and writes as many rows.
 
     The parameters are read where a row is stored, so they take few registers, and more blocks are resident. Measured on an H200
     in bfloat16, in percent of a copy's bandwidth, with the blocks of the gradient and with these: 1024 elements 95, 101; 5120 69,
@@ -42,9 +94,18 @@ def config_of(n: int, dtype: str, parameter_bytes: int, capability: int, result_
         n, dtype, capability: as for :func:`cupyops.ops.layer_norm.backward_tables.backward_rows`.
         parameter_bytes: bytes of an element of weight or of a tangent of weight or bias; 0 if all three are absent.
         result_bytes: bytes of an element of the result.
+        portable: considers only clusters of up to 8 blocks, which every GPU with clusters supports.
     """
     itemsize = DTYPES[dtype].itemsize
-    config = backward_rows(n, dtype, min(parameter_bytes, itemsize), capability, result_bytes)
+    whole = vector_width_for(n, itemsize) * itemsize == 16 and max(itemsize, parameter_bytes, result_bytes) <= 4
+    if n * itemsize > _ONE_BLOCK and capability >= CLUSTERS_SINCE and whole:
+        wide = _wide(n, dtype, parameter_bytes, capability, PORTABLE_CLUSTER if portable else 16)
+        if wide is not None:
+            return wide
+    row = n, dtype, min(parameter_bytes, itemsize), capability, result_bytes
+    config = backward_rows(*row)
+    if portable and config.cluster > PORTABLE_CLUSTER:
+        config = backward_config(*row, portable=True)
     kind = "streaming" if config.kind == "streaming" else "registers"
     config = replace(config, kind=kind, weighted=parameter_bytes > 0, aligned_apart=False, stages=0, shared=0)
     if kind == "streaming" or not config.weighted or itemsize > 4 or result_bytes > itemsize:
@@ -61,7 +122,7 @@ def config_of(n: int, dtype: str, parameter_bytes: int, capability: int, result_
 
 for _dtype in FLOATS:
     # Declares a kernel of each strategy for warmup() and the compile command. The kernel of 1024 elements fits every GPU.
-    for _n, _capability in ((1024, 75), (1_000_000, CLUSTERS_SINCE)):
+    for _n, _capability in ((1024, 75), (32768, CLUSTERS_SINCE), (1_000_000, CLUSTERS_SINCE)):
         _size = DTYPES[_dtype].itemsize
         tangent_kernel(config_of(_n, _dtype, _size, _capability, _size), _dtype)
 
@@ -107,9 +168,25 @@ def _call(
         return call
     given = [library.dtype_name(p) for p in parameters.values() if p is not None]
     parameter_bytes = DTYPES[given[0]].itemsize if given else 0
-    capability = driver.capability(device_of(library, x))
-    config = config_of(n, dtype, parameter_bytes, capability, DTYPES[call.other].itemsize)
-    return replace(call, launches=(Launch(tangent_kernel(config, dtype), None, (rows, n)),))
+    device = device_of(library, x)
+    row = n, dtype, parameter_bytes, driver.capability(device), DTYPES[call.other].itemsize
+    config, types = config_of(*row), {"weight_t": given[0] if given else dtype, "y_t": call.other}
+    # The kernel for many rows is declared for few rows, too: a program that compiles ahead may only call with few rows.
+    kernel, sizes = tangent_kernel(config, dtype), [rows, n]
+    if config.cluster > PORTABLE_CLUSTER:
+        try:
+            at_once(kernel, types, dtype, device)
+        except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
+            config = config_of(*row, portable=True)
+            kernel = tangent_kernel(config, dtype)
+    if config.kind == "wide" and is_few(rows, n, layer_norm_config.FEW_FORWARD):
+        # Persistent blocks would copy one row or two into shared memory. Other blocks load the row into registers, and give the
+        # same bits.
+        config = replace(config.one_a_block(), kind="registers", stages=0, shared=0, sum_ahead=False)
+        kernel = tangent_kernel(config, dtype)
+    if config.kind == "wide":
+        sizes.append(min(at_once(kernel, types, dtype, device), rows))
+    return replace(call, launches=(Launch(kernel, None, tuple(sizes)),))
 
 
 def tangent(
