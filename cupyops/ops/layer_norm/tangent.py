@@ -25,13 +25,10 @@ from .cut import LayerNormConfig, fitting, resident
 
 __all__ = ["check_tangent", "tangent"]
 
-# Bytes of the longest row that one block has. Longer rows have persistent blocks of up to _WIDE_THREADS threads. With 128 registers,
-# a thread holds four accesses to both arrays of two rows, or eight accesses to both arrays of one float32 row.
-_ONE_BLOCK, _WIDE_THREADS = 2**15, 512
-_WIDE_CUTS = {
-    2: ((4, True),),
-    4: ((4, True), (8, False)),
-}  # (accesses of a thread, summed ahead) by the bytes of an element
+# Bytes of the longest row that one block has. Longer rows have persistent blocks, whose threads hold the accesses to both arrays of
+# two rows in 128 registers, or eight accesses to both arrays of one float32 row.
+_ONE_BLOCK = 2**15
+_MOST_THREADS, _LEAST_THREADS = 512, 352
 
 
 @cache
@@ -44,28 +41,39 @@ def tangent_kernel(config: LayerNormConfig, dtype: str) -> Kernel:
 
 
 def _wide(n: int, dtype: str, capability: int, most_blocks: int) -> LayerNormConfig | None:
-    """Returns the config with persistent blocks of the smallest cluster that holds a row, and the next row where a cluster can. A third
-    row is in flight in shared memory. Returns None if no cluster holds a row, or the GPU has no shared memory for a row in flight.
+    """Returns the config of persistent blocks, or None if no cluster holds a row, or the GPU has no shared memory for a row in flight.
 
-    Measured on an H200 in bfloat16, in percent of a copy's bandwidth, for this cluster, and for clusters of twice as many blocks of
-    half the threads, two on each multiprocessor: 32768 elements 103, 95; 65536 96, 86; 131072 94, 87.
+    The cluster is the smallest in which threads hold a row and the next row with four accesses to each array, in blocks of up
+    to 512 threads. If its blocks have fewer than 352 threads, threads have three or two accesses: more warps hide more of the time
+    of a row. A third row is in flight in shared memory. float32 rows that no cluster holds so have eight accesses of one row.
+
+    Measured on an H200 in bfloat16, in percent of a copy's bandwidth, for this cluster, and for clusters of twice as many
+    blocks of half the threads, two on each multiprocessor: 32768 elements 103, 95; 65536 96, 86; 131072 94, 87. With four
+    accesses, and with fewer: 16640 elements 77, 92; 20480 89, 98; 36864 72, 83; 40960 82, 88.
 
     Args:
         n, dtype, capability: as for :func:`config_of`.
         most_blocks: the most blocks of a cluster.
     """
     itemsize = DTYPES[dtype].itemsize
-    for vectors, ahead in _WIDE_CUTS[itemsize]:
-        for cluster in (2, 4, 8, 16):
-            cut = LayerNormConfig.of(
-                n, 16 // itemsize, vectors, cluster=cluster, kind="wide", sum_ahead=ahead, stages=1
-            )
-            if cluster <= most_blocks and cut.block <= _WIDE_THREADS:
-                staged = cut.staged(2 * itemsize, 0, capability)
-                if staged is not None:
-                    return staged
-                break
-    return None
+
+    def cut(cluster: int, vectors: int) -> LayerNormConfig:
+        return LayerNormConfig.of(
+            n, 16 // itemsize, vectors, cluster=cluster, kind="wide", sum_ahead=vectors <= 4, stages=1
+        )
+
+    def fits(vectors: int) -> int:
+        clusters = (c for c in (2, 4, 8, 16) if c <= most_blocks and cut(c, vectors).block <= _MOST_THREADS)
+        return next(clusters, 0)
+
+    if cluster := fits(4):
+        cuts = [c for c in (cut(cluster, vectors) for vectors in (4, 3, 2)) if c.block >= _LEAST_THREADS]
+        best = cuts[0] if cuts[0].vectors == 4 else next((c for c in cuts if c.full), cuts[0])
+    elif itemsize == 4 and (cluster := fits(8)):
+        best = cut(cluster, 8)
+    else:
+        return None
+    return best.staged(2 * itemsize, 0, capability)
 
 
 @cache
