@@ -10,4 +10,5 @@ def _operators_for_few_elements(request: pytest.FixtureRequest, monkeypatch: pyt
     """Have a test on a GPU call the operators for its small tensors, too, which optimize() and native() leave to PyTorch."""
     if request.node.get_closest_marker("gpu"):
         monkeypatch.setattr(small, "LEAST_ELEMENTS", 0)
+        monkeypatch.setattr(small, "LEAST_PADDED", 0)
         monkeypatch.setitem(overrides.LEAST, "cuda", 0)

@@ -16,6 +16,7 @@ from cupyops.torch.models import small
 from .calls import Calls
 from .stand_ins import (
     WIDTH,
+    Conv1D,
     FastGELU,
     Functions,
     HeldGELU,
@@ -145,6 +146,21 @@ def test_a_linear_layer_and_gelu_are_two_calls_between_few_rows_and_the_limit(
     found, calls = called(module, (rows, WIDTH))
     torch.testing.assert_close(found, called(plain, (rows, WIDTH))[0])
     assert dict(calls.ours) == ({"linear_gelu": 1} if ours else {})
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("make", [lambda: nn.Linear(1024, 513), lambda: Conv1D(513, 1024)])
+@pytest.mark.parametrize(("rows", "ours"), [(6, False), (7, True)])
+def test_a_padded_product_is_pytorch_s_below_its_own_limit(
+    make: Callable[[], nn.Module], rows: int, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small, "LEAST_PADDED", 7 * 1024 * 513)
+    module = make()
+    plain = copy.deepcopy(module)
+    optimize(module)
+    found, calls = called(module, (rows, 1024))
+    torch.testing.assert_close(found, called(plain, (rows, 1024))[0])
+    assert dict(calls.ours) == ({"linear": 1} if ours else {})
 
 
 @pytest.mark.usefixtures("on_gpu")

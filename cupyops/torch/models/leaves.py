@@ -34,7 +34,7 @@ from cupyops.torch.scale.distributed import is_dtensor
 
 from .classes import is_optimised, made_class
 from .recognise import RMS_NORM_KEEPS_DTYPE, Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
-from .small import is_small, is_traced
+from .small import is_small, is_small_padded, is_traced
 
 __all__ = ["FORWARDS", "TRAITS", "Leaf", "by_operator", "leaf_of", "product_of", "unfit"]
 
@@ -67,6 +67,7 @@ class _Kind(NamedTuple):
         trait: the operands of the operator, as the fused operators read them: an expression of ``self`` and ``x``.
         small: what is computed for few elements (:mod:`.small`), an expression of ``self`` and ``x``; if empty, all
             calls are calls of the operator.
+        few: whether the elements are few, an expression of ``self`` and ``x``.
         plain: whether the operator computes plain tensors, and not DTensors alone.
     """
 
@@ -75,6 +76,7 @@ class _Kind(NamedTuple):
     call: str
     trait: str
     small: str = _OWN
+    few: str = "is_small({x})"
     plain: bool = True
 
 
@@ -92,9 +94,13 @@ _RMS_NORM = _Kind(
     "(self.normalized_shape, self.weight, self.eps)",
 )
 _GELU = _Kind("gelu", "", "gelu({x}, self.approximate)", "self.approximate")
-_LINEAR = _Kind("linear", "", "linear({x}, self.weight, self.bias)", "", "")
+_LINEAR = _Kind(
+    "linear", "", "linear({x}, self.weight, self.bias)", "", few="is_small_padded({x}, self.weight.size(0))"
+)
 _LINEAR_OF_DTENSORS = _LINEAR._replace(plain=False)
-_CONV1D = _Kind("linear", "", "linear({x}, self.weight.t(), self.bias)", "", "")
+_CONV1D = _LINEAR._replace(
+    call="linear({x}, self.weight.t(), self.bias)", few="is_small_padded({x}, self.weight.size(1))"
+)
 
 FORWARDS: dict[Any, _Kind] = {
     nn.LayerNorm.forward: _LAYER_NORM,
@@ -244,7 +250,7 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
     plain = [
         f"    if type({x}) is Tensor{condition}:",
         *(
-            [f"        if not is_traced() and is_small({x}):", f"            return {kind.small.format(x=x)}"]
+            [f"        if not is_traced() and {kind.few.format(x=x)}:", f"            return {kind.small.format(x=x)}"]
             if kind.small
             else []
         ),
@@ -262,6 +268,7 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         "Tensor": Tensor,
         "is_dtensor": is_dtensor,
         "is_small": is_small,
+        "is_small_padded": is_small_padded,
         "is_traced": is_traced,
         "float32": torch.float32,
         "float64": torch.float64,
