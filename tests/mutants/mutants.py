@@ -242,7 +242,27 @@ MUTANTS = [
             "x < -5.0f) return normcdff(x);",
             "x < -50.0f) return normcdff(x);",
         ),
-        ("double by a cancelling form", GELU, "return x < -3.0 ? normcdf(x)", "return x < -30.0 ? normcdf(x)"),
+        ("double's center too far out", GELU, "a < 1.0 ? 1.0 : 0.0", "a < 2.0 ? 1.0 : 0.0"),
+        (
+            "double's power without what a square rounds off",
+            GELU,
+            "r = fma(-0.5, rounded_off, r);",
+            "r = fma(0.0, rounded_off, r);",
+        ),
+        (
+            "double's reciprocal in single precision",
+            GELU,
+            "u = fma(u, fma(error, error, error), u);",
+            "u = fma(u, 0.0 * error, u);",
+        ),
+        ("double's power below its exponents", GELU, "power < -1020 ? 0.0", "power < -2020 ? 0.0"),
+        ("double's tail of the wrong sign", GELU, "x > 0.0 ? 1.0 - tail : tail;", "x < 0.0 ? 1.0 - tail : tail;"),
+        (
+            "a coefficient of double's tail in its twelfth digit",
+            GELU,
+            "tail = fma(tail, s, 0.75955420826720699);",
+            "tail = fma(tail, s, 0.75955420825720699);",
+        ),
         ("kappa's digits swapped", GELU, "constexpr double KAPPA = 0.044715;", "constexpr double KAPPA = 0.044751;"),
         ("no absolute value", GELU, "e = exp(-fabs(two_u));", "e = exp(-two_u);"),
         (
@@ -273,6 +293,12 @@ MUTANTS = [
             GELU,
             "return normal_cdf(x) + x * normal_pdf(x);",
             "return normal_cdf(x) - x * normal_pdf(x);",
+        ),
+        (
+            "double's second term without its constant",
+            GELU,
+            "fma(x, INV_SQRT_2PI * normal.power, normal.cdf)",
+            "fma(x, normal.power, normal.cdf)",
         ),
         ("density without its half", GELU, "exp(acc_t(-0.5) * x * x)", "exp(acc_t(-1.0) * x * x)"),
         (

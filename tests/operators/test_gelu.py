@@ -2,6 +2,7 @@
 
 import copy
 import math
+from decimal import Decimal
 
 import pytest
 import torch
@@ -118,6 +119,23 @@ def test_negative_tail_keeps_its_accuracy() -> None:
     x = torch.tensor([-5.0, -5.5, -6.0, -8.0, -10.0, -12.0], device="cuda")
     torch.testing.assert_close(gelu(x).double(), exact(x, "none"), rtol=1e-5, atol=0)
     assert float(F.gelu(torch.tensor(-6.0))) > -5.9e-9, "PyTorch's form no longer cancels: the README says that it does"
+
+
+def test_float64_keeps_its_relative_accuracy_in_the_tail(device: str, kernels: bool) -> None:
+    """Decimal numbers give the density, since float64 rounds the square, and erfcx the ratio of both."""
+    if not kernels:
+        return  # PyTorch's form cancels
+    x = torch.linspace(-37.5, -1, 500, dtype=torch.float64)
+    power = torch.tensor([float((-(Decimal(v) ** 2) / 2).exp()) for v in x.tolist()], dtype=torch.float64)
+    cdf = power * torch.special.erfcx(-x * math.sqrt(0.5)) / 2
+    ours = x.to(device).requires_grad_()
+    y = gelu(ours)
+    y.sum().backward()
+    assert ours.grad is not None
+    torch.testing.assert_close(y.detach().cpu(), x * cdf, rtol=4e-15, atol=0)
+    torch.testing.assert_close(ours.grad.cpu(), cdf + x * power / math.sqrt(2 * math.pi), rtol=1e-14, atol=0)
+    far = torch.tensor([-39.0, -45.0, -1e300], dtype=torch.float64, device=device)
+    assert not gelu(far).any()
 
 
 @FORMS
