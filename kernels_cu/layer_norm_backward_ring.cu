@@ -12,7 +12,8 @@
 // row, and stays in use until the row is stored. A ring of a row and a half has half a row in flight at all times; a stage of
 // one row has nothing in flight while the row is summed.
 //
-// With SUM_AHEAD, the next row is summed while the warps exchange this row's sums. The ring then holds both rows.
+// With SUM_AHEAD, the next row is summed while the warps exchange this row's sums. The ring then holds both rows. A ring of whole
+// rows has one wait and one request for all pieces of a row, which take fewer instructions.
 //
 // A piece is read twice, since the registers hold dL/dγ and dL/dβ (layer_norm_column_gradients.cuh). Shared memory behind the
 // ring keeps γ. The lanes of a warp hold the statistics of 32 rows: a load for each row would delay the row's sums. The ring has
@@ -35,24 +36,27 @@
 #define SUM_AHEAD 0
 #endif
 
+constexpr bool WHOLE_ROWS = RING % VECTORS == 0;
+constexpr int AT_ONCE = WHOLE_ROWS ? VECTORS : 1;  // pieces of a wait and of a request
+
 extern __shared__ __align__(128) unsigned char ring_memory[];
 
-// A place of the ring, and the phase of its mbarriers.
+// A place of the ring, or the first place of a whole row, and the phase of its mbarriers.
 struct Place {
     static constexpr int BEHIND_G = ROW_THREADS * VECTOR_WIDTH * sizeof(y_t);
     static constexpr int BYTES = BEHIND_G + ROW_THREADS * VECTOR_WIDTH * sizeof(scalar_t);  // of a piece
     unsigned index = 0, phase = 0;
 
     __device__ __forceinline__ void advance() {
-        if (++index == RING) index = 0, phase ^= 1;
+        if ((index += AT_ONCE) == RING) index = 0, phase ^= 1;
     }
 
-    // This thread's elements of g and of s. The part of a warp begins with those of its first thread.
-    __device__ __forceinline__ y_t* g() const {
-        return reinterpret_cast<y_t*>(ring_memory + index * BYTES) + threadIdx.x * VECTOR_WIDTH;
+    // This thread's elements of g and of s in the piece `behind` places further.
+    __device__ __forceinline__ y_t* g(int behind) const {
+        return reinterpret_cast<y_t*>(ring_memory + (index + behind) * BYTES) + threadIdx.x * VECTOR_WIDTH;
     }
-    __device__ __forceinline__ scalar_t* s() const {
-        return reinterpret_cast<scalar_t*>(ring_memory + index * BYTES + BEHIND_G) + threadIdx.x * VECTOR_WIDTH;
+    __device__ __forceinline__ scalar_t* s(int behind) const {
+        return reinterpret_cast<scalar_t*>(ring_memory + (index + behind) * BYTES + BEHIND_G) + threadIdx.x * VECTOR_WIDTH;
     }
 };
 
@@ -78,32 +82,48 @@ struct Ring {
             for (int i = 0; i < RING; ++i) arrival_init(arrivals + i, 1);
     }
 
-    // Begins to load a warp's part of the v-th piece of the row that begins at element `at_row`. All threads of the warp call
-    // request(), after open(), or after they have read the piece that was in this place before.
-    __device__ __forceinline__ void request(const Place& place, int v, long long at_row) const {
-        if (!copied) return load(place, v, at_row);
+    // The elements of this warp's part of the v-th piece.
+    __device__ __forceinline__ int column_of(int v) const {
+        return columns.start + (v * ROW_THREADS + static_cast<int>(threadIdx.x) / 32 * 32) * VECTOR_WIDTH;
+    }
+    __device__ __forceinline__ int elements_of(int v) const {
         constexpr int PART = 32 * VECTOR_WIDTH;
-        const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-        const int column = columns.start + (v * ROW_THREADS + warp * 32) * VECTOR_WIDTH, left = columns.n - column;
-        const int elements = FULL || left > PART ? PART : left < 0 ? 0 : left;
+        const int left = columns.n - column_of(v);
+        return FULL || left > PART ? PART : left < 0 ? 0 : left;
+    }
+
+    // Begins to load a warp's part of AT_ONCE pieces, of which the first is the v-th of the row that begins at element `at_row`.
+    // All threads of the warp call request(), after open(), or after they have read the pieces that were in these places before.
+    // Each lane loads one array of one piece.
+    __device__ __forceinline__ void request(const Place& place, int v, long long at_row) const {
+        if (!copied) {
+            for (int i = 0; i < AT_ONCE; ++i) load(place, i, v + i, at_row);
+            return;
+        }
+        const int lane = static_cast<int>(threadIdx.x) % 32, piece = lane / 2;
         Arrivals* arrived = arrivals + place.index;
+        int elements = 0;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) elements += elements_of(v + i);
         reads_before_copies();
         __syncwarp();
         if (lane == 0) arrive_expecting(arrived, static_cast<unsigned>(elements * (sizeof(y_t) + sizeof(scalar_t))));
+        if (piece >= AT_ONCE) return;
+        elements = elements_of(v + piece);
         if (elements == 0) return;
-        if (lane == 0) bulk_load(place.g(), g + at_row + column, static_cast<unsigned>(elements * sizeof(y_t)), arrived);
-        if (lane == 1)
-            bulk_load(
-                place.s() - VECTOR_WIDTH, s + at_row + column, static_cast<unsigned>(elements * sizeof(scalar_t)), arrived);
+        const long long at = at_row + column_of(v + piece);
+        const int behind = lane * VECTOR_WIDTH;  // a warp's part begins with the elements of the first lane
+        if (lane % 2 == 0) bulk_load(place.g(piece) - behind, g + at, static_cast<unsigned>(elements * sizeof(y_t)), arrived);
+        else bulk_load(place.s(piece) - behind, s + at, static_cast<unsigned>(elements * sizeof(scalar_t)), arrived);
     }
 
     // Loads this thread's elements of a piece one by one: such rows are rare, and registers are few.
-    __device__ __forceinline__ void load(const Place& place, int v, long long at_row) const {
+    __device__ __forceinline__ void load(const Place& place, int behind, int v, long long at_row) const {
         if (!columns.has(v)) return;
 #pragma unroll 1
         for (int k = 0; k < VECTOR_WIDTH; ++k) {
-            place.g()[k] = g[at_row + columns.of(v) + k];
-            place.s()[k] = s[at_row + columns.of(v) + k];
+            place.g(behind)[k] = g[at_row + columns.of(v) + k];
+            place.s(behind)[k] = s[at_row + columns.of(v) + k];
         }
     }
 
@@ -137,7 +157,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         if (turn < turns) ring.request(place, v, (first + turn * parts) * N);
     };
     Place summed, stored;  // of the next piece that is summed, and that is stored
-    for (int i = 0; i < RING; ++i, stored.advance()) request(i / VECTORS, i % VECTORS, stored);
+    for (int i = 0; i < RING; i += AT_ONCE, stored.advance()) request(i / VECTORS, i % VECTORS, stored);
     ColumnGradients gradients(weight, columns, vectors, reinterpret_cast<weight_t*>(ring_memory + RING * Place::BYTES));
     sync_cluster();
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -154,12 +174,15 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         next.rstd = __shfl_sync(0xffffffffu, rstd, turn % 32);
         acc_t sums[2] = {0, 0};
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v, summed.advance()) {
-            ring.wait(summed);  // in all threads: with the wait in the branch, registers would run short
-            if (!columns.has(v)) continue;
-            const Packed<y_t> g = load_packed(summed.g(), true);
-            const Packed<scalar_t> h = load_packed(summed.s(), true);
-            gradients.add(v, next, g, h, sums);
+        for (int v = 0; v < VECTORS; ++v) {
+            // In all threads: with the wait in the branch, registers would run short.
+            if (v % AT_ONCE == 0) ring.wait(summed);
+            if (columns.has(v)) {
+                const Packed<y_t> g = load_packed(summed.g(v % AT_ONCE), true);
+                const Packed<scalar_t> h = load_packed(summed.s(v % AT_ONCE), true);
+                gradients.add(v, next, g, h, sums);
+            }
+            if (v % AT_ONCE == AT_ONCE - 1) summed.advance();
         }
         warp_sum(sums);
         exchange.publish({sums[0], sums[1]}, turn);
@@ -175,14 +198,17 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         exchange.wait(turn);
         sum_parts(exchange.collect(turn), sums);
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v, stored.advance()) {
+        for (int v = 0; v < VECTORS; ++v) {
             if (columns.has(v)) {
                 const long long at = at_row + columns.of(v);
-                const Packed<y_t> g = load_packed(stored.g(), true);
-                const Packed<scalar_t> h = load_packed(stored.s(), true);
+                const Packed<y_t> g = load_packed(stored.g(v % AT_ONCE), true);
+                const Packed<scalar_t> h = load_packed(stored.s(v % AT_ONCE), true);
                 row.store(g, h, gradients.weight_of(v), sums, of.load_more(at, vectors), grad_x + at, vectors);
             }
-            request(turn + (v + RING) / VECTORS, (v + RING) % VECTORS, stored);
+            if (v % AT_ONCE < AT_ONCE - 1) continue;
+            const int first_piece = v + 1 - AT_ONCE + RING;  // that takes the place, counted from this row's first
+            request(turn + first_piece / VECTORS, first_piece % VECTORS, stored);
+            stored.advance();
         }
     }
     if (WANT_AFFINE) gradients.store(partial, columns, first, parts);
