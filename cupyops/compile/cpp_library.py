@@ -12,6 +12,7 @@ from .algorithms import ALGORITHMS, algorithm_lines
 from .cuda_text import scan
 
 __all__ = [
+    "CONCEPTS",
     "FOREIGN_THRUST",
     "FUNCTIONS",
     "FUNCTORS",
@@ -153,6 +154,36 @@ TRAITS = frozenset(
         "void_t",
     ]
 )
+CONCEPTS = frozenset(  # of C++20
+    [
+        "assignable_from",
+        "common_reference_with",
+        "common_with",
+        "constructible_from",
+        "convertible_to",
+        "copy_constructible",
+        "copyable",
+        "default_initializable",
+        "derived_from",
+        "destructible",
+        "equality_comparable",
+        "equality_comparable_with",
+        "floating_point",
+        "integral",
+        "invocable",
+        "movable",
+        "move_constructible",
+        "predicate",
+        "regular",
+        "regular_invocable",
+        "same_as",
+        "semiregular",
+        "signed_integral",
+        "swappable",
+        "totally_ordered",
+        "unsigned_integral",
+    ]
+)
 _UTILITIES = frozenset(
     [
         "as_const",
@@ -220,6 +251,7 @@ _LIMITS = frozenset(
 
 LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (TRAITS, "cuda/std/type_traits", "type_traits"),
+    (CONCEPTS, "cuda/std/concepts", "concepts"),
     (_LIMITS, "cuda/std/limits", "limits"),
     (_UTILITIES, "cuda/std/utility", "utility"),
     (frozenset(("array",)), "cuda/std/array", "array"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
+from .cpp_library import CONCEPTS
 from .cuda_text import scan
 
 __all__ = ["beyond_nvrtc", "standard_of"]
@@ -95,7 +96,7 @@ _EXTENSIONS = (
 _DESIGNATED = re.compile(r"[{,]\s*\.[A-Za-z_]\w*\s*=(?!=)")
 _LATER = re.compile(r"-std=(?:c|gnu)\+\+2\w|--std=c\+\+2\w")
 _OF_CPP20 = re.compile(
-    rf"{_DESIGNATED.pattern}|\btemplate\s*<[^;{{}}]*>\s*concept\s+\w+\s*=|(?<=[>)])\s*requires\b|\bconst(?:eval|init)\b"
+    rf"{_DESIGNATED.pattern}|\bstd\s*::\s*(?:{'|'.join(sorted(CONCEPTS))})\b|\btemplate\s*<[^;{{}}]*>\s*concept\s+\w+\s*=|(?<=[>)])\s*requires\b|\bconst(?:eval|init)\b"
 )
 
 

@@ -43,6 +43,7 @@ _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION"} | ({"__linux__": "1"} if sys.platf
 _GNUC = "CupyopsGnuc"
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:\\\r?\n|[^\n])*", re.MULTILINE)
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
+_OWN_WARP_SIZE = re.compile(r"\bconst(?:expr)?\s+(?:\w+\s+)*warpSize\s*[={]")
 # Neither expression matches across another `typedef`, so that the time stays linear in the text.
 _DECLARED = re.compile(r"\busing\s+(\w+)\s*=|\btypedef\b(?:(?!\btypedef\b)[^;{}])*;")
 _LAST_WORD = re.compile(r"(\w+)\s*;\Z")
@@ -312,8 +313,11 @@ def _standard(
         for match in _DECLARED.finditer(found.bare):
             named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
             declared.update([named] if named and named not in removed else [])
+    # NVRTC takes a constant of the text in place of CUDA's. The simulator's headers have defined theirs.
+    own = simulated and any(scan(t).scope(m.start()) == () for t in texts for m in _OWN_WARP_SIZE.finditer(scan(t).bare))
+    renamed = ["#define warpSize CupyopsOwn_warpSize"] if own else []
     of_nvcc = [f"#ifndef {name}\n#define {name} {_OF_NVCC[name]}\n#endif" for name in sorted(asked)]
-    return [*of_nvcc, *definitions("\n".join(code), declared, simulated, library, given_thrust)]
+    return [*renamed, *of_nvcc, *definitions("\n".join(code), declared, simulated, library, given_thrust)]
 
 
 def _removed(own: Collection[str], texts: Mapping[str, str], followed: Preprocessed) -> frozenset[str]:

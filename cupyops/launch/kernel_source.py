@@ -23,7 +23,7 @@ from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
 from . import elements
-from .definitions import declarations, entry_in, only
+from .definitions import declarations, entry_in, only, without_overloads
 from .geometry import at_least
 from .library_types import Element
 from .locate import located
@@ -107,6 +107,9 @@ class KernelSource:
         headers = {**(twins or {}), **own_texts}
         common: Any = {"simulated": twins is not None, "options": self.options}
         entries = [entry_in(self.text, name) for name in self.kernels()]
+        if not self.module and (entry := entries[0]) is not None:
+            text, new_name = without_overloads(text, self.name, [*headers.values()])
+            entries = [entry.renamed(new_name)] if new_name else entries
         named: dict[str, Any] = {}
         if any(entries):
             # The numbers in the name of one kernel of a module hold for this kernel alone.
