@@ -59,6 +59,7 @@ HOST_TYPE = re.compile(
     r"|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
+    r"|\bstruct\s+(?:timeval|timespec|rusage|tm)\b(?!\s*\{)|\b(?:timeval|timespec)\s+\w+\s*[,;]"
     rf"|{FOREIGN_THRUST.pattern}"
 )
 _HOST_TYPE_OF_MEMBERS = re.compile(HOST_TYPE.pattern.replace("Stream|Event|", ""))
