@@ -198,6 +198,10 @@ _UTILITIES = frozenset(
         "pair",
     ]
 )
+_TAGS = ("input", "output", "forward", "bidirectional", "random_access")
+_ITERATORS = frozenset(
+    ["begin", "data", "distance", "end", "iterator_traits", "size", *(f"{tag}_iterator_tag" for tag in _TAGS)]
+)
 _TUPLES = frozenset(
     [
         "apply",
@@ -256,7 +260,7 @@ LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (_UTILITIES, "cuda/std/utility", "utility"),
     (frozenset(("array",)), "cuda/std/array", "array"),
     (frozenset(("byte",)), "cuda/std/cstddef", "cstddef"),
-    (frozenset(("begin", "data", "distance", "end", "iterator_traits", "size")), "cuda/std/iterator", "iterator"),
+    (_ITERATORS, "cuda/std/iterator", "iterator"),
     (_TUPLES, "cuda/std/tuple", "tuple"),
     (FUNCTIONS, "cuda/std/functional", "functional"),
 )
@@ -289,6 +293,8 @@ OF_COMPLEX = {  # for the complex numbers of PyTorch
 }
 OWN = {
     **FUNCTORS,
+    "iterator": "template <class C, class T, class D = decltype((char*)0 - (char*)0), class P = T*, class R = T&> struct iterator "
+    "{ typedef C iterator_category; typedef T value_type; typedef D difference_type; typedef P pointer; typedef R reference; };",
     **OF_COMPLEX,
     "max": _CHOICE.format("max", "a < b", "less(a, b)") + _OF_LIST.format("max", "found < v"),
     "min": _CHOICE.format("min", "b < a", "less(b, a)") + _OF_LIST.format("min", "v < found"),

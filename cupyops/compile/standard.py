@@ -343,6 +343,7 @@ def definitions(
     if simulated:
         hosts = [host for names, _, host in LIBRARY if of_std & names]
         hosts += ["functional"] if "functional" not in hosts and not of_std.isdisjoint(FUNCTORS) else []
+        hosts += ["iterator"] if "iterator" in of_std else []
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
         # Not every library of a host has these in std.
         within = [f"using ::{name};" for name in sorted(of_std & (_MATH_OF_FLOAT | _BYTES))]

@@ -100,4 +100,20 @@ OF_SAMPLES = {
         lambda x: 2 * x,
         ("= 2 *", "= 3 *"),
     ),
+    "iterators of the library, and a base of the host whose functions name its classes": Construct(
+        "#include <iterator>\n#include <iostream>\nstruct Error { std::string what; void update(); };\n"
+        "class Managed { public:\n void* operator new(std::size_t bytes) { void* p; Error error = cudaMallocManaged(&p, bytes); return p; }\n"
+        " void operator delete(void* p) { cudaFree(p); std::cout << p; } };\n"
+        "struct Place : std::iterator<std::input_iterator_tag, int> { int at; __device__ explicit Place(int i) : at(i) {}\n"
+        " __device__ value_type operator*() const { return at; } __device__ Place& operator++() { ++at; return *this; }\n"
+        " __device__ bool operator!=(const Place& other) const { return at != other.at; } };\n"
+        "class Range : public Managed { public: Range(std::string text); __device__ Place begin() const { return Place(first); }\n"
+        " __device__ Place end() const { return Place(last); } int first, last; };\n"
+        f"__global__ void k{LIST[:-1]}, Range range) {{ {AT} if (i >= n) return;\n"
+        " float sum = 0; for (int each : range) sum += each; y[i] = x[i] + sum; }",
+        "k",
+        lambda x: x + 3 + 4 + 5,
+        ("sum += each", "sum -= each"),
+        more=((3, 6),),
+    ),
 }  # fmt: skip
