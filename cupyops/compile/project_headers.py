@@ -80,8 +80,9 @@ def _with_headers(
         if (named := _named(text, known, known_macros(constants or {}, options))) == text:
             break
         text, headers = named, headers_in(named, options, folder, given)
-    asked = {name for source in (text, *headers.values()) for name, _, _ in includes(source)} if "cupy/" in text else set()
-    return text, {**{name: _OF_CUPY[name] for name in _OF_CUPY.keys() & asked - {*(given or {})}}, **headers}
+    texts = "\n".join([text, *headers.values()])
+    asked = {name: of_cupy for name, of_cupy in _OF_CUPY.items() if name in texts and name not in (given or {})}
+    return text, {**asked, **headers}
 
 
 def _computed(text: str) -> list[Directive]:

@@ -323,7 +323,9 @@ def _standard(
             named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
             declared.update([named] if named and named not in removed else [])
     # NVRTC takes a constant of the text in place of CUDA's. The simulator's headers have defined theirs.
-    own = simulated and any(scan(t).scope(m.start()) == () for t in texts for m in _OWN_WARP_SIZE.finditer(scan(t).bare))
+    own = simulated and any(
+        scan(t).scope(m.start()) == () for t in texts for m in _OWN_WARP_SIZE.finditer(scan(t).bare)
+    )
     renamed = ["#define warpSize CupyopsOwn_warpSize"] if own else []
     of_nvcc = [f"#ifndef {name}\n#define {name} {_OF_NVCC[name]}\n#endif" for name in sorted(asked)]
     return [*renamed, *of_nvcc, *definitions("\n".join(code), declared, simulated, library, given_thrust)]

@@ -13,7 +13,16 @@ from cupyops.errors import nearest
 
 from .template import Entry, entry_of, overload, parameter_types, split_name
 
-__all__ = ["ATTRIBUTES", "code_only", "declarations", "entry_in", "only", "overloads", "the_kernel", "without_overloads"]
+__all__ = [
+    "ATTRIBUTES",
+    "code_only",
+    "declarations",
+    "entry_in",
+    "only",
+    "overloads",
+    "the_kernel",
+    "without_overloads",
+]
 
 # Attributes of a function or of a parameter; parentheses within one another to a depth of three.
 ATTRIBUTES = re.compile(

@@ -74,6 +74,15 @@ OF_SAMPLES = {
         more=((2.0, 0.5),),
         shape=(-1, 2),
     ),
+    "functions with parameters of the type auto, and dependent launches": Construct(
+        "__device__ float scaled(const auto& v, float by) { return v * by; }\n"
+        f"__global__ void k{LIST} {{ {AT} cudaGridDependencySynchronize();\n"
+        " const auto add = [](auto a, auto b) { return a + b; }; for (auto one : {1}) if (i < n) y[i] = add(scaled(x[i], 2), one);\n"
+        " cudaTriggerProgrammaticLaunchCompletion(); }",
+        "k",
+        lambda x: 2 * x + 1,
+        ("return v * by", "return v / by"),
+    ),
     "constants of classes that are no integers": Construct(
         "template <typename T> struct Sum { static const T start = static_cast<T>(2); static const int more = 3;\n"
         " template <typename U> struct Inner { static const float half = 0.5f; };\n"
@@ -93,7 +102,8 @@ OF_SAMPLES = {
         ("return 2 * v", "return 3 * v"),
     ),
     "a struct of times of the host": Construct(
-        "#include <sys/time.h>\n#include <time.h>\ntypedef struct { struct timeval start, end; } Timer;\nstruct Span { timespec at; };\n"
+        "#include <sys/time.h>\n#include <chrono>\nusing namespace std;\nusing clock_point = chrono::time_point<chrono::steady_clock>;\n"
+        "double since(clock_point start);\ntypedef struct { struct timeval start, end; } Timer;\nstruct Span { timespec at; };\n"
         "static void start(Timer* timer) { gettimeofday(&timer->start, NULL); }\ndouble of(Span s) { return s.at.tv_sec; }\n"
         f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = 2 * x[i]; }}",
         "k",
