@@ -101,6 +101,15 @@ OF_SAMPLES = {
         lambda x: 2 * x,
         ("return 2 * v", "return 3 * v"),
     ),
+    "braces that narrow an integer for a constructor": Construct(
+        "struct Place { __device__ Place(unsigned row, unsigned column) : row(row), column(column) {} unsigned row, column; };\n"
+        "__device__ Place place(const int* at) { return {at[0], at[1]}; }\n"
+        f"__global__ void k{LIST} {{ {AT} const int at[] = {{i / 2, i % 2}}; const Place p = place(at);\n"
+        " if (i < n) y[i] = x[i] + int(p.row * 2 + p.column - i); }",
+        "k",
+        lambda x: x,
+        ("p.row * 2", "p.row * 3"),
+    ),
     "a struct of times of the host": Construct(
         "#include <sys/time.h>\n#include <chrono>\nusing namespace std;\nusing clock_point = chrono::time_point<chrono::steady_clock>;\n"
         "double since(clock_point start);\ntypedef struct { struct timeval start, end; } Timer;\nstruct Span { timespec at; };\n"
