@@ -31,6 +31,7 @@ _INT128 = re.compile(r"\b__u?int128(?:_t)?\b")  # NVRTC has them with an option,
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 
 _KERNEL = re.compile(r"\b__global__\s(?:[^;{}()]|\([^()]*\))*?\b(?!__\w+__\b)(\w+)\s*\(")
+_NARROWED, _TOLERANT = "error: invalid narrowing conversion", "-diag-suppress=2361"
 _UNMARKED = re.compile(r"without (?:execution|memory) space annotations")
 
 # Increment when the format of an entry changes.
@@ -160,6 +161,9 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
                 again = (*options, "-default-device")
                 unmarked = re.sub(r"\b__host__\b", " " * len("__host__"), text)
                 return compile_text(unmarked, what, target, again, relocatable=relocatable)
+            if _NARROWED in log and _TOLERANT not in options:
+                # nvcc takes braces that narrow a number for a constructor.
+                return compile_text(text, what, target, (*options, _TOLERANT), relocatable=relocatable)
             raise CompileError(_explain(what, target, options, log, text)) from error
         log = _log(compiler, program)
         entry = " ".join(compiler.getLoweredName(program, name) for name in named) or None

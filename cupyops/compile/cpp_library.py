@@ -12,6 +12,7 @@ from .algorithms import ALGORITHMS, algorithm_lines
 from .cuda_text import scan
 
 __all__ = [
+    "CONCEPTS",
     "FOREIGN_THRUST",
     "FUNCTIONS",
     "FUNCTORS",
@@ -153,6 +154,36 @@ TRAITS = frozenset(
         "void_t",
     ]
 )
+CONCEPTS = frozenset(  # of C++20
+    [
+        "assignable_from",
+        "common_reference_with",
+        "common_with",
+        "constructible_from",
+        "convertible_to",
+        "copy_constructible",
+        "copyable",
+        "default_initializable",
+        "derived_from",
+        "destructible",
+        "equality_comparable",
+        "equality_comparable_with",
+        "floating_point",
+        "integral",
+        "invocable",
+        "movable",
+        "move_constructible",
+        "predicate",
+        "regular",
+        "regular_invocable",
+        "same_as",
+        "semiregular",
+        "signed_integral",
+        "swappable",
+        "totally_ordered",
+        "unsigned_integral",
+    ]
+)
 _UTILITIES = frozenset(
     [
         "as_const",
@@ -166,6 +197,10 @@ _UTILITIES = frozenset(
         "make_pair",
         "pair",
     ]
+)
+_TAGS = ("input", "output", "forward", "bidirectional", "random_access")
+_ITERATORS = frozenset(
+    ["begin", "data", "distance", "end", "iterator_traits", "size", *(f"{tag}_iterator_tag" for tag in _TAGS)]
 )
 _TUPLES = frozenset(
     [
@@ -220,11 +255,12 @@ _LIMITS = frozenset(
 
 LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (TRAITS, "cuda/std/type_traits", "type_traits"),
+    (CONCEPTS, "cuda/std/concepts", "concepts"),
     (_LIMITS, "cuda/std/limits", "limits"),
     (_UTILITIES, "cuda/std/utility", "utility"),
     (frozenset(("array",)), "cuda/std/array", "array"),
     (frozenset(("byte",)), "cuda/std/cstddef", "cstddef"),
-    (frozenset(("begin", "data", "distance", "end", "iterator_traits", "size")), "cuda/std/iterator", "iterator"),
+    (_ITERATORS, "cuda/std/iterator", "iterator"),
     (_TUPLES, "cuda/std/tuple", "tuple"),
     (FUNCTIONS, "cuda/std/functional", "functional"),
 )
@@ -257,6 +293,8 @@ OF_COMPLEX = {  # for the complex numbers of PyTorch
 }
 OWN = {
     **FUNCTORS,
+    "iterator": "template <class C, class T, class D = decltype((char*)0 - (char*)0), class P = T*, class R = T&> struct iterator "
+    "{ typedef C iterator_category; typedef T value_type; typedef D difference_type; typedef P pointer; typedef R reference; };",
     **OF_COMPLEX,
     "max": _CHOICE.format("max", "a < b", "less(a, b)") + _OF_LIST.format("max", "found < v"),
     "min": _CHOICE.format("min", "b < a", "less(b, a)") + _OF_LIST.format("min", "v < found"),

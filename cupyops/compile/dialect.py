@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
+from .cpp_library import CONCEPTS
 from .cuda_text import scan
 
 __all__ = ["beyond_nvrtc", "standard_of"]
@@ -94,14 +95,18 @@ _EXTENSIONS = (
 )
 _DESIGNATED = re.compile(r"[{,]\s*\.[A-Za-z_]\w*\s*=(?!=)")
 _LATER = re.compile(r"-std=(?:c|gnu)\+\+2\w|--std=c\+\+2\w")
+# g++, and nvcc with it, takes such functions in former versions, too.
+_AUTO = re.compile(
+    r"\b(?!(?:for|if|while|switch|catch)\b)[A-Za-z_]\w*\s*\((?:[^(){};=]*,)?\s*(?:const\s+)?auto\b[^(){};=]*\)\s*(?:const\s*)?\{"
+)
 _OF_CPP20 = re.compile(
-    rf"{_DESIGNATED.pattern}|\btemplate\s*<[^;{{}}]*>\s*concept\s+\w+\s*=|(?<=[>)])\s*requires\b|\bconst(?:eval|init)\b"
+    rf"{_DESIGNATED.pattern}|{_AUTO.pattern}|\bstd\s*::\s*(?:{'|'.join(sorted(CONCEPTS))})\b|\btemplate\s*<[^;{{}}]*>\s*concept\s+\w+\s*=|(?<=[>)])\s*requires\b|\bconst(?:eval|init)\b"
 )
 
 
 def standard_of(texts: Iterable[str], options: Sequence[str]) -> tuple[str, ...]:
     """Returns the option ``-std=c++20`` for code that no former version of C++ has: concepts, initializers that name a member,
-    ``consteval`` and ``constinit``. Returns no option if `options` choose a version.
+    functions with parameters of the type ``auto``, ``consteval`` and ``constinit``. Returns no option if `options` choose a version.
 
     Args:
         texts: CUDA C++.

@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .cuda_text import Code, scan
+from .declarations import TYPE, is_function, plain_head
 
-__all__ = ["DeviceVariable", "folded", "has_assert", "launches_from_device", "variables"]
+__all__ = [
+    "DeviceVariable",
+    "folded",
+    "has_assert",
+    "launches_from_device",
+    "variables",
+    "with_constants_of_classes",
+]
 
 _SPACE = re.compile(r"__(?<!\w__)(?:device|constant|managed)__\b")
 _ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__builtin_align__|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)")
@@ -28,6 +36,9 @@ _FLOATING = re.compile(
 )
 _FOLDED = re.compile(r"\b(\w+)\s*=(?!=)")
 _CALL = re.compile(r"\w\s*\(")
+_OF_CLASS = re.compile(
+    r"\bstatic\s+(const)\s+(?!(?:(?:un)?signed|char|short|int|long|bool|size_t|\w*int\d+_t)\b)[\w:]+\s+\w+\s*=(?!=)"
+)
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 
 
@@ -47,6 +58,31 @@ def folded(text: str) -> str:
         if not own.isdisjoint(read) or not read.isdisjoint(_WORD.findall(_FOLDED.sub(" ", match[3]))):
             text = f"{text[: match.start(2)]}constexpr {match[2].replace('const', '').strip()}{text[match.end(2) :]}"
     return text
+
+
+def with_constants_of_classes(text: str) -> str:
+    """Returns a text whose constants of classes that may be no integers are ``constexpr``: ``static const T zero = T(0);``.
+
+    nvcc takes the value in the class, as g++ once did.
+    """
+    if not _OF_CLASS.search(text):
+        return text
+    code = scan(text)
+    for match in reversed([*_OF_CLASS.finditer(code.bare)]):
+        if code.scope(match.start()) is None and _in_class(code.bare, match.start()):
+            text = f"{text[: match.start(1)]}constexpr{text[match.end(1) :]}"
+    return text
+
+
+def _in_class(bare: str, place: int) -> bool:
+    """Returns whether the block around an offset is the body of a class."""
+    depth = 0
+    for at in range(place - 1, -1, -1):
+        depth += (bare[at] == "}") - (bare[at] == "{")
+        if depth < 0:
+            head = bare[max(bare.rfind(c, 0, at) for c in ";{}") + 1 : at]
+            return TYPE.match(plain_head(head)) is not None and not is_function(head)
+    return False
 
 
 @dataclass(frozen=True)

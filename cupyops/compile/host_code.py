@@ -10,7 +10,7 @@ match is returned as it is.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -56,9 +56,10 @@ _OF_PYTORCH = (
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
     rf"\b(?:torch|at|c10)\s*::(?!\s*(?:(?:headeronly|native|cuda|detail|compat|memory|cuda_utils)\s*::\s*)*(?:{_OF_PYTORCH})\b|\s*cuda\s*::\s*philox\b)"
-    r"|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML|chrono|filesystem|this_thread)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
+    r"|\bstruct\s+(?:timeval|timespec|rusage|tm)\b(?!\s*\{)|\b(?:timeval|timespec)\s+\w+\s*[,;]"
     rf"|{FOREIGN_THRUST.pattern}"
 )
 _HOST_TYPE_OF_MEMBERS = re.compile(HOST_TYPE.pattern.replace("Stream|Event|", ""))
@@ -80,6 +81,7 @@ _APART = re.compile(
 # A stream of the host's library where `using namespace std` stands.
 _STREAM = re.compile(r"\b[io]?stream\s*&")
 _SPECIAL = re.compile(r"\s*(?:struct|class)\s+([A-Za-z_]\w*)\s*<")
+_DERIVED = re.compile(r"\b(?:struct|class)\s+(?:\w+\s+)?\w+\s*:(?!:)([^;{}()]*)\{")
 _LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 
 
@@ -119,6 +121,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     pieces, at, names = [], 0, []
     types = set(gone)
     taken = _passed(text) | _passed(macros)
+    bases: frozenset[str] | None = None
     for item in items:
         piece = (compiled or code.bare)[item.start : item.end]
         name = _left_out(piece, item.brace - item.start, given, spaces)
@@ -144,8 +147,12 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         elif name == "" and CALL.match(plain_head(piece)):
             declared = frozenset()  # the name of a macro is no type
         types |= declared if name == "" else set()
-        # Of a class that is the type of a kernel's parameter, the member functions that name such types are left out alone.
-        passed = item.brace >= 0 and not taken.isdisjoint(declared_names(code.bare[item.start : item.end]))
+        # Of the type of a kernel's parameter and of a base of device code, the members that name such types are left out alone.
+        of_item = declared_names(code.bare[item.start : item.end]) if item.brace >= 0 else frozenset[str]()
+        passed = not taken.isdisjoint(of_item)
+        if name == "" and of_item and not passed:
+            bases = _bases((text, macros), given) if bases is None else bases
+            passed = not bases.isdisjoint(of_item)
         if name == "" and passed:
             cut = _bodies_of_members(code.bare, item, given, frozenset(types - declared), passed)
             edges = [item.start, *(edge for span in cut for edge in span), item.end]
@@ -283,6 +290,15 @@ def _passed(text: str) -> frozenset[str]:
     code = scan(text)
     found = (code.bare[f.parameters : f.end] for f in code.functions if f.end > 0)
     return frozenset(word for listed in found for word in WORD.findall(listed))
+
+
+def _bases(texts: Iterable[str], macros: Mapping[str, tuple[bool, str]]) -> frozenset[str]:
+    """Returns the words in the lists of bases of the classes of texts that have device functions."""
+    derived = ((scan(text), m) for text in texts for m in _DERIVED.finditer(scan(text).bare))
+    found = (
+        m for code, m in derived if _has_marked_members(code.bare[m.end() : code.end_of_function(m.end() - 1)], macros)
+    )
+    return frozenset(word for match in found for word in WORD.findall(match[1]))
 
 
 def _bodies_of_members(

@@ -53,9 +53,9 @@ _RANKS = {
 CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
 _DEPTH = 16  # macros within one another
 # Macros that NVRTC defines or that texts have as with nvcc, and those of other compilers.
-OF_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
+OF_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__NVCC__": "1", "__cplusplus": "201703"}
 OF_COMPILER |= {"__GNUC__": "13"} if sys.platform == "linux" else {}
-_OTHER_COMPILERS = frozenset(("__NVCC__", "__HIP__", "__HIPCC__", "__HIP_PLATFORM_AMD__", "__HIP_DEVICE_COMPILE__"))
+_OTHER_COMPILERS = frozenset(("__HIP__", "__HIPCC__", "__HIP_PLATFORM_AMD__", "__HIP_DEVICE_COMPILE__"))
 # Macros that compilers define on another system.
 _OTHER_COMPILERS |= {name for name in ("_WIN32", "_WIN64", "_MSC_VER", "__MINGW32__") if sys.platform != "win32"}
 _OTHER_COMPILERS |= {name for name in ("__APPLE__",) if sys.platform != "darwin"}

@@ -19,6 +19,18 @@ _INCLUDED = re.compile(r'["<]([^">]+)[">]')
 _MACRO = re.compile(r"\s*[A-Za-z_]\w*\s*")
 _MAYBE = re.compile(r"#[ \t]*include\s*(?:/|\\|[A-Za-z_])")
 _OF_WINDOWS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[\"<][^\">\n]*\\[^\">\n]*[\">]", re.MULTILINE)
+# CuPy gives its own headers to a RawKernel.
+_OF_CUPY = {
+    "cupy/complex.cuh": """\
+#pragma once
+#include <thrust/complex.h>
+using thrust::complex;
+template <class T> __device__ __forceinline__ bool isnan(complex<T> z) { return isnan(z.real()) || isnan(z.imag()); }
+template <class T> __device__ __forceinline__ bool isinf(complex<T> z) { return isinf(z.real()) || isinf(z.imag()); }
+template <class T> __device__ __forceinline__ bool isfinite(complex<T> z) { return isfinite(z.real()) && isfinite(z.imag()); }
+"""
+}
+_MARK_OF_BYTES = "\xef\xbb\xbf"
 _COMPUTED_DEPTH = 4  # macros within one another that name a header
 
 
@@ -45,10 +57,10 @@ def read(
     if not isinstance(text, os.PathLike):
         if not isinstance(text, str):
             return text, {}
-        return _with_headers(_with_slashes(text), options, None, given, constants)
+        return _with_headers(_as_read(text), options, None, given, constants)
     path = Path(text)
     try:
-        source = _decoded(path, "utf-8")
+        source = _decoded(path)
     except UnicodeDecodeError as problem:
         raise ValueError(f"{path}: it and what it includes must be UTF-8 outside comments ({problem.reason})") from None
     return _with_headers(source, options, path.parent, given, constants)
@@ -68,7 +80,9 @@ def _with_headers(
         if (named := _named(text, known, known_macros(constants or {}, options))) == text:
             break
         text, headers = named, headers_in(named, options, folder, given)
-    return text, headers
+    texts = "\n".join([text, *headers.values()])
+    asked = {name: of_cupy for name, of_cupy in _OF_CUPY.items() if name in texts and name not in (given or {})}
+    return text, {**asked, **headers}
 
 
 def _computed(text: str) -> list[Directive]:
@@ -165,32 +179,34 @@ def _file(name: str, folders: Sequence[Path], own: Sequence[Path]) -> Path | Non
     return None
 
 
-def _with_slashes(text: str) -> str:
-    """Returns a text with slashes for the backslashes in the names of headers, which compilers on Windows take.
+def _as_read(text: str) -> str:
+    """Returns a text without a byte order mark at its start, and with slashes for the backslashes in the names of headers, which
+    compilers on Windows take.
 
     A text without them is returned itself: a text of this project has a class by which others know it.
     """
+    text = text[1:] if text.startswith("\ufeff") else text
     return _OF_WINDOWS.sub(lambda m: m[0].replace("\\", "/"), text) if _OF_WINDOWS.search(text) else text
 
 
 def _text_of(file: Path) -> str:
     try:
-        return _decoded(file, "utf-8-sig")
+        return _decoded(file)
     except UnicodeDecodeError as problem:
         raise ValueError(f"{file}: a header must be UTF-8 outside comments ({problem.reason})") from None
 
 
-def _decoded(file: Path, encoding: str) -> str:
+def _decoded(file: Path) -> str:
     """Returns the text of a file. Comments and literals may have any encoding, as for nvcc.
 
     Raises:
         UnicodeDecodeError: code or a directive is not UTF-8.
     """
     try:
-        return _with_slashes(file.read_text(encoding=encoding))
+        return _as_read(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        text = file.read_text(encoding="latin-1")  # which keeps each byte
+        text = file.read_text(encoding="latin-1").removeprefix(_MARK_OF_BYTES)  # each byte is a character
         code = scan(text)
         if code.bare.isascii() and all(d.rest.isascii() for d in code.directives):
-            return _with_slashes(text)
+            return _as_read(text)
         raise

@@ -19,7 +19,7 @@ from .absent import leave_out
 from .cpp_library import specializations
 from .cuda_text import scan
 from .dialect import beyond_nvrtc
-from .file_scope import folded
+from .file_scope import folded, with_constants_of_classes
 from .header_list import SAME
 from .preprocess import CONDITIONALS, OF_COMPILER, Preprocessed, defines_of, known_macros, preprocess
 from .project_headers import includes
@@ -39,10 +39,12 @@ _BLANK_AFTER_BACKSLASH = re.compile(r"\\[ \t]+(?=\r?\n)")
 _LINKAGE = re.compile(r'extern(?<!\wextern)\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a literal with a suffix
 # Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
 _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION"} | ({"__linux__": "1"} if sys.platform == "linux" else {})
-# nvcc preprocesses with g++. The macro __GNUC__ itself would have the headers of CUDA's C++ library take NVRTC for g++.
-_GNUC = "CupyopsGnuc"
+# nvcc preprocesses with g++. These macros themselves would have the headers of CUDA's C++ library take NVRTC for nvcc and g++,
+# so the conditions of a text ask for others.
+_ASKED = {name: f"Cupyops{name.strip('_').title()}" for name in ("__GNUC__", "__NVCC__") if name in OF_COMPILER}
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:\\\r?\n|[^\n])*", re.MULTILINE)
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
+_OWN_WARP_SIZE = re.compile(r"\bconst(?:expr)?\s+(?:\w+\s+)*warpSize\s*[={]")
 # Neither expression matches across another `typedef`, so that the time stays linear in the text.
 _DECLARED = re.compile(r"\busing\s+(\w+)\s*=|\btypedef\b(?:(?!\btypedef\b)[^;{}])*;")
 _LAST_WORD = re.compile(r"(\w+)\s*;\Z")
@@ -162,13 +164,21 @@ def assemble(
     leave_out(followed, live_texts, known, options, filename)
     undecided = {(i.where or filename, i.directive.start) for i in followed.includes if i.live is None}
     spliced = Splicing(known, headers.keys(), hidden, live, undecided, system_lines).whole(text, filename)
-    if not simulated and "__GNUC__" in OF_COMPILER:
-        of_gnu = _CONDITION.sub(lambda condition: re.sub(r"\b__GNUC__\b", _GNUC, condition[0]), spliced)
-        lines += [f"#define {_GNUC} {OF_COMPILER['__GNUC__']}"] if of_gnu != spliced else []
-        spliced = of_gnu
+    # The host's compiler has __GNUC__ itself.
+    for name, other in _ASKED.items() if not simulated else [("__NVCC__", _ASKED["__NVCC__"])]:
+        asking = _asking(spliced, name, other)
+        lines += [f"#define {other} {OF_COMPILER[name]}"] if asking != spliced else []
+        spliced = asking
+    spliced = with_constants_of_classes(spliced)
     spliced = spliced if simulated else folded(specializations(spliced))
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
     return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", _unmarked(spliced)))
+
+
+def _asking(text: str, name: str, other: str) -> str:
+    """Returns a text whose conditions ask for another macro."""
+    word = re.compile(rf"\b{name}\b")
+    return _CONDITION.sub(lambda condition: word.sub(other, condition[0]), text) if name in text else text
 
 
 def _unmarked(text: str) -> str:
@@ -312,8 +322,13 @@ def _standard(
         for match in _DECLARED.finditer(found.bare):
             named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
             declared.update([named] if named and named not in removed else [])
+    # NVRTC takes a constant of the text in place of CUDA's. The simulator's headers have defined theirs.
+    own = simulated and any(
+        scan(t).scope(m.start()) == () for t in texts for m in _OWN_WARP_SIZE.finditer(scan(t).bare)
+    )
+    renamed = ["#define warpSize CupyopsOwn_warpSize"] if own else []
     of_nvcc = [f"#ifndef {name}\n#define {name} {_OF_NVCC[name]}\n#endif" for name in sorted(asked)]
-    return [*of_nvcc, *definitions("\n".join(code), declared, simulated, library, given_thrust)]
+    return [*renamed, *of_nvcc, *definitions("\n".join(code), declared, simulated, library, given_thrust)]
 
 
 def _removed(own: Collection[str], texts: Mapping[str, str], followed: Preprocessed) -> frozenset[str]:

@@ -45,8 +45,17 @@ _OF_LIBRARIES = {
     "CUsurfObject": "unsigned long long",
     "CUtensorMap": "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; }",
 }
-# Functions of headers that are not included: of PyTorch's former headers, and what the host's `assert` calls.
+# Functions of headers that are not included: of the runtime for the GPU, of PyTorch's former headers, and what the host's `assert`
+# calls.
+_DEPENDENT = (  # launches that begin before the launch before them ends
+    "static __device__ __forceinline__ void {} {{\n#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900\n"
+    'asm volatile("griddepcontrol.{};" ::: "memory");\n#endif\n}}'
+)
 _FUNCTIONS = {
+    "cudaGridDependencySynchronize": _DEPENDENT.format("cudaGridDependencySynchronize()", "wait"),
+    "cudaTriggerProgrammaticLaunchCompletion": _DEPENDENT.format(
+        "cudaTriggerProgrammaticLaunchCompletion()", "launch_dependents"
+    ),
     "THCCeilDiv": "template <class T> __host__ __device__ __forceinline__ T THCCeilDiv(T a, T b) { return (a + b - 1) / b; }",
     "__assert_fail": "static __device__ __forceinline__ void __assert_fail(const char* expression, const char* file, unsigned line, "
     "const char* function) { __assertfail(expression, file, line, function, 1); }",
@@ -343,6 +352,7 @@ def definitions(
     if simulated:
         hosts = [host for names, _, host in LIBRARY if of_std & names]
         hosts += ["functional"] if "functional" not in hosts and not of_std.isdisjoint(FUNCTORS) else []
+        hosts += ["iterator"] if "iterator" in of_std else []
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
         # Not every library of a host has these in std.
         within = [f"using ::{name};" for name in sorted(of_std & (_MATH_OF_FLOAT | _BYTES))]

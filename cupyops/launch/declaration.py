@@ -64,7 +64,7 @@ def check_declaration(
         if p.type not in DTYPES and p.type != "acc_t" and p.type not in bindings:
             raise TypeError(
                 f"{kernel}: no array of the call decides the type {p.type!r} of `{p.name}`; pass acc_t or a C type by value, or give "
-                f"the text that declares the type"
+                f"the text that declares the type; if a build defines it as a macro, give options=('-D{p.type}=...',)"
             )
         if p.accessor is not None and not p.accessor.rank.isdigit() and p.accessor.rank not in constants:
             raise TypeError(

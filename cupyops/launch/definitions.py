@@ -6,14 +6,23 @@ name: ``"softmax"``, ``"a::softmax"``, ``"softmax<float, 128>"``, ``"softmax(flo
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from cupyops.compile.cuda_text import Code, Function, scan
 from cupyops.errors import nearest
 
 from .template import Entry, entry_of, overload, parameter_types, split_name
 
-__all__ = ["ATTRIBUTES", "code_only", "declarations", "entry_in", "only", "overloads", "the_kernel"]
+__all__ = [
+    "ATTRIBUTES",
+    "code_only",
+    "declarations",
+    "entry_in",
+    "only",
+    "overloads",
+    "the_kernel",
+    "without_overloads",
+]
 
 # Attributes of a function or of a parameter; parentheses within one another to a depth of three.
 ATTRIBUTES = re.compile(
@@ -159,6 +168,43 @@ def only(text: str, kernel: str) -> str:
         kept += [text[at:start], "\n" * text.count("\n", start, end)]
         at = end
     return "".join(kept) + text[at:]
+
+
+def without_overloads(text: str, kernel: str, headers: Collection[str]) -> tuple[str, str | None]:
+    """Returns a text whose kernel has a name that no other function has, and the new name, or None if the name stays.
+
+    The name may also be that of a function for the GPU or the host with other parameters, or of another kernel's prototype. The
+    name by which a compiler is asked for the kernel has no parameters to tell them apart.
+
+    Args:
+        text: the text of one kernel.
+        kernel: the kernel's name, also with namespaces and template arguments.
+        headers: the texts of headers.
+    """
+    code = scan(text)
+    chosen = declarations(code, kernel)
+    name, types = chosen[0].name, {_types(code, f) for f in chosen}
+    own = [f for f in code.functions if f.path == chosen[0].path]
+    alike = [f for f in own if f.template is None and not f.special and _types(code, f) in types]
+    mixed = chosen[0].template is None and len(alike) < len(own)
+    if not mixed and not any(_declares(other, name) for other in (text, *headers)):
+        return text, None
+    named = f"Cupyops_{name}"
+    for function in reversed(alike if mixed else own):
+        text = f"{text[: function.named]}{named}{text[function.named + len(name) :]}"
+    return text, named
+
+
+def _declares(text: str, name: str) -> bool:
+    """Returns whether a text declares a function of a name outside classes that is no kernel."""
+    if name not in text:
+        return False
+    code = scan(text)
+    kernels = {f.named for f in code.functions}
+    return any(
+        match.start(1) not in kernels and code.scope(match.start(1)) is not None
+        for match in re.finditer(rf"(?<!\breturn)(?<!\belse)(?<!\bnew)(?:[\w>]\s|[*&])\s*({name})\s*\(", code.bare)
+    )
 
 
 def _whole(code: Code, start: int, end: int) -> bool:

@@ -23,10 +23,10 @@ from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
 from . import elements
-from .definitions import declarations, entry_in, only
+from .definitions import declarations, entry_in, only, without_overloads
 from .geometry import at_least
 from .library_types import Element
-from .locate import located
+from .locate import TOLD, located
 from .template import numbers_of, split_name
 
 __all__ = [
@@ -46,14 +46,6 @@ __all__ = [
 _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
 )
-# What a compiler says, and what to do.
-_TOLD = {
-    "Unresolved extern function": "a function that a kernel calls has no body for the GPU: declare the function, and each member "
-    "function, __device__",
-    "the size of an array must be greater than zero": "g++, and nvcc with it, takes an array of no elements, and NVRTC does not: give "
-    "the array one element",
-    'class "__half" has no member "x"': "the 16-bit float of PyTorch is CUDA's __half here: __half_as_ushort(v) has the bits of its x",
-}
 _OF_RUNTIME = re.compile(r"cuda[A-Z]\w*")  # a function of the CUDA runtime
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # The name that a type, a namespace, a macro or a function declares.
@@ -107,6 +99,9 @@ class KernelSource:
         headers = {**(twins or {}), **own_texts}
         common: Any = {"simulated": twins is not None, "options": self.options}
         entries = [entry_in(self.text, name) for name in self.kernels()]
+        if not self.module and (entry := entries[0]) is not None:
+            text, new_name = without_overloads(text, self.name, [*headers.values()])
+            entries = [entry.renamed(new_name)] if new_name else entries
         named: dict[str, Any] = {}
         if any(entries):
             # The numbers in the name of one kernel of a module hold for this kernel alone.
@@ -235,14 +230,14 @@ class KernelSource:
                     f"\nnothing declares `{name}`: if another file or the build of the project defines the macro, give it as "
                     f"constants={{{name!r}: ...}} or as options=('-D{name}=...',)"
                 )
-        for name in sorted(undefined):
+        for name in sorted(n for n in undefined if not n.startswith("__")):
             if name.upper() != name and not re.search(
                 rf"(?:[\w>]\s+|[*&]\s*){name}\s*[(=;,[{{]", texts.replace("return ", "")
             ):
                 words += f"\nnothing declares `{name}`: give the text or the header that declares it"
         for name in sorted(n for n in undefined if _OF_RUNTIME.fullmatch(n)):
             words += f"\n`{name}` is of the CUDA runtime, which device code does not have here: call it from Python, with CuPy or PyTorch"
-        words += "".join(f"\n{told}" for found, told in _TOLD.items() if found in words)
+        words += "".join(f"\n{told}" for found, told in TOLD.items() if found in words)
         if "concept" in undefined:
             words += "\nthe text has a concept of C++20: give options=('-std=c++20',)"
         for name in dict.fromkeys(_ALSO_KNOWN.findall(words)):

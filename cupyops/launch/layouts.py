@@ -61,7 +61,8 @@ _TABLE = re.compile(
 _FUNCTION = re.compile(r"[^(]*\(\s*\*\s*(\w+)\s*\)\s*\(.*\)", re.DOTALL)  # a pointer to a function
 _ALONE = re.compile(r"^[ \t]*[A-Z][A-Z0-9_]{2,}[ \t]*$", re.MULTILINE)  # a macro for members
 _UNNAMED = re.compile(r".*::Unnamed\d+")
-_HANDLES = frozenset(("cudaStream_t", "cudaEvent_t"))  # of the host, pointers
+# Pointers of the host, and the numbers of textures and surfaces.
+_HANDLES = frozenset(("cudaStream_t", "cudaEvent_t", "cudaTextureObject_t", "cudaSurfaceObject_t"))
 _ASSIGNS = re.compile(r"\boperator\s*=\s*\(")
 _DECLARES = re.compile(r"\b(?:struct|union|class)\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\]\s*;")
 _DEPTH = 8  # structs within one another

@@ -1,10 +1,25 @@
-"""Locates a kernel's text in the Python file that declares the kernel, for the line numbers of compiler messages."""
+"""Explains compiler messages: the lines of the Python file that declares the kernel, and what to do about some errors."""
 
 import linecache
 import re
 import sys
 
-__all__ = ["declaring_file", "located"]
+__all__ = ["TOLD", "declaring_file", "located"]
+
+_UNMASKED = (
+    "shuffles and votes without a mask are of GPUs before sm_70: call __shfl_down_sync and the like, whose first "
+    "argument is the mask of the threads, 0xffffffff for a whole warp"
+)
+# What a compiler says, and what to do.
+TOLD = {
+    'identifier "__shfl': _UNMASKED,
+    "without '.sync' is not supported": _UNMASKED,
+    "Unresolved extern function": "a function that a kernel calls has no body for the GPU: declare the function, and each member "
+    "function, __device__",
+    "the size of an array must be greater than zero": "g++, and nvcc with it, takes an array of no elements, and NVRTC does not: give "
+    "the array one element",
+    'class "__half" has no member "x"': "the 16-bit float of PyTorch is CUDA's __half here: __half_as_ushort(v) has the bits of its x",
+}
 
 
 def declaring_file() -> str:

@@ -9,7 +9,7 @@ that repeats the parameter's name is left to the call, too: ``"softmax<scalar_t,
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cupyops.compile.definitions import Function, split
 from cupyops.dtypes import DTYPES
@@ -72,6 +72,11 @@ class Entry:
         return {
             p.name: a for p, a in zip(self.parameters, self.given, strict=False) if p.kind != "other" and a != p.name
         }
+
+    def renamed(self, name: str) -> "Entry":
+        """Returns the entry of a function of another name in the same namespace."""
+        space, colons, _ = self.path.rpartition("::")
+        return replace(self, path=f"{space}{colons}{name}")
 
     def expression(self, kernel: str, types: Mapping[str, str], constants: Mapping[str, int]) -> str:
         """Returns the name with all arguments, ``a::softmax<float, 128>``.

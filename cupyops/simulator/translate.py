@@ -16,6 +16,7 @@ from cupyops.compile.linking import joined, parts
 from cupyops.compile.source import named_kernels
 from cupyops.errors import CompileError
 from cupyops.launch.definitions import code_only, declarations
+from cupyops.launch.template import split_name
 
 from .ptx import translate_asm
 
@@ -330,8 +331,10 @@ def _kernel(code: Code, kernel: str, expression: str, number: int) -> str:
         expression: the name with the namespaces and the arguments of a template.
         number: the place of the kernel among the kernels of the text.
     """
-    path = expression.partition("<")[0]  # a header may declare kernels of the same name in other namespaces
-    function = declarations(code, path if re.fullmatch(r"[\w:]+", path) and "::" in path else kernel)[0]
+    path = expression.partition("<")[0]
+    # A header may declare kernels of the same name in other namespaces. The final text may have a name of its own.
+    by_path = re.fullmatch(r"[\w:]+", path) and ("::" in path or path != split_name(kernel)[0])
+    function = declarations(code, path if by_path else kernel)[0]
     head = _QUALIFIERS.sub("", code.bare[function.start : function.named])
     if function.template is not None:
         head = head.partition(function.template)[2].partition(">")[2]

@@ -275,6 +275,11 @@ def test_an_error_of_nvrtc_says_what_to_do() -> None:
     for body, words in (
         ("y[0] = Z(1).twice();", "has no body for the GPU: declare the function, and each member function, __device__"),
         ("bool none[0]; y[0] = none[0];", "takes an array of no elements, and NVRTC does not"),
+        (
+            "y[0] = __shfl_down(y[0], 1);",
+            "shuffles and votes without a mask are of GPUs before sm_70: call __shfl_down_sync",
+        ),
+        ("y[0] = __any(y[0] > 0);", "shuffles and votes without a mask are of GPUs before sm_70"),
     ):
         kernel = Kernel(f"{text}__global__ void k(float* y, int n) {{ {body} }}", "k", Threads("n"))
         with pytest.raises(CompileError) as caught:

@@ -17,6 +17,7 @@ from tests.kernels.constructs_of_headers import OF_HEADERS
 from tests.kernels.constructs_of_libraries import OF_LIBRARIES
 from tests.kernels.constructs_of_projects import OF_PROJECTS
 from tests.kernels.constructs_of_pytorch import OF_PYTORCH
+from tests.kernels.constructs_of_samples import OF_SAMPLES
 from tests.kernels.constructs_of_structs import OF_STRUCTS
 
 pytestmark = [pytest.mark.simulator, pytest.mark.filterwarnings("ignore:.*no such header is known, so it is left out")]
@@ -329,6 +330,7 @@ CONSTRUCTS = {
     **OF_FILES,
     **OF_STRUCTS,
     **OF_PYTORCH,
+    **OF_SAMPLES,
 }  # fmt: skip
 
 

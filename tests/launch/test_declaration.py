@@ -32,7 +32,10 @@ def test_sizes_must_be_integer_parameters(declaration: str, sizes: tuple[str, ..
 @pytest.mark.parametrize(
     ("declaration", "words"),
     [
-        ("float* x, index_t n", "no array of the call decides the type 'index_t' of `n`"),
+        (
+            "float* x, index_t n",
+            "no array of the call decides the type 'index_t' of `n`.* options=\\('-Dindex_t=...',\\)",
+        ),
         ("float* x, acc_t a", "`a` is an acc_t, which follows scalar_t, and no array is of scalar_t"),
         ("acc_t* a, float* x", "`a` is an acc_t, which follows scalar_t"),
         ("float* x, Int64s<NDIM> s", "the length of `s`, NDIM, must be a number or one of the kernel's constants"),

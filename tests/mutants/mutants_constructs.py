@@ -7,6 +7,7 @@ _TYPES = "cupyops/launch/typenames.py"
 _LAYOUTS = "cupyops/launch/layouts.py"
 _SPLICING = "cupyops/compile/splicing.py"
 _TRANSLATE = "cupyops/simulator/translate.py"
+_SOURCE = "cupyops/compile/source.py"
 
 CONSTRUCTS = (
     ("a fused product forgets what is added", _HALVES, "WIDEN(a), WIDEN(b), WIDEN(c)", "WIDEN(a), WIDEN(b), 0.0"),
@@ -153,4 +154,42 @@ CONSTRUCTS = (
         "Element(name, dtype, int(count), DTYPES[dtype].itemsize)",
         "Element(name, dtype, 1, DTYPES[dtype].itemsize)",
     ),
+    (
+        "a mark of the order of bytes stays",
+        "cupyops/compile/project_headers.py",
+        'text[1:] if text.startswith("\\ufeff") else text',
+        "text",
+    ),
+    (
+        "a kernel keeps the name of functions beside it",
+        "cupyops/launch/definitions.py",
+        "return text, named",
+        "return text, None",
+    ),
+    (
+        "a constant in place of warpSize meets the simulator's",
+        _SOURCE,
+        '["#define warpSize CupyopsOwn_warpSize"] if own else []',
+        "[]",
+    ),
+    (
+        "the library has no concepts",
+        "cupyops/compile/cpp_library.py",
+        '(CONCEPTS, "cuda/std/concepts", "concepts"),',
+        "",
+    ),
+    (
+        "CuPy's header of complex numbers is lacking",
+        "cupyops/compile/project_headers.py",
+        "return text, {**asked, **headers}",
+        "return text, headers",
+    ),
+    (
+        "constants of classes stay const",
+        "cupyops/compile/file_scope.py",
+        "if code.scope(match.start()) is None and _in_class(",
+        "if code.scope(match.start()) is not None and _in_class(",
+    ),
+    ("conditions ask for nvcc's macro itself", _SOURCE, "word.sub(other, condition[0])", "condition[0]"),
+    ("a base of the host is left out", _HOST, "passed = not bases.isdisjoint(of_item)", "passed = False"),
 )

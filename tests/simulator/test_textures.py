@@ -351,11 +351,41 @@ def test_a_texture_of_a_gpu_is_taken_by_the_simulator() -> None:
         Kernel(text, "k", 1)[1](Foreign(), np.zeros(1, np.float32))
 
 
+IN_STRUCT = """
+template <class T> struct Image {
+    cudaTextureObject_t texture; cudaSurfaceObject_t surface; int width;
+    __device__ T at(int x, int y) const { return tex2D<T>(texture, x + 0.5f, y + 0.5f); }
+    __device__ void write(T v, int x, int y) const { surf2Dwrite<T>(v, surface, x * sizeof(T), y); }
+};
+__global__ void k(Image<float> image, float* y,  // (n)
+    int n) {
+    const int i = threadIdx.x;
+    if (i >= n) return;
+    y[i] = image.at(i % image.width, i / image.width) + 1;
+    image.write(2 * y[i], i % image.width, i / image.width);
+}"""
+
+
+@pytest.mark.simulator
+def test_a_texture_and_a_surface_in_a_struct_are_no_numbers() -> None:
+    pixels, written, y = (
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.zeros((2, 3), np.float32),
+        np.zeros(6, np.float32),
+    )
+    texture, surface = TextureObject(pixels), SurfaceObject(written)
+    with cupyops.simulate(sanitize=True):
+        Kernel(IN_STRUCT, "k", Threads("n"))((texture.ptr, surface.ptr, 3), y, 6)
+    np.testing.assert_array_equal(y, np.arange(6) + 1)
+    np.testing.assert_array_equal(written.ravel(), 2 * y)
+
+
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_a_text_of_textures_does_not_compile(architecture: str) -> None:
     pytest.importorskip("cupy")
     from cupyops.compile.compiler import OPTIONS, compile_text
 
     kernels = [Image().kernel(), Image(channels=4).kernel(), Kernel(KINDS, "kinds", 1), Kernel(SURFACES, "surfaces", 4)]
+    kernels.append(Kernel(IN_STRUCT, "k", Threads("n")))
     for kernel in kernels:
         assert compile_text(kernel.final_text({}), kernel.name, architecture, OPTIONS).code

@@ -1,0 +1,2 @@
+﻿#pragma once
+constexpr float OF_MARKED = 2;
