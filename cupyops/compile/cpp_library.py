@@ -218,13 +218,15 @@ _LIMITS = frozenset(
     ]
 )
 
+_ITERATORS = frozenset(("begin", "data", "distance", "end", "iterator_traits", "size"))
+_ITERATORS |= {f"{kind}_iterator_tag" for kind in ("input", "output", "forward", "bidirectional", "random_access")}
 LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (TRAITS, "cuda/std/type_traits", "type_traits"),
     (_LIMITS, "cuda/std/limits", "limits"),
     (_UTILITIES, "cuda/std/utility", "utility"),
     (frozenset(("array",)), "cuda/std/array", "array"),
     (frozenset(("byte",)), "cuda/std/cstddef", "cstddef"),
-    (frozenset(("begin", "data", "distance", "end", "iterator_traits", "size")), "cuda/std/iterator", "iterator"),
+    (_ITERATORS, "cuda/std/iterator", "iterator"),
     (_TUPLES, "cuda/std/tuple", "tuple"),
     (FUNCTIONS, "cuda/std/functional", "functional"),
 )

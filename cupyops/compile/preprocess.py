@@ -54,7 +54,7 @@ CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef"
 _DEPTH = 16  # macros within one another
 # Macros that NVRTC defines or that texts have as with nvcc, and those of other compilers.
 OF_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
-OF_COMPILER |= {"__GNUC__": "13"} if sys.platform == "linux" else {}
+OF_COMPILER |= {"__GNUC__": "13", "__LP64__": "1"} if sys.platform == "linux" else {}
 _OTHER_COMPILERS = frozenset(("__NVCC__", "__HIP__", "__HIPCC__", "__HIP_PLATFORM_AMD__", "__HIP_DEVICE_COMPILE__"))
 # Macros that compilers define on another system.
 _OTHER_COMPILERS |= {name for name in ("_WIN32", "_WIN64", "_MSC_VER", "__MINGW32__") if sys.platform != "win32"}
@@ -71,6 +71,7 @@ class _AtLeast(int):
 
 # The oldest versions that are supported. A comparison with a later version stays undecided, and the compiler evaluates it.
 _VERSIONS = {"CUDART_VERSION": _AtLeast(12000), "CUDA_VERSION": _AtLeast(12000), "__CUDACC_VER_MAJOR__": _AtLeast(12)}
+_VERSIONS["THRUST_VERSION"] = _AtLeast(200001)
 
 
 class Include(NamedTuple):

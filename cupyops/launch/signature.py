@@ -360,7 +360,7 @@ def _parameter(
     if not base or qualifiers.strip() not in ("", "const") or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _WORDS:
         raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
     target = names.target(base)
-    known = dtype_of(base) or dtype_of(target) or (target if element_of(target, structs) else base)
+    known = dtype_of(base) or dtype_of(target) or next((of for of in (base, target) if element_of(of, structs)), base)
     if known not in DTYPES and element_of(known, structs) is None and element_of(names.instance(base), structs):
         known = names.instance(base)
     if known in REFUSED:
@@ -368,6 +368,14 @@ def _parameter(
     const = not pointer or "const" in pointee.split() or "const" in target.split()
     if pointer and "void" in (base, target.replace("const", " ").strip()):
         return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
+    # A name for a class of a library or of an absent header, whose layout Python does not know.
+    if (
+        known == base
+        and known not in (*DTYPES, *_WORDS)
+        and not element_of(known, structs)
+        and re.search("[<:]", target)
+    ):
+        known = base = target
     if known not in DTYPES and (
         known in _WORDS or not (known.removeprefix("struct ").isidentifier() or element_of(known, structs))
     ):

@@ -314,7 +314,7 @@ def test_the_error_names_the_macro_of_a_build_whose_condition_removes_a_declarat
     with cupyops.simulate(), pytest.raises(CompileError, match=f"the declaration of `scaled`, {told}"):
         Kernel(text, "k", Threads("n"), headers={"scaled.h": header})(np.zeros(3, np.float32), 3)
     with pytest.raises(TypeError, match=f"the declaration of `byte`, {told}"):
-        Kernel(text, "of_bytes", Threads("n"), headers={"scaled.h": header})
+        Kernel(text, "of_bytes", Threads("n"), headers={"scaled.h": f"{header}typedef byte (*of_bytes)(byte);\n"})
     with cupyops.simulate():
         y = np.zeros(3, np.float32)
         Kernel(text, "k", Threads("n"), headers={"scaled.h": header}, options=("-DWITH_GPU",))(y, 3)
