@@ -34,7 +34,7 @@ KEPT = re.compile(
     r"\s*(?:using|concept|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
 )
 ALIAS = re.compile(
-    r"\s*(?:(?:using|concept)\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)",
+    r"\s*(?:(?:using|concept)\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*(?:\w+\s*::\s*)*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)",
     re.DOTALL,
 )
 CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")

@@ -33,7 +33,10 @@ _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
-_ASKS = re.compile(r"(?:ifdef|if)\s+(?:defined\b\s*\(?\s*)?([A-Za-z]\w*)\s*\)?\s*")
+_ASKS = re.compile(
+    r"(?:ifdef|if)\s+(?:defined\b\s*\(?\s*)?[A-Za-z]\w*\s*\)?\s*(?:&&\s*defined\b\s*\(?\s*[A-Za-z]\w*\s*\)?\s*)*"
+)
+_ASKED = re.compile(r"\b(?!ifdef\b|if\b|defined\b)[A-Za-z]\w*")
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
 _RANKS = {
     "||": 1,
@@ -364,7 +367,8 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
             del opened[-1:]
         elif directive.name in CONDITIONALS and opened:
             opened[-1] = None
-    asked = [m[1] for d in opened if d is not None and (m := _ASKS.fullmatch(f"{d.name} {d.rest}"))]
+    heads = [f"{d.name} {d.rest}" for d in opened if d is not None]
+    asked = [name for head in heads if _ASKS.fullmatch(head) for name in _ASKED.findall(head)]
     if not asked:
         return ()
     followed = preprocess(text, headers, defines)

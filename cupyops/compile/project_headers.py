@@ -48,10 +48,11 @@ def read(
     if not isinstance(text, os.PathLike):
         if not isinstance(text, str):
             return text, {}
+        text = text[1:] if text.startswith("\ufeff") else text  # a mark of the order of bytes
         return _with_headers(_with_slashes(text), options, None, given, constants)
     path = Path(text)
     try:
-        source = _decoded(path, "utf-8")
+        source = _decoded(path, "utf-8-sig")
     except UnicodeDecodeError as problem:
         raise ValueError(f"{path}: it and what it includes must be UTF-8 outside comments ({problem.reason})") from None
     return _with_headers(source, options, path.parent, given, constants)

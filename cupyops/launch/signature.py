@@ -382,7 +382,7 @@ def _parameter(
         if pointer and known not in _WORDS and not base.startswith("Int64s"):
             return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
         raise TypeError(
-            f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed{_instead(base)}"
+            f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed{_instead(base, names)}"
         )
     return Parameter(name, known, pointer=pointer, const=const)
 
@@ -403,8 +403,11 @@ def _shown(words: str) -> str:
     return words
 
 
-def _instead(base: str) -> str:
+def _instead(base: str, names: TypeNames) -> str:
     """Returns what to declare instead of a parameter of a type that no Python value can be passed for."""
+    number = names.argument(outer := base.partition("::")[0].strip())
+    if "::" in base and number is not None and dtype_of(number):
+        return f": {number}, which the kernel's name gives for {outer}, has no members"
     if base.rpartition("::")[2].startswith("TensorInfo"):
         return "; declare PackedTensorAccessor32<T, N>, which the launch fills from an array of N dimensions"
     if "::" in base or "<" in base:

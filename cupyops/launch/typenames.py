@@ -143,6 +143,10 @@ class TypeNames:
         text = None if match[0] in self._hidden else self._macros.get(match[0])
         return match[0] if text is None else text
 
+    def argument(self, parameter: str) -> str | None:
+        """Returns the type or number that the kernel's name gives for a parameter of its template, or None."""
+        return self._given.get(parameter)
+
     def target(self, base: str) -> str:
         """Returns the type that a type name stands for, or the name itself."""
         for _ in range(_DEPTH):

@@ -44,6 +44,7 @@ _GRAPHS = r"""
 class OfHost { std::weak_ptr<int> buffer; public: class Edge { public: template <typename T> T get(const std::string& name) const; }; };
 class OfDevice { public: class Edge { public: float v; template <typename T> __device__ T get(int i) const;
   using iterator_category = std::random_access_iterator_tag; }; };
+typedef void (OfHost::*Packer)(float* to, int n);
 template <typename T> T OfHost::Edge::get(const std::string& name) const { return parsed<T>(name); }
 template <typename T> __device__ T OfDevice::Edge::get(int i) const { return T(v) * i; }
 """
