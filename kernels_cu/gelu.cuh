@@ -32,6 +32,7 @@ __device__ __forceinline__ float tail_16_bit(float a) {
 // For float32: t = e^(-a²/2)·2^R(a), where R(a) = log2(Φ(-a)·e^(a²/2)) varies slowly. R has degree 12 and is fitted on
 // [0, 9.5]. The relative error of t is below 1e-8 near 0, 1e-6 at 5 and 5e-4 at 9.5: it is smaller where t is larger.
 constexpr double HALF_LOG2_E = 0.72134752044448170368;
+constexpr double SQRT_HALF = 0.70710678118654752440;
 
 __device__ __forceinline__ float tail(float a) {
     a = fminf(a, 16.0f);
@@ -51,8 +52,22 @@ __device__ __forceinline__ float tail(float a) {
     return fast_exp2(fmaf(float(-HALF_LOG2_E), a * a, r));
 }
 
-// For float64, without branches: elements that a thread computes side by side then share the constants. In CUDA's erf nearly
-// every warp takes a branch both ways.
+__device__ __forceinline__ acc_t normal_cdf(acc_t x) {
+    // Few elements lie this far out, and a warp takes the branch only when one of its elements does.
+    if constexpr (sizeof(acc_t) == 8) return x < -3.0 ? normcdf(x) : fma(0.5, erf(x * SQRT_HALF), 0.5);
+    else if (!Scalar<scalar_t>::is_16_bit_float && x < -5.0f) return normcdff(x);
+    const float t = Scalar<scalar_t>::is_16_bit_float ? tail_16_bit(fabsf(x)) : tail(fabsf(x));
+    return x > acc_t(0) ? acc_t(1) - t : t;
+}
+
+constexpr double INV_SQRT_2PI = 0.39894228040143267794;
+
+// φ(x) = e^(-x²/2)/√(2π), the derivative of Φ.
+__device__ __forceinline__ acc_t normal_pdf(acc_t x) { return acc_t(INV_SQRT_2PI) * exp(acc_t(-0.5) * x * x); }
+
+// Φ and φ of float64 from one power, without branches: elements that a thread computes side by side then share the constants. In
+// CUDA's erf nearly every warp takes a branch both ways. Measured on an H200, in percent of a copy's bandwidth, the derivative with
+// CUDA's erf and exp, and with these: 64, 78. The forward, which needs no φ: 63, 60.
 struct Normal64 {
     double cdf, power;  // Φ(x), e^(-x²/2)
 };
@@ -127,19 +142,6 @@ __device__ __forceinline__ Normal64 normal_64_bit(double x) {
     const double is_center = a < 1.0 ? 1.0 : 0.0;
     return {fma(is_center, fma(x, center, 0.5) - beyond, beyond), power};
 }
-
-__device__ __forceinline__ acc_t normal_cdf(acc_t x) {
-    if constexpr (sizeof(acc_t) == 8) return normal_64_bit(x).cdf;
-    // Few elements lie this far out, and a warp takes the branch only when one of its elements does.
-    else if (!Scalar<scalar_t>::is_16_bit_float && x < -5.0f) return normcdff(x);
-    const float t = Scalar<scalar_t>::is_16_bit_float ? tail_16_bit(fabsf(x)) : tail(fabsf(x));
-    return x > acc_t(0) ? acc_t(1) - t : t;
-}
-
-constexpr double INV_SQRT_2PI = 0.39894228040143267794;
-
-// φ(x) = e^(-x²/2)/√(2π), the derivative of Φ.
-__device__ __forceinline__ acc_t normal_pdf(acc_t x) { return acc_t(INV_SQRT_2PI) * exp(acc_t(-0.5) * x * x); }
 
 // Φ(x) + x·φ(x)
 __device__ __forceinline__ acc_t erf_derivative(acc_t x) {

@@ -65,10 +65,13 @@ def leave_out(
             raise ValueError(
                 f"{words}{told}; {give(name)}. There are {', '.join(sorted(known))}; system headers are included in angle brackets"
             )
-        if macro := next((m for m in _deciding(followed, texts, options) if not _guards_another(m, name)), ""):
+        macros = dict.fromkeys(m for m in _deciding(followed, texts, options) if not _guards_another(m, name))
+        if macros:
+            macro, *others = macros
+            more = f"; so with {', '.join(others)}" if others else ""
             raise ValueError(
                 f"{words}, and a condition of the text reads {macro}, which the header may define; {give(name)}, or decide the "
-                f"condition by options=('-D{macro}',) or ('-U{macro}',)"
+                f"condition by options=('-D{macro}',) or ('-U{macro}',){more}"
             )
         warnings.warn(f"{words}, so it is left out{told}; if the kernel uses it, {give(name)}", stacklevel=4)
 

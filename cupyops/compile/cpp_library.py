@@ -252,7 +252,6 @@ _LIMITS = frozenset(
         *("round_toward_neg_infinity", "round_toward_zero"),
     ]
 )
-
 LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (TRAITS, "cuda/std/type_traits", "type_traits"),
     (CONCEPTS, "cuda/std/concepts", "concepts"),

@@ -15,6 +15,7 @@ __all__ = [
     "CALL",
     "CAPITALS",
     "KEPT",
+    "SPACE_OF_MACRO",
     "TYPE",
     "WORD",
     "Item",
@@ -33,14 +34,15 @@ KEPT = re.compile(
     r"\s*(?:using|concept|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
 )
 ALIAS = re.compile(
-    r"\s*(?:(?:using|concept)\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)",
+    r"\s*(?:(?:using|concept)\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*(?:\w+\s*::\s*)*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)",
     re.DOTALL,
 )
 CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
+_DEPTH = 8  # parentheses within one another
 _MARKS = re.compile(r"[;{}()]")
 _NAMESPACE = re.compile(r"(?:\s|\[\[[^][]*\]\])*(?:inline\s+)?namespace\b[\w:\s]*\Z|\s*extern\s*\"C(?:\+\+)?\"\s*\Z")
-_SPACE_OF_MACRO = re.compile(r"(?:(?:inline\s+)?namespace\b[\w\s:]*\{\s*)+|(?:\}\s*)+|using\s+namespace\s+[\w:]+\s*;")
+SPACE_OF_MACRO = re.compile(r"(?:(?:inline\s+)?namespace\b[\w\s:]*\{\s*)+|(?:\}\s*)+|using\s+namespace\s+[\w:]+\s*;")
 _TEMPLATE = re.compile(r"\s*template\s*<")
 _NAME = re.compile(r"(~?(?<!\w)[A-Za-z_]\w*|(?<!\w)operator\s*[^\s(]+)\s*\Z")
 _INITIALIZES = re.compile(r"\s*[,{]")
@@ -78,7 +80,7 @@ def declarations(code: Code, macros: Mapping[str, tuple[bool, str]], compiled: s
 
 def _without_spaces(bare: str, macros: Mapping[str, tuple[bool, str]]) -> str:
     """Returns code with blanks for macros that open and close namespaces, ``BEGIN_NAMESPACE`` and ``END_NAMESPACE``."""
-    names = [name for name, (parameters, text) in macros.items() if not parameters and _SPACE_OF_MACRO.fullmatch(text)]
+    names = [name for name, (parameters, text) in macros.items() if not parameters and SPACE_OF_MACRO.fullmatch(text)]
     if not any(name in bare for name in names):
         return bare
     return re.sub(rf"\b(?:{'|'.join(names)})\b", lambda name: " " * len(name[0]), bare)
@@ -186,9 +188,12 @@ def is_function(head: str) -> bool:
     plain = plain_head(head)
     if "(" not in plain or (TYPE.match(plain) and not re.search(r"\)\s*(?:const\b|noexcept\b|->|\Z)", plain)):
         return False
-    return "=" not in re.sub(
-        r"operator\s*[=!<>+*/%^&|-]*=", "operator", re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)|<[^<>]*>", " ", plain)
-    )
+    plain = re.sub(r"<[^<>]*>", " ", plain)
+    for _ in range(_DEPTH):
+        before, plain = plain, re.sub(r"\([^()]*\)", " ", plain)
+        if before == plain:
+            break
+    return "=" not in re.sub(r"operator\s*[=!<>+*/%^&|-]*=", "operator", plain)
 
 
 def name_of(head: str) -> str:

@@ -321,7 +321,7 @@ HEADERS = (
         host=True,
         its_names=r"\bEigen\s*::|\bEIGEN_DEVICE_FUNC\b",
     ),
-    SystemHeader(OF_HOST, reason=_OF_HOST, host=True),
+    SystemHeader(OF_HOST, reason=_OF_HOST, host=True, of_project=True),
     SystemHeader(
         OF_HOST_ALONE,
         reason=f"{_OF_HOST}; such a header is left out in a folder of the text or of -I, too, unless headers= gives it",

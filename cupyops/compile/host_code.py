@@ -70,15 +70,21 @@ _USED = re.compile(r"\s*using\s+(?:::\s*)?(?:\w+\s*::\s*)+(\w+)\s*;")
 _CONSTANT = re.compile(r"\s*(?:(?:static|inline)\s+)*constexpr\b[^(){}=]*=[^{}]*;")  # of a trait, for one
 # The explicit instantiation of a kernel, which is left out: a call instantiates the kernel by its name.
 _INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
+# A class that is defined outside of its class, `struct Outer<T>::Inner`.
+_WITHIN = re.compile(
+    r"\s*(?:struct|class|union)\s+([A-Za-z_]\w*)\s*(?:<(?:[^<>;{}]|<(?:[^<>]|<[^<>]*>)*>)*>\s*)?::\s*[A-Za-z_]"
+)
 _INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
 _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the compiler deduces the type from the body
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
 _BRACES = re.compile(r"[{}]")
+_DEPTH = 4  # macros within one another
 _DESTRUCTOR = re.compile(r"(?<!virtual )~\s*[A-Za-z_]\w*\s*\(")
 _APART = re.compile(
     r"\s*(?:(?:public|private|protected)\s*:\s*)*(?:template\b[^(){};]*>\s*)?(?:(?:inline|constexpr|const)\s+)*(static|friend)\b"
 )
 # A stream of the host's library where `using namespace std` stands.
+_FRIEND = re.compile(r"\s*\bfriend\b")
 _STREAM = re.compile(r"\b[io]?stream\s*&")
 _SPECIAL = re.compile(r"\s*(?:struct|class)\s+([A-Za-z_]\w*)\s*<")
 _DERIVED = re.compile(r"\b(?:struct|class)\s+(?:\w+\s+)?\w+\s*:(?!:)([^;{}()]*)\{")
@@ -130,7 +136,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
         if name is None and item.brace >= 0:
-            name = _apart(piece[: item.brace - item.start], types, partial(code.scope, item.start), given)
+            name = _apart(piece, item.brace - item.start, types, partial(code.scope, item.start), given)
         declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset[str]()
         # An alias of a type that is left out, and a class of the host that names it, are left out, too.
         # Two classes in different namespaces may have one name, and one of them may be left out.
@@ -153,12 +159,15 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         if name == "" and of_item and not passed:
             bases = _bases((text, macros), given) if bases is None else bases
             passed = not bases.isdisjoint(of_item)
-        if name == "" and passed:
-            cut = _bodies_of_members(code.bare, item, given, frozenset(types - declared), passed)
-            edges = [item.start, *(edge for span in cut for edge in span), item.end]
+        if name == "" and (passed or _FRIEND.search(piece)):
+            cut = _bodies_of_members(code.bare, item, given, frozenset(types - declared), True)
+            # Of another class, only its friends may name types of the host.
+            edges = [edge for span in cut if passed or _FRIEND.match(code.bare, *span) for edge in span]
+            edges = [item.start, *edges, item.end]
             rest = " ".join(code.bare[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))
-            if cut and (types - declared).isdisjoint(WORD.findall(rest)) and not _HOST_TYPE_OF_MEMBERS.search(rest):
-                name, types = None, types - declared
+            foreign = _HOST_TYPE_OF_MEMBERS.search(rest) or (not passed and any(True for _ in unknown(rest)))
+            if cut and (types - declared).isdisjoint(WORD.findall(rest)) and not foreign:
+                name, types, passed = None, types - declared, True
         spans = [(item.start, item.end)]
         if name is not None:
             names.append(name)
@@ -181,23 +190,29 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
 
 
 def _apart(
-    head: str,
+    piece: str,
+    brace: int,
     types: Collection[str],
     scope: Callable[[], tuple[str, ...] | None],
     macros: Mapping[str, tuple[bool, str]],
 ) -> str | None:
-    """Returns the name of a declaration that completes another one which kernels do not have: a member, defined outside of its
-    class, of a class that is left out, or a specialization of a class of the host's library in ``namespace std``. Returns None
+    """Returns the name of a declaration that completes another one which kernels do not have: a member or a class, defined outside
+    of its class, of a class that is left out, or a specialization of a class of the host's library in ``namespace std``. Returns None
     for any other declaration.
 
     Args:
-        head: the code before the first brace.
+        piece: the code of the declaration.
+        brace: the offset of its first brace.
         types: the types that are left out.
         scope: returns the namespaces around the declaration.
         macros: the macros of :func:`macros_of`.
     """
+    head = piece[:brace]
     plain = plain_head(head)
     if TYPE.match(plain):
+        within = _WITHIN.match(plain)
+        if within is not None and within[1] in types and not _has_marked_members(piece, macros):
+            return within[1]
         special = _SPECIAL.match(plain)
         of_host = special is not None and any(True for _ in unknown(f"std::{special[1]}")) and scope() == ("std",)
         return special[1] if special is not None and of_host else None
@@ -321,6 +336,7 @@ def _bodies_of_members(
     closing = bare.rfind("}", item.brace, item.end)
     members = items_of(bare[item.brace + 1 : closing], macros) or []
     of_device = _has_marked_members(bare[item.brace : item.end], macros)
+    own = declared_names(bare[item.start : item.end])
     found = []
     for member in members:
         start = item.brace + 1 + member.start
@@ -348,7 +364,7 @@ def _bodies_of_members(
             HOST_TYPE.search(signature)
             or _STREAM.search(signature)
             or any(True for _ in unknown(signature))
-            or (passed and not gone.isdisjoint(words))
+            or not gone.isdisjoint({*words} - own)
         )
         if _DESTRUCTOR.search(signature) or ((of_device or passed) and named):
             labels = [*_LABEL.finditer(signature)]
@@ -370,6 +386,11 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     called = CALL.match(plain)
     if called is not None and _INSTANTIATES.search(macros.get(called[1], (False, ""))[1]):
         return ""
+    text = "" if called is None else _text_of(called[1], macros)
+    if _DECLARES_TYPE.match(text):
+        # Of a class, as of one without a macro, members with __device__ count. A member may be constexpr.
+        foreign = HOST_TYPE.search(f"{text} {item}") or any(True for _ in unknown(f"{text} {item}"))
+        return "" if foreign and not _has_marked_members(text, macros) else None
     if marked or not plain.strip(" \t\r\n;"):
         return None
     if is_function(head) and brace >= 0:
@@ -378,17 +399,15 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         return instance[1]
     if (space := _USING_NAMESPACE.match(plain) or _SPACE_ALIAS.match(plain)) is not None:
         path = space[1].lstrip(":")
-        return None if path in _OF_LIBRARIES or path.partition("::")[0] in spaces - {"std"} else ""
+        own = path.partition("::")[0] in spaces - {"std"} and not FOREIGN_THRUST.search(path)
+        return None if own or path in _OF_LIBRARIES else ""
     if KEPT.match(plain):
         # A kernel's parameter may be a struct that has a stream or an event as a member.
         of_host = HOST_TYPE if not TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
         hosts = of_host.search(item) or any(True for _ in unknown(item))
         return "" if hosts and not _has_marked_members(item, macros) else None
     if called is not None and (macros[called[1]][0] if called[1] in macros else CAPITALS.fullmatch(called[1])):
-        # A macro whose text has no device code, unless it declares a type.
-        text = macros.get(called[1], (False, ""))[1].partition(")")[2].lstrip()
-        foreign = HOST_TYPE.search(f"{text} {item}") or any(True for _ in unknown(item))
-        return None if _DECLARES_TYPE.match(text) and not foreign else ""
+        return ""  # a macro whose text has no device code
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
         return name_of(plain)
     constant = (
@@ -396,11 +415,23 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         and not re.search(r"\*(?!\s*const\b)", plain.partition("=")[0])
         and not re.search(r"\bstruct\b[^=]*\[", plain.partition("=")[0])  # a table of the host
     )
-    if re.match(r"\s*template\b", head) or (
-        constant and not HOST_TYPE.search(item) and not any(True for _ in unknown(item))
+    # A template of a variable, or a static member of one of a class.
+    if (re.match(r"\s*template\b", head) or constant) and not (
+        HOST_TYPE.search(item) or any(True for _ in unknown(item))
     ):
         return None
     return name_of(re.split(r"[=\[;]", plain)[0])
+
+
+def _text_of(macro: str, macros: Mapping[str, tuple[bool, str]]) -> str:
+    """Returns the text of a macro with parameters, or that of the macro that the text calls first."""
+    for _ in range(_DEPTH):
+        text = macros.get(macro, (False, ""))[1].partition(")")[2].lstrip()
+        called = CALL.match(text)
+        if called is None or not macros.get(called[1], (False, ""))[0]:
+            break
+        macro = called[1]
+    return text
 
 
 def _has_marked_members(item: str, macros: Mapping[str, tuple[bool, str]]) -> bool:

@@ -10,8 +10,8 @@ __all__ = ["class_of", "is_of_device"]
 _OUTSIDE = re.compile(
     r"(?<!\w)([A-Za-z_]\w*)\s*(?:<[^<>;{}]*>\s*)?::\s*(~?[A-Za-z_]\w*|operator\s*[^\s\w(]+|operator\s*\(\s*\))\s*\("
 )
-
-
+_PATH = re.compile(r"(?:(?<!\w)[A-Za-z_]\w*\s*(?:<[^<>;{}]*>\s*)?::\s*)*\Z")  # what stands before the class
+_STEP = re.compile(r"(?<!\w)([A-Za-z_]\w*)\s*(?:<[^<>]*>\s*)?::")
 _CONVERSION = re.compile(r"(?<!\w)([A-Za-z_]\w*)\s*(?:<[^<>;{}]*>\s*)?::\s*operator\s+\w[^(){};]*\(")
 # A class has its name behind `struct`, or behind one more word: a macro for attributes.
 _CLASS = re.compile(r"\b(?:struct|class)\s+(?:(\w+)\s+)?(\w+)\b[^;{}()]*\{")
@@ -32,21 +32,36 @@ def is_of_device(head: str, *texts: str) -> bool:
         texts: the texts that may have the class.
     """
     found = _OUTSIDE.search(head)
-    return found is not None and any(found[2] in _members(text).get(found[1], ()) for text in texts)
+    if found is None:
+        return False
+    outer = _STEP.findall(_PATH.search(head, 0, found.start())[0])  # type: ignore[index]
+    # Classes of one name may lie in different classes. Of those whose outer classes the head names, the innermost counts.
+    fitting = [
+        (len(classes), found[2] in names)
+        for text in texts
+        for classes, names in _members(text).get(found[1], ())
+        if list(classes) == outer[len(outer) - len(classes) :]
+    ]
+    depth = max((depth for depth, _ in fitting), default=0)
+    return (depth, True) in fitting
 
 
 @lru_cache(64)
-def _members(text: str) -> dict[str, set[str]]:
-    """Returns, by the name of each class of a text, the names of the member functions that are declared with ``__device__``."""
-    code, found = scan(text), dict[str, set[str]]()
+def _members(text: str) -> dict[str, list[tuple[tuple[str, ...], set[str]]]]:
+    """Returns, for each name of a class of a text, the classes around such a class, and the names of the member functions that are
+    declared with ``__device__``."""
+    code = scan(text)
+    found: dict[str, list[tuple[tuple[str, ...], set[str]]]] = {}
+    around: list[tuple[int, str]] = []  # the ends and the names of the classes that are open
     for opened in _CLASS.finditer(code.bare) if "__device__" in code.bare else ():
-        body = code.bare[opened.end() : code.end_of_function(opened.end() - 1)]
+        end = code.end_of_function(opened.end() - 1)
+        around = [of for of in around if of[0] > opened.start()]
         names = {
             member[1]
-            for piece in re.split(r"[;{}]", body)
+            for piece in re.split(r"[;{}]", code.bare[opened.end() : end])
             for member in _MEMBER.finditer(piece.partition("__device__")[2])
         }
-        for name in opened.groups() if names else ():
-            if name is not None:
-                found.setdefault(name, set()).update(names)
+        for name in filter(None, opened.groups()):
+            found.setdefault(name, []).append((tuple(name for _, name in around), names))
+        around.append((end, opened[2]))
     return found

@@ -33,7 +33,10 @@ _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
-_ASKS = re.compile(r"(?:ifdef|if)\s+(?:defined\b\s*\(?\s*)?([A-Za-z]\w*)\s*\)?\s*")
+_ASKS = re.compile(
+    r"(?:ifdef|if)\s+(?:defined\b\s*\(?\s*)?[A-Za-z]\w*\s*\)?\s*(?:&&\s*defined\b\s*\(?\s*[A-Za-z]\w*\s*\)?\s*)*"
+)
+_ASKED = re.compile(r"\b(?!ifdef\b|if\b|defined\b)[A-Za-z]\w*")
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
 _RANKS = {
     "||": 1,
@@ -54,7 +57,7 @@ CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef"
 _DEPTH = 16  # macros within one another
 # Macros that NVRTC defines or that texts have as with nvcc, and those of other compilers.
 OF_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__NVCC__": "1", "__cplusplus": "201703"}
-OF_COMPILER |= {"__GNUC__": "13"} if sys.platform == "linux" else {}
+OF_COMPILER |= {"__GNUC__": "13", "__LP64__": "1"} if sys.platform == "linux" else {}
 _OTHER_COMPILERS = frozenset(("__HIP__", "__HIPCC__", "__HIP_PLATFORM_AMD__", "__HIP_DEVICE_COMPILE__"))
 # Macros that compilers define on another system.
 _OTHER_COMPILERS |= {name for name in ("_WIN32", "_WIN64", "_MSC_VER", "__MINGW32__") if sys.platform != "win32"}
@@ -71,6 +74,7 @@ class _AtLeast(int):
 
 # The oldest versions that are supported. A comparison with a later version stays undecided, and the compiler evaluates it.
 _VERSIONS = {"CUDART_VERSION": _AtLeast(12000), "CUDA_VERSION": _AtLeast(12000), "__CUDACC_VER_MAJOR__": _AtLeast(12)}
+_VERSIONS["THRUST_VERSION"] = _AtLeast(200001)
 
 
 class Include(NamedTuple):
@@ -363,7 +367,8 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
             del opened[-1:]
         elif directive.name in CONDITIONALS and opened:
             opened[-1] = None
-    asked = [m[1] for d in opened if d is not None and (m := _ASKS.fullmatch(f"{d.name} {d.rest}"))]
+    heads = [f"{d.name} {d.rest}" for d in opened if d is not None]
+    asked = [name for head in heads if _ASKS.fullmatch(head) for name in _ASKED.findall(head)]
     if not asked:
         return ()
     followed = preprocess(text, headers, defines)

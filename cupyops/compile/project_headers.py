@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .cuda_text import Directive, scan
+from .declarations import SPACE_OF_MACRO
 from .preprocess import known_macros, preprocess
 from .system_headers import folders_in, header, in_text
 
@@ -18,6 +19,8 @@ __all__ = ["headers_in", "includes", "read"]
 _INCLUDED = re.compile(r'["<]([^">]+)[">]')
 _MACRO = re.compile(r"\s*[A-Za-z_]\w*\s*")
 _MAYBE = re.compile(r"#[ \t]*include\s*(?:/|\\|[A-Za-z_])")
+_OPENS = re.compile(r"#[ \t]*define[ \t]+\w+[ \t\\\r\n]+(?:inline\s+)?namespace\b")
+_DEFINED = re.compile(r"(\w+)(?!\()\s+(.*)", re.DOTALL)
 _OF_WINDOWS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[\"<][^\">\n]*\\[^\">\n]*[\">]", re.MULTILINE)
 # CuPy gives its own headers to a RawKernel.
 _OF_CUPY = {
@@ -80,9 +83,38 @@ def _with_headers(
         if (named := _named(text, known, known_macros(constants or {}, options))) == text:
             break
         text, headers = named, headers_in(named, options, folder, given)
+    text, headers = _with_spaces(text, headers, given or {})
     texts = "\n".join([text, *headers.values()])
     asked = {name: of_cupy for name, of_cupy in _OF_CUPY.items() if name in texts and name not in (given or {})}
     return text, {**asked, **headers}
+
+
+def _with_spaces(text: str, headers: Mapping[str, str], given: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Returns a text and headers with the texts of macros that open and close namespaces, ``BEGIN_NAMESPACE``, in place of the
+    macros: the name of a kernel has its namespaces. A macro with several definitions stays.
+
+    Args:
+        text: CUDA C++.
+        headers: the headers from folders.
+        given: other headers.
+    """
+    texts = {"": text, **headers}
+    if not any(_OPENS.search(one) for one in (*texts.values(), *given.values())):
+        return text, dict(headers)
+    bodies: dict[str, list[str]] = {}
+    for one in (*texts.values(), *given.values()):
+        for directive in scan(one).directives:
+            if directive.name == "define" and (macro := _DEFINED.match(directive.rest)):
+                bodies.setdefault(macro[1], []).append(" ".join(macro[2].split()))
+    spaces = {name: of[0] for name, of in bodies.items() if len(of) == 1 and SPACE_OF_MACRO.fullmatch(of[0])}
+    if not spaces:
+        return text, dict(headers)
+    word = re.compile(rf"\b(?:{'|'.join(map(re.escape, spaces))})\b")
+    for where, one in texts.items():
+        for found in reversed([*word.finditer(scan(one).bare)]):
+            one = f"{one[: found.start()]}{spaces[found[0]]}{one[found.end() :]}"
+        texts[where] = one
+    return texts.pop(""), texts
 
 
 def _computed(text: str) -> list[Directive]:

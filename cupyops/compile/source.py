@@ -21,6 +21,7 @@ from .cuda_text import scan
 from .dialect import beyond_nvrtc
 from .file_scope import folded, with_constants_of_classes
 from .header_list import SAME
+from .own_integers import renamed
 from .preprocess import CONDITIONALS, OF_COMPILER, Preprocessed, defines_of, known_macros, preprocess
 from .project_headers import includes
 from .pytorch_names import HEADER as PYTORCH
@@ -38,7 +39,8 @@ _NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
 _BLANK_AFTER_BACKSLASH = re.compile(r"\\[ \t]+(?=\r?\n)")
 _LINKAGE = re.compile(r'extern(?<!\wextern)\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a literal with a suffix
 # Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
-_OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION"} | ({"__linux__": "1"} if sys.platform == "linux" else {})
+_OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION", "THRUST_VERSION": "(CUDART_VERSION >= 13000 ? 300000 : 200001)"}
+_OF_NVCC |= {"__linux__": "1"} if sys.platform == "linux" else {}
 # nvcc preprocesses with g++. These macros themselves would have the headers of CUDA's C++ library take NVRTC for nvcc and g++,
 # so the conditions of a text ask for others.
 _ASKED = {name: f"Cupyops{name.strip('_').title()}" for name in ("__GNUC__", "__NVCC__") if name in OF_COMPILER}
@@ -154,7 +156,8 @@ def assemble(
     given = {} if simulated else defines_of({}, options)
     int64s = without(_INT64S.rstrip(), {name: given[name] for name in sorted(_NAMES & given.keys())})
     lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
-    system_lines = partial(_system, simulated, live_texts, {**defines, **given}, options)
+    around_library = renamed(macros) | ({} if simulated else {**defines, **given})
+    system_lines = partial(_system, simulated, live_texts, around_library, options)
     hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - headers.keys())])
     live = {
         (i.where or filename, i.directive.start)
@@ -370,8 +373,8 @@ def _system(
 ) -> list[str] | None:
     """Returns the lines that take the place of the ``#include`` of a system header, or None if the directive stays.
 
-    CUDA's C++ library has names that are macros of launch policies, ``BLOCK_THREADS`` for one. NVRTC reads the library
-    without the macros of the prelude.
+    CUDA's C++ library has names that are macros of launch policies, ``BLOCK_THREADS`` for one. The library is read without
+    `macros`, those of the prelude.
     """
     row = header(name)
     if row is None or (row.host and found_in(options, name)):
@@ -384,7 +387,7 @@ def _system(
     lines = [f"#include <{part}>" for part in (whole_cub(texts, simulated) if whole else [name])]
     operators = cub_operators(texts.values(), simulated) if name.startswith("cub/") else []
     lines += operators
-    if not simulated and macros and "cccl" in row.folders:
+    if macros and "cccl" in row.folders:
         hidden = [f"#undef {macro}" for macro in macros]
         return [*hidden, *lines, *(f"#define {macro} {value}" for macro, value in macros.items())]
     return lines if whole or operators or quote == '"' else None

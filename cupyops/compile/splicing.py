@@ -36,6 +36,7 @@ class Splicing:
     system_lines: Callable[[str, str], list[str] | None]
     _guarded: set[str] = field(default_factory=set)
     _changing: set[str] = field(default_factory=set)
+    _scopes: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)  # in which a header is included
 
     def whole(self, text: str, filename: str) -> str:
         """Returns a text with its headers."""
@@ -43,18 +44,21 @@ class Splicing:
             self._changing.update(
                 d.rest.split()[0] for d in scan(source).directives if d.name == "undef" and d.rest.split()
             )
-        return self._spliced(text, filename, set(), (), hides=True)
+        return self._spliced(text, filename, set(), (), (), hides=True)
 
-    def _spliced(self, text: str, filename: str, seen: set[str], around: tuple[str, ...], *, hides: bool) -> str:
+    def _spliced(
+        self, text: str, filename: str, seen: set[str], around: tuple[str, ...], spaces: tuple[str, ...], *, hides: bool
+    ) -> str:
         """Returns the text with each first ``#include`` of a header replaced by the header.
 
         Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header. A header
-        without a guard that uses a macro with several definitions is included each time.
+        without a guard is included again in another namespace, and each time if it uses a macro with several definitions.
 
         Args:
             text, filename: the text and its name.
             seen: the headers that are there already.
             around: the headers in which the text is included.
+            spaces: the namespaces in which the text is included.
             hides: no header around the text is compiled without macros.
         """
         seen.add(filename)
@@ -83,14 +87,24 @@ class Splicing:
                 continue
             if instead:
                 pieces.append("\n".join(instead))
-            elif (
-                given and self._is_read(name, place) and (name not in seen or self._repeats(name, (*around, filename)))
-            ):
-                pieces.append(self._header(name, place in self.undecided, seen, (*around, filename), hides=hides))
+            elif given and self._is_read(name, place):
+                inner, scope = (*around, filename), (*spaces, *(code.scope(directive.start) or ()))
+                if name not in seen or self._repeats(name, inner, scope):
+                    self._scopes.setdefault(name, set()).add(scope)
+                    pieces.append(self._header(name, place in self.undecided, seen, inner, scope, hides=hides))
             pieces.append(f'\n#line {line + 1} "{filename}"')
         return "".join(pieces) + text[at:]
 
-    def _header(self, name: str, undecided: bool, seen: set[str], around: tuple[str, ...], *, hides: bool) -> str:
+    def _header(
+        self,
+        name: str,
+        undecided: bool,
+        seen: set[str],
+        around: tuple[str, ...],
+        spaces: tuple[str, ...],
+        *,
+        hides: bool,
+    ) -> str:
         """Returns the text of a header with its headers.
 
         Another directive may include the header again if the compiler leaves out the code of this one. So a directive in such code
@@ -99,7 +113,7 @@ class Splicing:
         mine = self.hidden.get(name, {}) if hides else {}
         undecided = undecided and name in self.own
         inner = set(seen) if undecided else seen
-        spliced = self._spliced(self.known[name], name, inner, around, hides=hides and not mine)
+        spliced = self._spliced(self.known[name], name, inner, around, spaces, hides=hides and not mine)
         spliced = without(spliced, mine) if mine else spliced
         if undecided:
             self._guarded.add(name)
@@ -113,14 +127,16 @@ class Splicing:
     def _is_read(self, name: str, place: tuple[str, int]) -> bool:
         return name not in self.own or place in self.live or place in self.undecided
 
-    def _repeats(self, name: str, around: Collection[str]) -> bool:
-        """Returns whether a header is included each time that a directive names it: it has no guard, and it uses a macro that a
-        directive ``#undef`` of the texts names."""
-        if not self._changing or name not in self.own or name in around:
+    def _repeats(self, name: str, around: Collection[str], scope: tuple[str, ...]) -> bool:
+        """Returns whether a header is included again where a directive names it: it has no guard, and it was not included in this
+        namespace or it uses a macro that a directive ``#undef`` of the texts names."""
+        if name not in self.own or name in around:
             return False
         code = scan(self.known[name])
+        if _is_guarded(code):
+            return False
         used = WORD.findall(" ".join([code.bare, *(d.rest for d in code.directives if d.name != "undef")]))
-        return not _is_guarded(code) and not self._changing.isdisjoint(used)
+        return scope not in self._scopes.get(name, ()) or not self._changing.isdisjoint(used)
 
 
 def without(source: str, macros: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from .cpp_library import FUNCTORS, LIBRARY, OF_COMPLEX, OF_STD, OWN, library_lines, specialized, thrust_lines
+from .own_integers import own_integers
 
 __all__ = ["MACROS", "NUMBERS", "as_library", "definitions", "for_libraries", "unknown"]
 
@@ -228,27 +229,8 @@ _OF_TWO = frozenset(("atan2", "copysign", "fdim", "fmax", "fmin", "fmod", "hypot
 _OF_ONE = (
     (_MATH | frozenset(("j0", "j1", "y0", "y1")))
     - _OF_TWO
-    - frozenset(
-        [
-            "abs",
-            "fma",
-            "frexp",
-            "ilogb",
-            "isfinite",
-            "isinf",
-            "isnan",
-            "ldexp",
-            "llrint",
-            "llround",
-            "lrint",
-            "lround",
-            "modf",
-            "remquo",
-            "scalbln",
-            "scalbn",
-            "signbit",
-        ]
-    )
+    - {"abs", "fma", "frexp", "ilogb", "isfinite", "isinf", "isnan", "ldexp", "llrint", "llround", "lrint", "lround"}
+    - {"modf", "remquo", "scalbln", "scalbn", "signbit"}
 )
 # Functions of one such number, whose result is not a double, and the second parameter of those that have one.
 _OF_ANOTHER_RESULT = {
@@ -363,7 +345,7 @@ def definitions(
             within += ["#if !defined(__cpp_lib_bit_cast)", OWN["bit_cast"], "#endif"]
         lines = [*as_library([f"<{name}>" for name in hosts]), *thrust, *numbers]
         # Types of the host's headers, which the text may declare with another type of 64 bits.
-        own = sorted(n for n in _INTEGERS.keys() & set(declared) if "long long" in _INTEGERS[n] and not library)
+        own = sorted(n for n in _INTEGERS.keys() & set(declared) - of_std if "long long" in _INTEGERS[n])
         lines += [f"#define {name} CupyopsOwn_{name}" for name in own]
         return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
@@ -384,7 +366,12 @@ def definitions(
     within += names
     if numbers and (library or any(line.startswith("#include <cuda/") for line in lines)):
         lines += [f"#include <cuda/std/{name}>" for name in ("cfloat", "climits", "cstdint")]
-    return [*lines, *(["namespace std {", *within, "}"] if within else []), *numbers]
+    lines += [*(["namespace std {", *within, "}"] if within else []), *numbers]
+    if library or any(line.startswith("#include <cuda/") for line in lines):
+        own = sorted({*own_integers(code, declared, _INTEGERS)} - of_std)
+        lines += ["#include <cuda/std/cstdint>"] if own else []
+        lines += [f"#define {name} CupyopsOwn_{name}" for name in own]
+    return lines
 
 
 def _for_integers(code: str, words: Collection[str]) -> list[str]:

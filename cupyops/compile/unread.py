@@ -24,12 +24,20 @@ _CAPITALS = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?<=\w\w\w)")
 _DECLARED = re.compile(r"(?!\b(?:return|case|else)\b)\b(?:\w+[\s>*&]|\})\s*(?:\.\.\.\s*)?([A-Z][A-Z0-9_]{2,})\b")
 _FURTHER = re.compile(r",\s*([A-Z][A-Z0-9_]{2,})\s*=(?!=)")  # `const float ONE = 1, TWO = 2;`
 _FORWARD = re.compile(r"\s*(?:template\s*<[^{}()]*>\s*)?(?:struct|class|union)\s+\w+\s*;")
+_PASTED = re.compile(r"\b\w+(?:\s*##\s*\w+)+")
+_CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(([^()]*)\)")
+_DEPTH = 4  # macros within one another
+_LONGEST = 100_000  # characters of an expanded declaration
+_PASTES = re.compile(r"\s*##\s*")
+_TEMPLATE = re.compile(r"template\s*<")
 _NAMES = re.compile(r"[A-Za-z_]\w*(?:\s+[A-Za-z_]\w*)*")  # of several definitions of one macro
 _ENUM = re.compile(r"\benum\b[^;{}]*\{([^{}]*)\}")
 
 
-def host_code_of(texts: Mapping[str, str], macros: str, defines: Mapping[str, str]) -> dict[str, str]:
-    """Returns texts of one compilation without their host code.
+def host_code_of(
+    texts: Mapping[str, str], macros: str, defines: Mapping[str, str]
+) -> tuple[dict[str, str], frozenset[str]]:
+    """Returns texts of one compilation without their host code, and the names of the types that are left out.
 
     A class is left out if it names a type that is left out of another text.
 
@@ -49,11 +57,17 @@ def host_code_of(texts: Mapping[str, str], macros: str, defines: Mapping[str, st
         gone |= more
         for name in [name for name in texts if not more.isdisjoint(words[name])]:
             found[name] = host_code(texts[name], macros, gone, compiled[name])
-    return {name: of_one.text for name, of_one in found.items()}
+    return {name: of_one.text for name, of_one in found.items()}, gone
 
 
-def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Collection[str] = ()) -> dict[str, str]:
-    """Returns texts without the declarations that name types of the host's libraries or of libraries such as CUTLASS, or macros
+def without_unread(
+    texts: Mapping[str, str],
+    roots: Collection[str],
+    defined: Collection[str] = (),
+    gone: Collection[str] = (),
+    simulated: bool = False,
+) -> dict[str, str]:
+    """Returns texts without the declarations that name types of the host, of its libraries or of libraries such as CUTLASS, or macros
     that nothing defines, if no other code reads these declarations; and without the functions and classes of headers that no
     kernel reads.
 
@@ -64,16 +78,22 @@ def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Co
         texts: CUDA C++ without its host code, by name. A text may use the names of the others.
         roots: the names of the kernels.
         defined: the macros that the texts and their headers define.
+        gone: the types of the host that are left out of the texts.
+        simulated: whether the simulator compiles the texts. A host's compiler looks up names in templates that nothing
+            instantiates, which NVRTC does not do: templates of the text that no kernel reads are left out.
     """
     texts = {where: _without_library(text) if where else text for where, text in _without_usings(texts).items()}
     undefined = _undefined(texts, defined)
     if (
         len(texts) == 1
         and not undefined
+        and not gone
+        and not (simulated and any("template" in text for text in texts.values()))
         and not any(of_host(scan(text).bare) or "<<<" in text for text in texts.values())
     ):
         return dict(texts)
     found, graph = dict(texts), _Declarations(texts, [name for root in roots for name in WORD.findall(root)])
+    undefined |= {*gone} - graph.nodes.keys()
     suspects = {
         (where, item)
         for where, item in graph.named
@@ -82,12 +102,16 @@ def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Co
         or not undefined.isdisjoint(WORD.findall(piece))
     }
     kept = graph.read(roots)
-    gone = _with_readers(suspects - kept, kept, graph)
+    left_out = _with_readers(suspects - kept, kept, graph)
     # Of a header, kernels need no function and no class that none of them reads. The rest of a header counts as read.
-    optional = {key for key in graph.named if key[0] and _is_optional(graph.piece(*key))}
-    rest = [word for key in {*graph.named} - optional - gone for word in WORD.findall(graph.piece(*key))]
-    gone |= optional - graph.read([*roots, *rest])
-    for where, item in sorted(gone, key=lambda key: -key[1].start):
+    optional = {
+        key
+        for key in graph.named
+        if (key[0] or (simulated and _TEMPLATE.match(graph.piece(*key)))) and _is_optional(graph.piece(*key))
+    }
+    rest = [word for key in {*graph.named} - optional - left_out for word in graph.words(*key)]
+    left_out |= optional - graph.read([*roots, *rest])
+    for where, item in sorted(left_out, key=lambda key: -key[1].start):
         found[where] = _blanked(found[where], scan(texts[where]), item.start, item.end)
     return found
 
@@ -152,6 +176,10 @@ class _Declarations:
         # The call of a macro outside functions declares what the macro's text declares.
         spaces = {n: of for text in texts.values() for n, of in macros_of(text).items()}
         calls = {n: body for text in texts.values() for n, (parameters, body) in macros_of(text).items() if parameters}
+        pasting = {name for name, body in calls.items() if "##" in body}
+        while more := {name for name in calls.keys() - pasting if not pasting.isdisjoint(WORD.findall(calls[name]))}:
+            pasting |= more
+        self._pasting = {name: calls[name] for name in pasting}
         # The name of a function in a header may be a macro, which the including text defines. It then declares another name.
         renamed = {n for t in texts.values() for n, of in macros_of(t).items() if not of[0] and _NAMES.fullmatch(of[1])}
         for where, text in texts.items():
@@ -167,7 +195,7 @@ class _Declarations:
                 piece = self.piece(where, item)
                 declared = declared_names(piece)
                 called = next((calls[name] for name in declared if name in calls), None)
-                declared = declared if called is None else _declared_by(called, piece)
+                declared = declared if called is None else _declared_by(piece, calls)
                 if called is not None and "<<<" in called:
                     self.launches.add((where, item))
                 for name in declared:
@@ -176,7 +204,7 @@ class _Declarations:
                 other = where and roots and declared.isdisjoint(roots)
                 unknown_name = not renamed.isdisjoint(declared)
                 if not declared or unknown_name or ("__global__" in piece and not other):
-                    self._unread += WORD.findall(piece)
+                    self._unread += self.words(where, item)
                     self.others.append((where, item))
                 else:
                     self.named.append((where, item))
@@ -184,6 +212,11 @@ class _Declarations:
     def piece(self, where: str, item: Item) -> str:
         """Returns the code of a declaration."""
         return self._bare[where][item.start : item.end]
+
+    def words(self, where: str, item: Item) -> list[str]:
+        """Returns the names in a declaration, and those that its calls of macros make by ``##``."""
+        piece = self.piece(where, item)
+        return [*WORD.findall(piece), *_made(_expanded(piece, self._pasting))]
 
     def read(self, roots: Collection[str]) -> set[tuple[str, Item]]:
         """Returns the declarations with names that kernels read, directly or through others."""
@@ -198,25 +231,45 @@ class _Declarations:
             for where, item in self.nodes.get(name, ()):
                 if (where, item) not in kept:
                     kept.add((where, item))
-                    unread += WORD.findall(self.piece(where, item))
+                    unread += self.words(where, item)
         return kept
 
 
-def _declared_by(macro: str, call: str) -> frozenset[str]:
+def _declared_by(call: str, macros: Mapping[str, str]) -> frozenset[str]:
     """Returns the names that the call of a macro declares: those of the declarations in the macro's text, and those that it makes
-    by ``##``, such as ``AtomicAdd`` of ``Atomic##NAME``.
+    by ``##``, such as ``AtomicAdd`` of ``Atomic##NAME``."""
+    body = _expanded(call, macros)
+    joined = _PASTES.sub("", body)
+    items = items_of(joined, {}) or ()
+    return frozenset(_made(body)).union(*(declared_names(joined[i.start : i.end]) for i in items))
+
+
+def _expanded(code: str, macros: Mapping[str, str]) -> str:
+    """Returns code with the texts of macros in place of their calls. ``##`` stays.
 
     Args:
-        macro: the parameters and the text of the macro.
-        call: the call.
+        code: the code.
+        macros: the parameters and the texts of macros with parameters, by name.
     """
-    listed, _, body = macro.partition(")")
-    names = (name.strip() for name in listed.split(","))
-    given = dict(zip(names, (a.strip() for a in call.partition("(")[2].rpartition(")")[0].split(",")), strict=False))
-    body = WORD.sub(lambda word: given.get(word[0], word[0]), body)
-    pasted = {re.sub(r"\s*##\s*", "", m[0]) for m in re.finditer(r"\w+(?:\s*##\s*\w+)+", body)}
-    joined = re.sub(r"\s*##\s*", "", body)
-    return frozenset(pasted).union(*(declared_names(joined[i.start : i.end]) for i in items_of(joined, {}) or ()))
+
+    def text_of(call: re.Match[str]) -> str:
+        if call[1] not in macros:
+            return call[0]
+        parameters, _, body = macros[call[1]].partition(")")
+        names = (name.strip() for name in parameters.split(","))
+        given = dict(zip(names, (argument.strip() for argument in call[2].split(",")), strict=False))
+        return WORD.sub(lambda word: given.get(word[0], word[0]), body)
+
+    for _ in range(_DEPTH if macros else 0):
+        before, code = code, _CALLED.sub(text_of, code)
+        if code == before or len(code) > _LONGEST:
+            break
+    return code
+
+
+def _made(body: str) -> list[str]:
+    """Returns the names that the text of a macro makes by ``##``."""
+    return [_PASTES.sub("", m[0]) for m in _PASTED.finditer(body)]
 
 
 def read_spans(texts: Mapping[str, str]) -> dict[str, list[tuple[int, int]]]:
@@ -240,7 +293,7 @@ def _with_readers(
     """
     left_out = set(left_out)
     words = {
-        (where, item): set(WORD.findall(graph.piece(where, item)))
+        (where, item): set(graph.words(where, item))
         for where, item in {key for keys in graph.nodes.values() for key in keys} - kept
     }
     while True:

@@ -50,7 +50,7 @@ _OF_RUNTIME = re.compile(r"cuda[A-Z]\w*")  # a function of the CUDA runtime
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # The name that a type, a namespace, a macro or a function declares.
 _DECLARES = re.compile(
-    r"\b(?:struct|class|union|enum|namespace|using|concept|typename|[\w>*&]+)\s+([A-Za-z_]\w*)\s*(?=[={(:;<])"
+    r"\b(?:struct|class|union|enum|namespace|using|concept|typename|[\w>*&]+)\s+([A-Za-z_]\w*)\s*(?=[={:;<]|\((?!\s*\*))"
 )
 _CAPITALS = re.compile(r"_*[A-Z][A-Z0-9_]*")
 _ALSO_KNOWN = re.compile(r"[\"'](?:const )?(\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
@@ -94,7 +94,7 @@ class KernelSource:
         """
         text = self.text if self.module else only(self.text, self.name)
         roots = re.findall(r"\w+", " ".join([*self.kernels(), *self.structs, *self.defines.values()]))
-        own_texts = self._of_device({**self.headers, "": text}, self.text, roots)
+        own_texts = self._of_device({**self.headers, "": text}, self.text, roots, twins is not None)
         text = own_texts.pop("")
         headers = {**(twins or {}), **own_texts}
         common: Any = {"simulated": twins is not None, "options": self.options}
@@ -127,7 +127,9 @@ class KernelSource:
         )
         return joined([own, *others]) if self.linked else own
 
-    def _of_device(self, texts: Mapping[str, str], others: str, roots: Sequence[str] = ()) -> dict[str, str]:
+    def _of_device(
+        self, texts: Mapping[str, str], others: str, roots: Sequence[str] = (), simulated: bool = False
+    ) -> dict[str, str]:
         """Returns texts without their host code. With NVRTC's option ``-default-device``, functions without
         ``__device__`` are device functions, and nothing is left out.
 
@@ -135,14 +137,16 @@ class KernelSource:
             texts: CUDA C++ by name.
             others: texts whose macros hold in `texts`.
             roots: the kernels that are compiled; without them, the `texts` keep all device code.
+            simulated: whether the simulator compiles the texts.
         """
         if not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
             return dict(texts)
-        found = host_code_of(texts, "\n".join([others, *texts.values()]), self.defines)
+        found, gone = host_code_of(texts, "\n".join([others, *texts.values()]), self.defines)
         if not roots:
             return found
         headers = included(self.text, self.headers, warned=True)
-        return without_unread(found, roots, preprocess(self.text, headers, self.defines).macros)
+        macros = preprocess(self.text, headers, self.defines).macros
+        return without_unread(found, roots, macros, gone, simulated)
 
     @property
     def defines(self) -> dict[str, str]:

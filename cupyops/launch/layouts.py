@@ -3,8 +3,8 @@ and other structs with derived layouts. A struct may be an instance of a templat
 array, ``typedef float vec3[3]``, is a vector type.
 
 The compiler compares a derived layout with its own (:func:`.elements.assertions`), as it does a layout of ``structs=``.
-For a class with private data, it compares only the size of the class. A struct with virtual functions or bases, private
-bases, bit fields, references or members of unknown types has no derived layout.
+For a class with private data, it compares only the size of the class. A struct with virtual bases, with virtual functions
+and bases, with private bases, bit fields, references or members of unknown types has no derived layout.
 """
 
 import math
@@ -22,7 +22,7 @@ from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import struct_elements
-from .library_types import STD_ARRAY, Element, vector_of
+from .library_types import STD_ARRAY, Element, library_type, vector_of
 from .structs import (
     Struct,
     aliases_in,
@@ -50,6 +50,7 @@ _INTEGER = r"(?:unsigned|signed|long|short|int|char)\b"
 _BASE = re.compile(
     rf"\s*({_INTEGER}(?:\s*\b{_INTEGER})*|[\w:]+(?:\s*<[^<>]*(?:<[^<>]*>[^<>]*)*>(?:::\w+)*)?)(.*)", re.DOTALL
 )
+_TYPE = re.compile(r"[A-Za-z_][\w:]*(?:\s*<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)?")
 _NESTED = re.compile(r"\benum\b\s*(?:class\b|struct\b)?\s*(\w+)\s*(?::\s*([\w:\s]+?))?\s*\{[^{}]*\}\s*;")
 _ENUMERATED = re.compile(r"\benum\b\s*(?:class\b|struct\b)?\s*\w*\s*(?::\s*([\w:\s]+?))?\s*\{[^{}]*\}(?=\s*\w)")
 _NUMBER = re.compile(
@@ -96,6 +97,9 @@ def derived_structs(
     entry = entry_in(text, kernel)
     listed = code.bare[function.parameters : max(function.end, function.parameters)]
     listed = "; ".join([listed, *(entry.given if entry else ())])
+    given, hidden = (entry.arguments(), entry.names) if entry else ({}, frozenset[str]())
+    names = type_names(text, headers, {**defines}, function.start, function.scope, given, hidden)
+    listed = "; ".join([listed, *_targets(listed, names)])
     words = set(re.findall(r"\b[A-Za-z_]\w*\b", listed))
     followed = preprocess(text, headers, defines)
     sources = {source: followed.compiled(where, scan(source).bare) for where, source in (("", text), *headers.items())}
@@ -106,8 +110,6 @@ def derived_structs(
     vectors = (words & arrays.keys()) - known.keys()
     if not (wanted or nested or vectors):
         return {}
-    given, hidden = (entry.arguments(), entry.names) if entry else ({}, frozenset[str]())
-    names = type_names(text, headers, {**defines}, function.start, function.scope, given, hidden)
     numbers = {m[1]: m[2] or m[3] for bare in sources.values() for m in _NUMBER.finditer(bare)}
     tables = {m[1]: m[2].split(",") for bare in sources.values() for m in _TABLE.finditer(bare)}
     layouts = _Layouts(structs, names, {**numbers, **defines}, tables)
@@ -126,6 +128,12 @@ def derived_structs(
             spelling = "::".join((*struct.scope, name)) if struct.scope or not name.isidentifier() else ""
             found[name] = Element(name, "uint8", dtype.itemsize, min(alignment, 16), dtype, spelling=spelling)
     return found
+
+
+def _targets(listed: str, names: TypeNames) -> list[str]:
+    """Returns the types that the names of types in the text of a parameter list stand for, where they are others."""
+    types = {" ".join(match[0].split()) for match in _TYPE.finditer(listed)}
+    return sorted({names.target(base) for base in types if library_type(base) is None} - types)
 
 
 def _ids(listed: str, name: str) -> Iterator[str]:
@@ -164,7 +172,10 @@ class _Layouts:
         import numpy
 
         struct = self._struct(name)
-        if depth > _DEPTH or struct is None or re.search(r"\bvirtual\b", struct.body):
+        if depth > _DEPTH or struct is None:
+            return None
+        virtual = re.search(r"\bvirtual\b", struct.body) is not None
+        if virtual and struct.bases:
             return None
         try:
             body, *texts = (substituted(t, struct, name) for t in (struct.body, *struct.alignments, *struct.bases))
@@ -182,9 +193,11 @@ class _Layouts:
         body = _renamed(body, {inner: f"{name}::{inner}" for inner in unnamed} | self._classes(name))
         if None in alignments or None in bases:
             return None
-        alignment = max(1, *filter(None, alignments)) if alignments else 1
+        # By the Itanium C++ ABI, an object with virtual functions begins with the address of their table. A kernel calls none of
+        # them: the address is of the host.
+        offset = 8 if virtual else 0
+        alignment = max(offset, 1, *filter(None, alignments)) if alignments else max(offset, 1)
         fields: dict[str, tuple[Any, int]] = {}
-        offset = 0
         empty: frozenset[str] = frozenset()
         for base in filter(None, bases):
             # Two objects of an empty class have two addresses. Such a pair of bases is left to structs=.
@@ -216,6 +229,8 @@ class _Layouts:
                 else:  # the names of a class without a name are those of the class around it
                     fields |= {name: (dtype.fields[name][0], offset + dtype.fields[name][1]) for name in named}
                 offset, alignment = offset + dtype.itemsize, max(alignment, aligned)
+        if virtual and not fields:
+            return None
         data = max([offset, *(at + dtype.itemsize for dtype, at in fields.values())])
         size = max(data + -data % alignment, 1)
         formats, offsets = [dtype for dtype, _ in fields.values()], [at for _, at in fields.values()]
@@ -223,6 +238,7 @@ class _Layouts:
         # By the Itanium C++ ABI, a derived struct has its members in the padding at the end of a base that is no POD.
         plain = (
             not bases
+            and not virtual
             and not private_names(struct)
             and not _ASSIGNS.search(body)
             and not re.search(rf"~?\b{_tag(name)}\s*\(", body)

@@ -360,7 +360,7 @@ def _parameter(
     if not base or qualifiers.strip() not in ("", "const") or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _WORDS:
         raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
     target = names.target(base)
-    known = dtype_of(base) or dtype_of(target) or (target if element_of(target, structs) else base)
+    known = dtype_of(base) or dtype_of(target) or next((of for of in (base, target) if element_of(of, structs)), base)
     if known not in DTYPES and element_of(known, structs) is None and element_of(names.instance(base), structs):
         known = names.instance(base)
     if known in REFUSED:
@@ -368,13 +368,21 @@ def _parameter(
     const = not pointer or "const" in pointee.split() or "const" in target.split()
     if pointer and "void" in (base, target.replace("const", " ").strip()):
         return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
+    # A name for a class of a library or of an absent header, whose layout Python does not know.
+    if (
+        known == base
+        and known not in (*DTYPES, *_WORDS)
+        and not element_of(known, structs)
+        and re.search("[<:]", target)
+    ):
+        known = base = target
     if known not in DTYPES and (
         known in _WORDS or not (known.removeprefix("struct ").isidentifier() or element_of(known, structs))
     ):
         if pointer and known not in _WORDS and not base.startswith("Int64s"):
             return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
         raise TypeError(
-            f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed{_instead(base)}"
+            f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed{_instead(base, names)}"
         )
     return Parameter(name, known, pointer=pointer, const=const)
 
@@ -395,8 +403,11 @@ def _shown(words: str) -> str:
     return words
 
 
-def _instead(base: str) -> str:
+def _instead(base: str, names: TypeNames) -> str:
     """Returns what to declare instead of a parameter of a type that no Python value can be passed for."""
+    number = names.argument(outer := base.partition("::")[0].strip())
+    if "::" in base and number is not None and dtype_of(number):
+        return f": {number}, which the kernel's name gives for {outer}, has no members"
     if base.rpartition("::")[2].startswith("TensorInfo"):
         return "; declare PackedTensorAccessor32<T, N>, which the launch fills from an array of N dimensions"
     if "::" in base or "<" in base:

@@ -8,7 +8,7 @@ undecided ``#if`` defines is left as it is, since only a compiler decides which 
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 
 from cupyops.compile.cuda_text import scan
@@ -54,6 +54,8 @@ C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
 }
 
 _MACRO = re.compile(r"(\w+)(?![\w(])")  # a macro without parameters
+_USED = re.compile(r"\busing\s+(?P<path>(?:::\s*)?(?:\w+\s*::\s*)+(?P<name>\w+))\s*;")  # `using space::name;`
+_OPENED = re.compile(r"\busing\s+namespace\s+([\w:]+)\s*;")
 # A typedef does not match across another `typedef`, so that the time stays linear in the text.
 _ALIAS = re.compile(
     r"\busing\s+(?P<using>\w+)\s*=(?P<target>[^;{}=]*)|\btypedef\b(?P<typedef>(?:(?!\btypedef\b)[^;{}])*);"
@@ -94,6 +96,7 @@ class TypeNames:
         functions: the parameters and the text of each macro with parameters.
         templates: the scopes, the parameters and the targets of each alias template.
         structs: returns the structs of the text and of its headers, by name.
+        opened: the namespaces of ``using namespace``.
     """
 
     def __init__(
@@ -106,7 +109,9 @@ class TypeNames:
         functions: Mapping[str, tuple[tuple[str, ...], str]] | None = None,
         templates: Mapping[str, Sequence[tuple[Scope, tuple[str, ...], str]]] | None = None,
         structs: Callable[[], Mapping[str, Struct]] = dict,
+        opened: Collection[Scope] = (),
     ) -> None:
+        self._opened = opened
         self._macros, self._types, self._scope = macros, types, scope
         self._given, self._hidden, self._functions = given or {}, hidden, functions or {}
         self._templates, self._structs = templates or {}, structs
@@ -137,6 +142,10 @@ class TypeNames:
     def _text(self, match: re.Match[str]) -> str:
         text = None if match[0] in self._hidden else self._macros.get(match[0])
         return match[0] if text is None else text
+
+    def argument(self, parameter: str) -> str | None:
+        """Returns the type or number that the kernel's name gives for a parameter of its template, or None."""
+        return self._given.get(parameter)
 
     def target(self, base: str) -> str:
         """Returns the type that a type name stands for, or the name itself."""
@@ -174,6 +183,9 @@ class TypeNames:
                     by_name = dict(zip(parameters, arguments, strict=True))
                     named = _WORD.sub(lambda word: by_name.get(word[0], word[0]), target)  # noqa: B023 - called at once
                     return " ".join(re.sub(r"\btypename\b", " ", named).split())
+            for scope, used in self._types.get(path[-1], ()):  # `using space::name;`
+                if used and used.endswith(f"::{path[-1]}") and not path[:-1] and self._visible(scope, ()):
+                    return f"{used}<{found[2]}>"
         if (member := _MEMBER.fullmatch(base)) is None:
             return None
         if re.fullmatch(r"(?:cuda\s*::\s*)?std\s*::\s*conditional\s*<.*>", member[1]) and member[2] == "type":
@@ -233,7 +245,9 @@ class TypeNames:
         return f"{found[1]}<{', '.join(self.instance(a) if '<' in a else a for a in arguments)}>"
 
     def _visible(self, scope: Scope, outer: Scope) -> bool:
-        return scope[len(scope) - len(outer) :] == outer if outer else scope == self._scope[: len(scope)]
+        if outer:
+            return scope[len(scope) - len(outer) :] == outer
+        return scope == self._scope[: len(scope)] or any(scope[len(scope) - len(o) :] == o for o in self._opened)
 
 
 def type_names(
@@ -252,6 +266,7 @@ def type_names(
     found = preprocess(text, headers, defines, until)
     types: dict[str, list[tuple[Scope, str | None]]] = {}
     templates: dict[str, list[tuple[Scope, tuple[str, ...], str]]] = {}
+    opened = {path for source in (text, *headers.values()) for path in _opened(source)}
     for where, source in (("", text), *headers.items()):
         for place, scope_of, name, target, parameters in _aliases(source):
             live = found.live(where, place)
@@ -267,7 +282,15 @@ def type_names(
 
     numbers = {name for name, value in defines.items() if value.lstrip("-").isdigit()}
     macros = {name: value for name, value in found.macros.items() if name not in numbers}
-    return TypeNames(macros, types, scope, given, hidden, found.functions, templates, structs)
+    return TypeNames(macros, types, scope, given, hidden, found.functions, templates, structs, opened)
+
+
+@lru_cache(64)
+def _opened(text: str) -> frozenset[Scope]:
+    """Returns the namespaces of the directives ``using namespace`` of a text outside functions and classes."""
+    code = scan(text)
+    found = (m[1] for m in _OPENED.finditer(code.bare) if code.scope(m.start()) is not None)
+    return frozenset(tuple(re.findall(r"\w+", path)) for path in found)
 
 
 def defined_types(text: str) -> tuple[frozenset[str], Mapping[str, Sequence[Scope]]]:
@@ -292,6 +315,9 @@ def _aliases(text: str) -> list[tuple[int, Scope, str, str | None, tuple[str, ..
         if scope is not None:
             of = " ".join((match["of"] or "int").split())
             found += [(match.start(), scope, name, of, None) for name in sorted(filter(None, names))]
+    for match in _USED.finditer(code.bare):
+        if (scope := code.scope(match.start())) is not None:
+            found.append((match.start(), scope, match["name"], "".join(match["path"].split()), None))
     for match in _ALIAS.finditer(code.bare):
         place = match.start()
         scope = code.scope(place)

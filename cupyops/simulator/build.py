@@ -90,11 +90,14 @@ def build(
             first = _begin_with(tool, ["device.h", *_leading_headers(one)], [*flags, *paths])
             try:
                 compile_with(first)
-            except CompileError:
-                if first is _AS_TEXT:
+            except CompileError as error:
+                later = _of_later_names(str(error))
+                if first is _AS_TEXT and not later:
                     raise
-                compile_with(_AS_TEXT)  # raises for an error in the text, not for a fault of the precompiled headers
-                _headers.update({place: _AS_TEXT for place, given in _headers.items() if given is first})
+                # This raises for an error in the text, not for a fault of the precompiled headers.
+                compile_with([*_AS_TEXT, *later])
+                if not later:
+                    _headers.update({place: _AS_TEXT for place, given in _headers.items() if given is first})
             return f"{name}.o"
 
         objects = [compiled(f"linked{i}" if i else "kernel", one) for i, one in enumerate(parts(text))]
@@ -121,6 +124,13 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
     done = run_program(command, cwd=folder, env=environment)
     if done.returncode != 0:
         raise CompileError(_OF_ATTRIBUTE.sub("", done.stderr or done.stdout))
+
+
+def _of_later_names(errors: str) -> list[str]:
+    """Returns the option with which g++ looks up the functions that a template calls where the template is instantiated, as nvcc
+    does, if the lack of such functions is all that it reports. Without an instantiation, nvcc does not look them up."""
+    lines = [line for line in errors.splitlines() if " error: " in line]
+    return ["-fpermissive"] if lines and all("depend on a template parameter" in line for line in lines) else []
 
 
 _OF_ATTRIBUTE = re.compile(r"call to '[^']*' declared with (?:attribute error|'error' attribute): ")  # of ptx.py

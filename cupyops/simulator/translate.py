@@ -43,8 +43,11 @@ _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__ho
 _SIMD = re.compile(
     r"__(?<!\w__)(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vib?(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
 )
-# The types of cuda/textures.h, which a text has that uses textures or surfaces.
-_TEXTURES = re.compile(r"(?:cuda(?<!\wcuda)(?:Texture|Surface)Object_t|CU(?<!\wCU)(?:tex|surf)Object)\b")
+# The types and the functions of cuda/textures.h. A text may keep an object as an integer.
+_TEXTURES = re.compile(
+    r"(?:cuda(?<!\wcuda)(?:Texture|Surface)Object_t|CU(?<!\wCU)(?:tex|surf)Object)\b"
+    r"|tex(?<!\wtex)(?:[123]D|Cubemap)[A-Za-z]*\s*[<(]|surf(?<!\wsurf)(?:[123]D|Cubemap)[A-Za-z]*\s*[<(]"
+)
 # The types of cuda/host_types.h.
 _HOST_TYPES = re.compile(
     r"cuda(?<!\wcuda)(?:(?:Error|Stream|Event|Graph|GraphExec|GraphNode|MemPool|ExternalMemory|ExternalSemaphore|MipmappedArray|GraphicsResource"
@@ -194,7 +197,7 @@ def _is_label(bare: str, at: int) -> bool:
 def _declare(text: str, bare: str, number: str, where: str) -> str:
     """Returns the reference declarations that replace one declaration of shared memory. In a macro, `number` ends with ``##``:
     the name of a variable may be an argument of the macro, or a part of the name."""
-    code = " ".join(re.sub(r"\b(?:__shared__|static|extern)\b", " ", bare.rstrip(";")).split())
+    code = " ".join(re.sub(r"\b(?:__shared__|__device__|static|inline|extern)\b", " ", bare.rstrip(";")).split())
     lines = "\n" * text.count("\n")
     if re.search(r"\bextern\b", bare):
         dynamic = re.fullmatch(r"(.*[\s*&>])(\w+)\s*\[\s*\]\s*((?:\[[^][]*\]\s*)*)", code)

@@ -1,6 +1,7 @@
 """A text for nvcc without its host code: what a GPU compiles stays, at its place, and the rest goes."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -319,7 +320,7 @@ def test_the_error_names_the_macro_of_a_build_whose_condition_removes_a_declarat
     with cupyops.simulate(), pytest.raises(CompileError, match=f"the declaration of `scaled`, {told}"):
         Kernel(text, "k", Threads("n"), headers={"scaled.h": header})(np.zeros(3, np.float32), 3)
     with pytest.raises(TypeError, match=f"the declaration of `byte`, {told}"):
-        Kernel(text, "of_bytes", Threads("n"), headers={"scaled.h": header})
+        Kernel(text, "of_bytes", Threads("n"), headers={"scaled.h": f"{header}typedef byte (*of_bytes)(byte);\n"})
     with cupyops.simulate():
         y = np.zeros(3, np.float32)
         Kernel(text, "k", Threads("n"), headers={"scaled.h": header}, options=("-DWITH_GPU",))(y, 3)
@@ -335,6 +336,23 @@ def test_an_include_guard_of_another_header_is_no_macro_of_a_missing_header() ->
         Kernel(text, "k", Threads("n")).final_text({})
     with pytest.raises(ValueError, match="a condition of the text reads CBLAS_H_, which the header may define"):
         Kernel(text.replace("GFLAGS_GFLAGS_H_", "CBLAS_H_"), "k", Threads("n")).final_text({})
+
+
+def test_all_macros_that_a_missing_header_may_define_are_named() -> None:
+    text = (
+        '#include "config.hpp"\n#ifdef WIDE\n__device__ float a(float v) { return 2 * v; }\n#endif\n'
+        "#ifdef SHIFTED\n__device__ float b(float v) { return v + 1; }\n#endif\n__global__ void k(float* y, int n) { y[0] = a(b(1)); }"
+    )
+    told = re.escape("decide the condition by options=('-DWIDE',) or ('-UWIDE',); so with SHIFTED")
+    with pytest.raises(ValueError, match=told):
+        Kernel(text, "k", Threads("n")).final_text({})
+
+
+def test_a_mark_of_the_order_of_bytes_is_no_code(tmp_path: Path) -> None:
+    text = "\ufeff__global__ void k(float* y, int n) { y[0] = 1; }"
+    (tmp_path / "k.cu").write_text(text, encoding="utf-8")
+    for given in (text, tmp_path / "k.cu"):
+        assert "\ufeff" not in Kernel(given, "k", Threads("n")).final_text({})
 
 
 @pytest.mark.simulator

@@ -101,7 +101,7 @@ OF_HEADERS = {
         ("2 * ONE", "3 * ONE"),
     ),
     "a macro that stands for parameters, and a condition of a build around the kernel": Construct(
-        "#ifdef USE_CUDA\n#define PARAMETERS const float* x /* (n) */, \\\n  float* y /* (n) */\n"
+        "#if defined(USE_CUDA) && defined(WITH_SCALES)\n#define PARAMETERS const float* x /* (n) */, \\\n  float* y /* (n) */\n"
         f"__global__ void k(PARAMETERS, int n) {{ {AT} if (i < n) y[i] = 2 * x[i]; }}\n#endif",
         "k",
         lambda x: 2 * x,

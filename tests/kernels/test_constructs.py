@@ -13,6 +13,7 @@ from tests.kernels.construct import AT, LIST, TYPED, Construct
 from tests.kernels.constructs_of_cpp import OF_CPP
 from tests.kernels.constructs_of_extensions import OF_EXTENSIONS
 from tests.kernels.constructs_of_files import OF_FILES
+from tests.kernels.constructs_of_frameworks import OF_FRAMEWORKS
 from tests.kernels.constructs_of_headers import OF_HEADERS
 from tests.kernels.constructs_of_libraries import OF_LIBRARIES
 from tests.kernels.constructs_of_projects import OF_PROJECTS
@@ -331,6 +332,7 @@ CONSTRUCTS = {
     **OF_STRUCTS,
     **OF_PYTORCH,
     **OF_SAMPLES,
+    **OF_FRAMEWORKS,
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The layouts of structs that a text tells."""
 
 import ctypes
+import re
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,8 @@ def test_the_members_of_a_struct(text: str, offsets: list[int], size: int) -> No
         "struct S { Other a; };",
         "struct S { float a[n]; };",
         "struct B { int b; }; struct S : virtual B { int a; };",
-        "struct S { int a; virtual void f(); };",
+        "struct S { virtual void f(); };",
+        "struct B { int b; }; struct S : B { int a; virtual void f(); };",
         "struct B { int a; }; struct S : B { int a; };",
         "struct S : Unknown { int a; };",
         "struct B { int b; }; class S : B { int a; };",
@@ -100,6 +102,21 @@ def test_the_members_of_a_struct(text: str, offsets: list[int], size: int) -> No
 )
 def test_a_struct_of_which_a_text_tells_no_layout(text: str) -> None:
     assert record(text) is None
+
+
+ALIASES = {
+    "typedef lib::Matrix<float, 4, 1> Point;": "lib::Matrix<float, 4, 1>",
+    "namespace lib { using Point = Absent<2>; }\nusing lib::Point;": "Absent<2>",
+}
+
+
+@pytest.mark.parametrize("before", ALIASES)
+def test_a_pointer_to_a_class_of_an_absent_header_under_an_alias(before: str) -> None:
+    kernel = Kernel(f"{before}\n__global__ void k(const Point* x, float* y, int n) {{}}", "k", Threads("n"))
+    assert kernel.signature.parameters[0].untyped
+    words = re.escape(f"parameter `x` has type '{ALIASES[before]}', for which no Python value can be passed")
+    with pytest.raises(TypeError, match=words):
+        Kernel(f"{before}\n__global__ void k(Point x, float* y, int n) {{}}", "k", Threads("n"))
 
 
 @pytest.mark.simulator

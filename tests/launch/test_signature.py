@@ -20,6 +20,14 @@ def parameter(declaration: str) -> Parameter:
     return found
 
 
+def test_a_number_in_place_of_a_class_is_named() -> None:
+    text = "template <typename Policy> __global__ void k(typename Policy::Index i, float* y) {}"
+    with pytest.raises(
+        TypeError, match="`i` has type 'Policy::Index', .*: float, which the kernel's name gives for Policy"
+    ):
+        Signature.parse(text, "k<float>")
+
+
 # Finding the kernel
 
 

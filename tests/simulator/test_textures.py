@@ -380,12 +380,32 @@ def test_a_texture_and_a_surface_in_a_struct_are_no_numbers() -> None:
     np.testing.assert_array_equal(written.ravel(), 2 * y)
 
 
+OF_INTEGER = """
+struct Image { unsigned long long texture; };
+__device__ float read(const Image& image, float x, int level) {
+    if (level < 0) return tex1D<float>(image.texture, x);
+    return tex1DLod<float>(image.texture, x, level);
+}
+__global__ void k(Image image, float* y, int n) {
+    const int i = threadIdx.x;
+    if (i < n) y[i] = read(image, i + 0.5f, i - 1);
+}"""
+
+
+@pytest.mark.simulator
+def test_a_text_that_keeps_a_texture_as_an_integer() -> None:
+    texture, y = TextureObject(np.float32([1, 2, 4])), np.zeros(3, np.float32)
+    with cupyops.simulate(sanitize=True):
+        Kernel(OF_INTEGER, "k", Threads("n"))((texture.ptr,), y, 3)
+    assert y.tolist() == [1, 2, 4]
+
+
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_a_text_of_textures_does_not_compile(architecture: str) -> None:
     pytest.importorskip("cupy")
     from cupyops.compile.compiler import OPTIONS, compile_text
 
     kernels = [Image().kernel(), Image(channels=4).kernel(), Kernel(KINDS, "kinds", 1), Kernel(SURFACES, "surfaces", 4)]
-    kernels.append(Kernel(IN_STRUCT, "k", Threads("n")))
+    kernels += [Kernel(IN_STRUCT, "k", Threads("n")), Kernel(OF_INTEGER, "k", 1)]
     for kernel in kernels:
         assert compile_text(kernel.final_text({}), kernel.name, architecture, OPTIONS).code

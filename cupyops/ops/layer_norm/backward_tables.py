@@ -62,42 +62,53 @@ _PAIRED, _LONG_32 = range(513, 769), 1281
 
 
 # Backwards of longer rows have a ring. Measured on an H200, as shares of a copy's bandwidth, a ring and the rows in stages:
-# float32 262144 90, 64; float32 131072 93, 86; bfloat16 262144 63, 58; bfloat16 131072 70, 65 with clusters of 8 blocks.
-# 16-bit rows of 131072 elements in the registers of a cluster of 16 blocks reach 73 percent, and have no ring. With grad_sum, a
-# ring and rows read twice: float32 262144 70.5, 48.5; float32 131072 76, 48.5; bfloat16 262144 58.5, 48.
+# float32 262144 90, 64; float32 131072 93, 86; bfloat16 262144 63, 58. Since then, a ring of whole rows has one wait and one request
+# for a row in place of one for each access: bfloat16 262144 82 percent, and 62 with the ring before; with float32 weights 69, 62;
+# float32 262144 98. In clusters of 8 blocks, such a ring of three rows is ahead of the registers of a cluster of 16: bfloat16 98304
+# 90, 68; 131072 86, 78; with float32 weights 98304 80, 69. With float32 weights, a ring of two rows is behind: 131072 75, 80. With grad_sum, so
+# is one of three: bfloat16 131072 78, 96. float32 131072 with grad_sum has a ring of three rows in a cluster of 16: 101, 81.
 _RING_THREADS, _RING_COLUMNS = 512, 32  # the most threads of a block, and the columns of a thread
+_RING_FULL = 384  # the most threads that have registers for all accesses to 16-bit rows at once
 _RING_MEMORY = 227 * 1024  # bytes of shared memory of a block on sm_90
+_HELD_BY_8 = max(
+    c.most for c in _BACKWARD_16 if c.cluster <= PORTABLE_CLUSTER
+)  # accesses of the longest row in such a cluster
 
 
 def _ring_backward(
-    n: int, itemsize: int, weight_bytes: int, grad_bytes: int, capability: int, most_blocks: int
+    n: int, itemsize: int, weight_bytes: int, grad_bytes: int, capability: int, most_blocks: int, grad_sum: bool
 ) -> LayerNormConfig | None:
-    """Returns the config of a backward of rows that no cluster holds in registers, or None if the GPU has no room for it.
+    """Returns the config of a backward with a ring, or None if no cluster holds the row, or the GPU has no room for it.
 
     A thread's registers hold the sums of 32 columns, and few other values. Shared memory keeps the weight, except for one
-    access of a thread if the weight has the row's dtype. The remaining memory is the ring. The next row is summed ahead if
-    the ring holds two rows. The arguments are those of :func:`backward_config`; a cluster has up to ``most_blocks`` blocks.
+    access of a thread if the weight has the row's dtype. The remaining memory is the ring. A ring that holds two rows holds whole
+    rows, and the next row is summed ahead. The cluster is the smallest, with grad_sum the smallest whose ring holds three
+    rows, if there is one. The arguments are those of :func:`backward_config`; a cluster has up to ``most_blocks`` blocks.
     """
     vector_width = vector_width_for(n, itemsize)
     vectors = _RING_COLUMNS // vector_width
-    clusters = (c for c in (PORTABLE_CLUSTER, 16) if c <= most_blocks and n <= c * _RING_THREADS * _RING_COLUMNS)
-    cluster = next(clusters, None)
-    if cluster is None or vector_width * itemsize < 16 or grad_bytes > itemsize:
+    if vector_width * itemsize < 16 or grad_bytes > itemsize:
         return None
     weight_bytes = weight_bytes or itemsize  # without a weight, the kernel stores ones in its place
     wider = weight_bytes > itemsize
-    config = LayerNormConfig.of(n, vector_width, vectors, cluster=cluster, kind="ring", weight_shared=True)
-    # Bounds checks keep the compiler from loading all accesses to 16-bit rows at once, for which registers would run short.
-    config = replace(config, full=config.full and itemsize == 4, weight_registers=1 - wider, pieces_apart=wider)
-    access, warps = config.row_threads * vector_width, config.row_threads // 32  # elements of an access of a block
-    piece, kept = access * (itemsize + grad_bytes), access * weight_bytes * (vectors - config.weight_registers)
-    # The static shared memory has four tables with two sums of each warp of the cluster, their counters, and a counter of each warp
-    # for each piece.
-    room = SHARED_MEMORY_OF.get(capability, _RING_MEMORY) - kept - 4 * (8 * cluster * warps + 8)
-    ring = min(room // (piece + 8 * warps), 4 * vectors)
-    if ring < vectors:
-        return None
-    return replace(config, ring=ring, sum_ahead=ring >= 2 * vectors, shared=ring * piece + kept)
+    found = []
+    for cluster in (c for c in (PORTABLE_CLUSTER, 16) if c <= most_blocks and n <= c * _RING_THREADS * _RING_COLUMNS):
+        config = LayerNormConfig.of(n, vector_width, vectors, cluster=cluster, kind="ring", weight_shared=True)
+        # Bounds checks keep the compiler from loading all accesses to 16-bit rows at once, for which registers would run short.
+        full = config.full and (itemsize == 4 or (not wider and config.block <= _RING_FULL))
+        config = replace(config, full=full, weight_registers=1 - wider, pieces_apart=wider)
+        access, warps = config.row_threads * vector_width, config.row_threads // 32  # elements of an access of a block
+        piece, kept = access * (itemsize + grad_bytes), access * weight_bytes * (vectors - config.weight_registers)
+        # The static shared memory has four tables with two sums of each warp of the cluster, their counters, and a counter of each
+        # warp for each piece.
+        room = SHARED_MEMORY_OF.get(capability, _RING_MEMORY) - kept - 4 * (8 * cluster * warps + 8)
+        ring = min(room // (piece + 8 * warps), 4 * vectors)
+        ahead = ring >= 2 * vectors
+        ring -= ring % vectors if ahead else 0
+        if ring >= vectors:
+            found.append(replace(config, ring=ring, sum_ahead=ahead, shared=ring * piece + kept))
+    three = [c for c in found if c.ring >= 3 * vectors] if grad_sum else []
+    return next(iter(three or found), None)
 
 
 def _long_cut(n: int, now: LayerNormConfig, grad_sum: bool, most_blocks: int) -> LayerNormConfig:
@@ -167,9 +178,10 @@ def backward_config(
     # 16-bit rows of up to 131072 elements are in the registers of a cluster of 16 blocks.
     largest = 16 if most_blocks > 1 and itemsize == 2 and not portable else most_blocks
     held = max(c.most for c in _BACKWARD_16 if c.cluster <= max(largest, PORTABLE_CLUSTER))
-    if few and most_blocks > 1 and accesses > held:
-        ring = _ring_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16)
-        if ring is not None:
+    if few and most_blocks > 1 and accesses > _HELD_BY_8:
+        ring = _ring_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16, grad_sum)
+        # Registers of a cluster of 16 blocks are ahead with grad_sum, and of rings of less than three rows.
+        if ring is not None and (accesses > held or not (grad_sum or ring.ring < 3 * ring.vectors)):
             return ring
     if itemsize == 2 and vector_width == 4:
         wide_grad = grad_bytes > itemsize

@@ -7,15 +7,16 @@
 #define __DEVICE_TYPES_H__
 enum cudaRoundMode { cudaRoundNearest, cudaRoundZero, cudaRoundPosInf, cudaRoundMinInf };
 
-#define CUPYOPS_VECTORS(T, NAME, A2, A4)                                                        \
-    struct NAME##1 { T x; };                                                                    \
-    struct alignas(A2) NAME##2 { T x, y; };                                                     \
-    struct NAME##3 { T x, y, z; };                                                              \
-    struct alignas(A4) NAME##4 { T x, y, z, w; };                                               \
-    inline constexpr NAME##1 make_##NAME##1(T x) { return NAME##1{x}; }                         \
-    inline constexpr NAME##2 make_##NAME##2(T x, T y) { return NAME##2{x, y}; }                 \
-    inline constexpr NAME##3 make_##NAME##3(T x, T y, T z) { return NAME##3{x, y, z}; }         \
-    inline constexpr NAME##4 make_##NAME##4(T x, T y, T z, T w) { return NAME##4{x, y, z, w}; }
+// The functions are templates, since NVRTC prefers a text's own function of the same name.
+#define CUPYOPS_VECTORS(T, NAME, A2, A4)                                                                           \
+    struct NAME##1 { T x; };                                                                                       \
+    struct alignas(A2) NAME##2 { T x, y; };                                                                        \
+    struct NAME##3 { T x, y, z; };                                                                                 \
+    struct alignas(A4) NAME##4 { T x, y, z, w; };                                                                  \
+    template <int = 0> inline constexpr NAME##1 make_##NAME##1(T x) { return NAME##1{x}; }                         \
+    template <int = 0> inline constexpr NAME##2 make_##NAME##2(T x, T y) { return NAME##2{x, y}; }                 \
+    template <int = 0> inline constexpr NAME##3 make_##NAME##3(T x, T y, T z) { return NAME##3{x, y, z}; }         \
+    template <int = 0> inline constexpr NAME##4 make_##NAME##4(T x, T y, T z, T w) { return NAME##4{x, y, z, w}; }
 
 CUPYOPS_VECTORS(signed char, char, 2, 4)
 CUPYOPS_VECTORS(unsigned char, uchar, 2, 4)
