@@ -142,6 +142,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     acc_t* __restrict__ partial,            // (2, parts, N) or null
     long long M, long long N, long long parts) {
     static_assert(RING >= (1 + SUM_AHEAD) * VECTORS, "the ring holds the rows that are read");
+    static_assert(2 * AT_ONCE <= 32, "a lane loads one array of a piece");
     __shared__ Arrivals arrivals[ROW_WARPS][RING];
     __shared__ AsyncExchange<TwoSums> exchange;
     const Operands of{grad_y, s, stats, weight, grad_sum, grad_x, M, N};

@@ -95,8 +95,8 @@ CONSTRUCTS = (
     (
         "a header without a guard is included once",
         _SPLICING,
-        "return not _is_guarded(code) and not",
-        "return _is_guarded(code) and not",
+        "if _is_guarded(code):",
+        "if not _is_guarded(code):",
     ),
     (
         "a function of a header whose name is a macro is left out",

@@ -10,9 +10,9 @@ LAYER_NORM_RING: dict[str, tuple[str, list[Fault]]] = {
         "backward and ring",
         [
             ("phase of a place kept", RING, "index = 0, phase ^= 1;", "index = 0;"),
-            ("one place too few", RING, "if (++index == RING)", "if (++index == RING - 1)"),
-            ("one place too many", RING, "if (++index == RING)", "if (++index == RING + 1)"),
-            ("x where the gradient lies", RING, "index * BYTES + BEHIND_G)", "index * BYTES)"),
+            ("one place too few", RING, "(index += AT_ONCE) == RING)", "(index += AT_ONCE) == RING - AT_ONCE)"),
+            ("one place too many", RING, "(index += AT_ONCE) == RING)", "(index += AT_ONCE) == RING + AT_ONCE)"),
+            ("x where the gradient lies", RING, "(index + behind) * BYTES + BEHIND_G)", "(index + behind) * BYTES)"),
             (
                 "copies of rows that are not whole",
                 RING,
@@ -23,8 +23,7 @@ LAYER_NORM_RING: dict[str, tuple[str, list[Fault]]] = {
                 "place filled again before it is read",
                 RING,
                 "        begin(step);\n",
-                "        for (int v = 0; v < VECTORS; ++v) request(step + (v + RING) / VECTORS, (v + RING) % VECTORS, stored);\n"
-                "        begin(step);\n",
+                "        request(step + RING / VECTORS, RING % VECTORS, stored);\n        begin(step);\n",
             ),
             (
                 "a warp's readers not waited for",
@@ -36,14 +35,14 @@ LAYER_NORM_RING: dict[str, tuple[str, list[Fault]]] = {
             (
                 "the next piece asked for",
                 RING,
-                "request(turn + (v + RING) / VECTORS, (v + RING) % VECTORS, stored);",
-                "request(turn + (v + RING + 1) / VECTORS, (v + RING + 1) % VECTORS, stored);",
+                "first_piece = v + 1 - AT_ONCE + RING;",
+                "first_piece = v + 1 + RING;",
             ),
             (
                 "the next row asked for",
                 RING,
-                "request(turn + (v + RING) / VECTORS, (v",
-                "request(turn + 1 + (v + RING) / VECTORS, (v",
+                "request(turn + first_piece / VECTORS, first",
+                "request(turn + 1 + first_piece / VECTORS, first",
             ),
             (
                 "copy beyond the end of the row",
@@ -51,15 +50,17 @@ LAYER_NORM_RING: dict[str, tuple[str, list[Fault]]] = {
                 "left > PART ? PART : left < 0 ? 0 : left;",
                 "true ? PART : left;",
             ),
-            ("x copied from the gradient", RING, "s + at_row + column, static", "g + at_row + column, static"),
+            ("x copied from the gradient", RING, "s + at, static", "g + at, static"),
+            ("bytes of one piece expected", RING, "elements += elements_of(v + i);", "elements = elements_of(v + i);"),
+            ("pieces of a row in one place", RING, "place.g(piece) - behind", "place.g(0) - behind"),
             (
                 "x of the second thread's place",
                 RING,
-                "place.s() - VECTOR_WIDTH, s + at_row",
-                "place.s(), s + at_row",
+                "place.s(piece) - behind, s + at",
+                "place.s(piece) - behind + VECTOR_WIDTH, s + at",
             ),
-            ("each block the first slice", RING, "const int column = columns.start + (v", "const int column = (v"),
-            ("rows not waited for", RING, "            ring.wait(summed);", "            "),
+            ("each block the first slice", RING, "return columns.start + (v", "return (v"),
+            ("rows not waited for", RING, "if (v % AT_ONCE == 0) ring.wait(summed);", ""),
             ("statistics of the first 32 rows", RING, "if (turn % 32 == 0 && turn", "if (turn == 0 && turn"),
             ("statistics of a lane that has no row", RING, "turn % 32 == 0 && turn + lane < turns", "turn % 32 == 0"),
             (

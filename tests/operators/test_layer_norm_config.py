@@ -144,9 +144,11 @@ def test_few_long_rows_have_blocks_that_are_not_persistent() -> None:
     [
         (262144, "float32", 4, 16, 10, False),
         (131072, "float32", 4, 8, 10, False),
-        (65544, "float32", 4, 8, 21, True),
+        (65544, "float32", 4, 8, 16, True),
         (262144, "bfloat16", 2, 16, 12, True),
-        (262144, "bfloat16", 4, 16, 9, True),
+        (262144, "bfloat16", 4, 16, 8, True),
+        (131072, "bfloat16", 2, 8, 12, True),
+        (98304, "bfloat16", 4, 8, 12, True),
     ],
 )
 def test_a_ring_has_the_shared_memory_that_the_weight_leaves(
@@ -179,8 +181,6 @@ def test_a_gpu_without_room_for_a_ring_reads_long_float32_rows_twice() -> None:
 @pytest.mark.parametrize(
     ("n", "dtype", "weight_bytes"),
     [
-        (65544, "float32", 4),
-        (131072, "float32", 4),
         (262144, "float32", 0),
         (131080, "bfloat16", 4),
         (262144, "float16", 2),
@@ -191,6 +191,21 @@ def test_a_backward_that_adds_another_gradient_has_the_ring_of_others(n: int, dt
     config = backward_config(n, dtype, weight_bytes, 90, grad_sum=True)
     assert config.kind == "ring"
     assert config == backward_config(n, dtype, weight_bytes, 90)
+
+
+def test_a_backward_that_adds_another_gradient_has_a_ring_of_three_rows_where_a_cluster_can() -> None:
+    for n in (65544, 131072):
+        plain, more = (backward_config(n, "float32", 4, 90, grad_sum=grad_sum) for grad_sum in (False, True))
+        assert (plain.cluster, more.cluster) == (8, 16)
+        assert plain.ring < 3 * plain.vectors <= more.ring
+
+
+def test_a_ring_that_holds_two_rows_holds_whole_rows() -> None:
+    for dtype, n in ((dtype, n) for dtype in ("bfloat16", "float32") for n in range(65544, 262145, 8 * 1031)):
+        for weight_bytes, grad_sum in ((2, False), (4, False), (4, True)):
+            config = backward_config(n, dtype, weight_bytes, 90, grad_sum=grad_sum)
+            assert config.sum_ahead == (config.ring >= 2 * config.vectors) or config.kind == "registers"
+            assert not config.sum_ahead or config.ring % config.vectors == 0
 
 
 def test_few_rows_are_few_elements_and_few_of_them() -> None:
@@ -356,7 +371,7 @@ def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks
 
 @pytest.mark.parametrize("grad_sum", [False, True])
 def test_a_backward_of_131072_elements_has_16_blocks_that_hold_the_row(grad_sum: bool) -> None:
-    for n in (81928, 131072):
+    for n in (81928, 131072)[not grad_sum :]:  # with grad_sum, also a row of which a ring would hold three
         config = backward_config(n, "bfloat16", 4, 90, grad_sum=grad_sum)
         assert (config.kind, config.cluster, config.min_blocks) == ("registers", 16, 1)
         assert config.vectors * config.vector_width == 16
