@@ -63,10 +63,10 @@ _PAIRED, _LONG_32 = range(513, 769), 1281
 
 # Backwards of longer rows have a ring. Measured on an H200, as shares of a copy's bandwidth, a ring and the rows in stages:
 # float32 262144 90, 64; float32 131072 93, 86; bfloat16 262144 63, 58. Since then, a ring of whole rows has one wait and one request
-# for a row in place of one for each access: bfloat16 262144 82 percent, and 62 with the ring before; with float32 weights 69, 62;
-# float32 262144 98. In clusters of 8 blocks, such a ring of three rows is ahead of the registers of a cluster of 16: bfloat16 98304
-# 90, 68; 131072 86, 78; with float32 weights 98304 80, 69. With float32 weights, a ring of two rows is behind: 131072 75, 80. With grad_sum, so
-# is one of three: bfloat16 131072 78, 96. float32 131072 with grad_sum has a ring of three rows in a cluster of 16: 101, 81.
+# for a row in place of one for each access: bfloat16 262144 74 percent, 63 before; with float32 weights 63, 58. In clusters of 8
+# blocks, such a ring of three rows is ahead of the registers of a cluster of 16: bfloat16 98304 84, 64; 131072 80, 72; with float32 weights
+# 98304 73, 64. With float32 weights, a ring of two rows is behind: 131072 69, 73. With grad_sum, so is one of three: bfloat16 131072
+# 71, 88. float32 131072 with grad_sum has a ring of three rows in a cluster of 16: 96, and in one of 8: 77.
 _RING_THREADS, _RING_COLUMNS = 512, 32  # the most threads of a block, and the columns of a thread
 _RING_FULL = 384  # the most threads that have registers for all accesses to 16-bit rows at once
 _RING_MEMORY = 227 * 1024  # bytes of shared memory of a block on sm_90

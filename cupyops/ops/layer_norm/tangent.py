@@ -47,7 +47,7 @@ def _wide(n: int, dtype: str, capability: int, most_blocks: int) -> LayerNormCon
     to 512 threads. If its blocks have fewer than 352 threads, threads have three or two accesses: more warps hide more of the time
     of a row. A third row is in flight in shared memory. float32 rows that no cluster holds so have eight accesses of one row.
 
-    Measured on an H200 in bfloat16, in percent of a copy's bandwidth, for this cluster, and for clusters of twice as many
+    Measured on an H200 in bfloat16, in percent of the bandwidth of a copy of x, for this cluster, and for clusters of twice as many
     blocks of half the threads, two on each multiprocessor: 32768 elements 103, 95; 65536 96, 86; 131072 94, 87. With four
     accesses, and with fewer: 16640 elements 77, 92; 20480 89, 98; 36864 72, 83; 40960 82, 88.
 
