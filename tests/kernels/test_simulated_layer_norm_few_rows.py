@@ -19,11 +19,12 @@ def kept_calls() -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize("grad_sum", [False, True])
-@pytest.mark.parametrize("n", [576, 896, 1152, 5632])
+@pytest.mark.parametrize("n", [576, 896, 1152, 5632, 65544, 98304])
 def test_the_cuts_of_backwards_give_few_rows_the_bits_of_many(
     n: int, grad_sum: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even cuts with idle accesses, accesses of 16 bytes, and the cut by which a multiprocessor holds the most rows."""
+    """Even cuts with idle accesses, accesses of 16 bytes, the cut by which a multiprocessor holds the most rows, and rings of whole
+    rows."""
     g, x, more = (torch.randn(3, n, dtype=torch.bfloat16) for _ in range(3))
     weight = torch.randn(n)
     mean, rstd = x.float().mean(1, keepdim=True), (x.float().var(1, unbiased=False, keepdim=True) + 1e-5).rsqrt()

@@ -199,6 +199,28 @@ def test_persistent_blocks_of_long_rows_fit_a_multiprocessor(dtype: str, paramet
     assert wide > 40
 
 
+@pytest.mark.parametrize(
+    ("n", "cluster", "vectors", "block"),
+    [
+        (32768, 2, 4, 512),
+        (22528, 2, 4, 352),
+        (20480, 2, 2, 640),  # 320 threads with four accesses; three do not fill their threads
+        (18432, 2, 3, 384),
+        (16392, 2, 3, 352),  # neither three nor two fill their threads
+        (40960, 4, 2, 640),
+        (262144, 16, 4, 512),
+    ],
+)
+def test_long_rows_have_few_accesses_where_blocks_would_have_few_warps(
+    n: int, cluster: int, vectors: int, block: int
+) -> None:
+    config = config_of(n, "bfloat16", 2, 90, 2)
+    assert (config.kind, config.cluster, config.vectors, config.block) == ("wide", cluster, vectors, block)
+    wider = config_of(n, "bfloat16", 4, 90, 2)
+    assert not wider.full
+    assert wider == replace(config, full=False)
+
+
 def test_only_rows_that_bulk_copies_can_load_have_persistent_blocks() -> None:
     kinds = {
         (n, dtype, parameter, capability, result): config_of(n, dtype, parameter, capability, result).kind

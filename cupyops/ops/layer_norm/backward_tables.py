@@ -61,18 +61,15 @@ _BACKWARD_32 = (
 _PAIRED, _LONG_32 = range(513, 769), 1281
 
 
-# Backwards of longer rows have a ring. Measured on an H200, as shares of a copy's bandwidth, a ring and the rows in stages:
-# float32 262144 90, 64; float32 131072 93, 86; bfloat16 262144 63, 58. Since then, a ring of whole rows has one wait and one request
-# for a row in place of one for each access: bfloat16 262144 74 percent, 63 before; with float32 weights 63, 58. In clusters of 8
-# blocks, such a ring of three rows is ahead of the registers of a cluster of 16: bfloat16 98304 84, 64; 131072 80, 72; with float32 weights
-# 98304 73, 64. With float32 weights, a ring of two rows is behind: 131072 69, 73. With grad_sum, so is one of three: bfloat16 131072
-# 71, 88. float32 131072 with grad_sum has a ring of three rows in a cluster of 16: 96, and in one of 8: 77.
+# Backwards of longer rows have a ring. A ring that has room for two rows holds whole rows. docs/architecture.md has the times that
+# chose: a ring is faster than rows in stages. A ring of three rows in a cluster of 8 blocks is faster than the registers of a cluster
+# of 16, and slower with grad_sum. A ring of two rows is slower than these registers. With grad_sum, float32 rows are faster in a
+# cluster of 16 whose ring holds three rows.
 _RING_THREADS, _RING_COLUMNS = 512, 32  # the most threads of a block, and the columns of a thread
 _RING_FULL = 384  # the most threads that have registers for all accesses to 16-bit rows at once
 _RING_MEMORY = 227 * 1024  # bytes of shared memory of a block on sm_90
-_HELD_BY_8 = max(
-    c.most for c in _BACKWARD_16 if c.cluster <= PORTABLE_CLUSTER
-)  # accesses of the longest row in such a cluster
+# Accesses of the longest 16-bit row that a cluster of 8 blocks holds in registers.
+_HELD_BY_8 = max(c.most for c in _BACKWARD_16 if c.cluster <= PORTABLE_CLUSTER)
 
 
 def _ring_backward(
@@ -175,12 +172,12 @@ def backward_config(
         else LayerNormConfig(512, 512, vector_width, 2, kind="streaming")
     )
     most_blocks = 8 if capability >= CLUSTERS_SINCE and vector_width * itemsize >= 8 else 1
-    # 16-bit rows of up to 131072 elements are in the registers of a cluster of 16 blocks.
+    # A cluster of 16 blocks holds 16-bit rows of up to 131072 elements in registers.
     largest = 16 if most_blocks > 1 and itemsize == 2 and not portable else most_blocks
     held = max(c.most for c in _BACKWARD_16 if c.cluster <= max(largest, PORTABLE_CLUSTER))
     if few and most_blocks > 1 and accesses > _HELD_BY_8:
         ring = _ring_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16, grad_sum)
-        # Registers of a cluster of 16 blocks are ahead with grad_sum, and of rings of less than three rows.
+        # Where a cluster of 16 blocks holds the row in registers, a ring is faster only if it holds three rows, without grad_sum.
         if ring is not None and (accesses > held or not (grad_sum or ring.ring < 3 * ring.vectors)):
             return ring
     if itemsize == 2 and vector_width == 4:
