@@ -12,7 +12,7 @@ import autograd_bridge as bridge
 from cupyops.torch import Operator
 from cupyops.torch.compiled import recompute
 
-from .test_recompute import WIDTH, Scaled, Sum, backward_of, saved_bytes
+from .test_recompute import WIDTH, Scaled, Sum, backward_of, normed, saved_bytes
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "LayerNorm": lambda: bridge.LayerNorm(WIDTH),
@@ -43,6 +43,28 @@ def test_compiled_gradients_are_those_of_eager_mode(name: str, backend: str) -> 
     torch.compiler.reset()
     compiled = torch.compile(module, fullgraph=True, backend=backend)
     torch.testing.assert_close(gradients(compiled, module, x), gradients(module, module, x))
+
+
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager_decomp_partition"])
+@pytest.mark.parametrize("norm", [bridge.LayerNorm, bridge.RMSNorm])
+def test_a_result_that_the_kernel_of_a_norm_reads_is_recomputed(norm: type[nn.Module], backend: str) -> None:
+    torch.manual_seed(0)
+    module = normed(bridge.LinearGELU(WIDTH, 4 * WIDTH), norm(4 * WIDTH)).double()
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+    torch.compiler.reset()
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
+    torch.testing.assert_close(gradients(compiled, module, x), gradients(module, module, x))
+    targets = {str(node.target) for node in backward_of(module, torch.float64).nodes if node.op == "call_function"}
+    assert any(f"cupyops.{kind}_backward" in t for t in targets for kind in ("layer_norm", "rms_norm"))
+    assert not any("recompute" in target for target in targets)
+
+
+def test_what_a_matrix_product_reads_is_saved() -> None:
+    """Written to memory again, it would cost a pass that PyTorch's graph does not have."""
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), bridge.LayerNorm(WIDTH), bridge.LinearGELU(WIDTH, 4 * WIDTH))
+    targets = [str(node.target) for node in backward_of(module, torch.float32).nodes]
+    assert "aten.rsqrt.default" not in targets
+    assert "aten.sub.Tensor" not in targets
 
 
 def test_sizes_may_be_symbols() -> None:

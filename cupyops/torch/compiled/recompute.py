@@ -14,7 +14,9 @@ two kinds of operations:
 For the second kind, the graph has a node :data:`recomputed` in place of the result while the partitioner chooses. Behind
 the cut, the node is the operator's result in the forward, as before. In the backward, the operations of the recomputation
 take its place, and Inductor fuses them with the operation that reads the result. The partitioner recomputes nothing that
-the backward must write to memory, such as the operand of a matrix product or of a kernel. Such a result is saved.
+the backward must write to memory, such as the operand of a matrix product. Such a result is saved. If a kernel without matrix
+products reads the result in the backward, such as that of a norm, the result is written to memory there: PyTorch's own norm would
+fuse with the operations, and save the result neither.
 
 The list has no public interface, and neither have the graphs in front of the cut and behind it. This module changes them
 in the versions of PyTorch that the tests have run. In another version, the forward saves more.
@@ -40,6 +42,7 @@ __all__ = ["Recomputation", "allow"]
 
 _MODULE = "torch._functorch.partitioners"
 _NAMES: set[str] = set()  # the qualified names of elementwise operators that have been traced
+_READERS: set[str] = set()  # of operators without matrix products
 
 
 class Recomputation:
@@ -86,15 +89,34 @@ class _Recomputed:
 recomputed = _Recomputed()
 
 
-def allow(name: str, elementwise: bool, recomputation: Recomputation | None = None) -> None:
+class _Reading:
+    """The target of nodes ``reading(name, *args)``: the operator of that name. While the partitioner chooses, it stands for a
+    kernel that reads a recomputed result in the backward, and counts as an operation that fuses with the recomputation."""
+
+    __name__ = __qualname__ = "reading"
+
+    def __call__(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return _overload(name)(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"{__name__}.reading"
+
+
+reading = _Reading()
+
+
+def allow(name: str, elementwise: bool, recomputation: Recomputation | None = None, multiplies: bool = False) -> None:
     """Lets the partitioner recompute the results of an operator, if the partitioner is imported.
 
     Args:
         name: the qualified name of the operator, ``"mylib::scale"``.
         elementwise: whether the operator is elementwise.
         recomputation: how the first result follows from other tensors, or None.
+        multiplies: whether the operator computes matrix products.
     """
     partitioners: Any = sys.modules.get(_MODULE)
+    if not multiplies:
+        _READERS.add(name)
     if not (elementwise or recomputation) or partitioners is None or not supported():
         return
     if elementwise:
@@ -120,7 +142,7 @@ def _extended(original: Any) -> Any:
             if packet is not None:
                 cheap.append(packet)
         found.recomputable_ops.update(cheap)
-        found.fusible_ops.update(cheap)
+        found.fusible_ops.update([*cheap, reading])
         return found
 
     return get_default_op_list
@@ -138,15 +160,37 @@ def _in_front(original: Any) -> Any:
             own = _operator_of(node)
             if own in info.fw_order and node in info.fw_order:
                 info.fw_order[node] = info.fw_order[own] - 0.5
+        for node in list(joint.graph.nodes):
+            if node.target is recomputed or _name_of(node) in _NAMES:
+                _replace_readers(node, info.is_required_fw)
         return info
 
     return classify_nodes
+
+
+def _weighed(original: Any) -> Any:
+    @functools.wraps(original)
+    def solve_min_cut(joint: Graph, *args: Any, **kwargs: Any) -> Any:
+        # The partitioner doubles the bytes of a tensor that only operations read which fuse, as if it were not written
+        # otherwise. A kernel may write what a recomputation reads, so that saving the result, too, would weigh the same.
+        for reader in joint.find_nodes(op="call_function", target=reading):
+            for node in reader.all_input_nodes:
+                if node.target is recomputed or _name_of(node) in _NAMES:
+                    node.dist_from_bw += 1
+        return original(joint, *args, **kwargs)
+
+    return solve_min_cut
 
 
 def _behind(original: Any) -> Any:
     @functools.wraps(original)
     def extract(*args: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
         forward, backward = original(*args, **kwargs)
+        readers = backward.graph.find_nodes(op="call_function", target=reading)
+        for node in readers:
+            node.target, node.args = _overload(node.args[0]), node.args[1:]
+        if readers:
+            backward.recompile()
         for module, put in ((forward, _put_operator), (backward, _put_operations)):
             nodes = module.graph.find_nodes(op="call_function", target=recomputed)
             for node in nodes:
@@ -161,6 +205,7 @@ def _behind(original: Any) -> Any:
 _CHANGED: dict[str, Callable[[Any], Any]] = {
     "get_default_op_list": _extended,
     "classify_nodes": _in_front,  # the first step that reads the joint graph
+    "solve_min_cut": _weighed,
     "_extract_fwd_bwd_modules": _behind,
 }
 
@@ -196,6 +241,26 @@ def _replace_result(node: Node) -> None:
         graph.erase_node(first)
 
 
+def _replace_readers(node: Node, is_required_fw: Callable[[Node], bool]) -> None:
+    """Has a node :data:`reading` stand for each kernel of the backward that reads a node, or a view of it."""
+    for user in list(node.users):
+        name = _name_of(user)
+        if getattr(user.target, "is_view", False):
+            _replace_readers(user, is_required_fw)
+        elif name in _READERS and name not in _NAMES and not is_required_fw(user):
+            user.target, user.args = reading, (name, *user.args)
+
+
+def _name_of(node: Node) -> str:
+    """Returns the qualified name of the operator that a node calls, or an empty text."""
+    return str(node.target.name()) if isinstance(node.target, torch._ops.OpOverload) else ""
+
+
+def _overload(name: Any) -> Any:
+    namespace, _, short = str(name).partition("::")
+    return getattr(getattr(torch.ops, namespace), short).default
+
+
 def _operator_of(node: Node) -> Any:
     """Returns the operator's node, one of whose other results a node :data:`recomputed` reads; None if it reads none."""
     name, *given = node.args
@@ -213,9 +278,7 @@ def _put_operator(graph: Graph, node: Node) -> None:
     own = _operator_of(node)
     with graph.inserting_before(node):
         if own is None:
-            namespace, _, short = name.partition("::")
-            overload = getattr(getattr(torch.ops, namespace), short).default
-            result = graph.call_function(overload, tuple(values[x] for x in found.inputs))
+            result = graph.call_function(_overload(name), tuple(values[x] for x in found.inputs))
         else:
             result = graph.call_function(operator.getitem, (own, 0))
     result.meta = dict(node.meta)

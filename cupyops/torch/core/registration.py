@@ -68,7 +68,7 @@ def register(
         # torch.func does not handle operators of torch.library. This dispatch key intercepts a call while a transform
         # is active, and applies another Function instead (transformable).
         library.impl(schema.name, under_transforms(find, schema), "FuncTorchDynamicLayerFrontMode")
-    allowed = partial(recompute.allow, name, elementwise, recomputation)
+    allowed = partial(recompute.allow, name, elementwise, recomputation, scale.flops is not None)
     steps = partial(prepare, name), allowed, graphs.prepare, scale.prepare
     torch.library.register_fake(name, preparing(steps, completed(body, schema)), lib=library)
     if gradient is not None:

@@ -36,7 +36,7 @@ class Scale:
             raise TypeError(expected("Operator", "flops", "be a function of the operator's arguments", repr(flops)))
         self.name = f"{schema.namespace}::{schema.name}"
         self.tags = (torch.Tag.pointwise,) if elementwise and len(schema.results) == 1 and rule is not None else ()
-        self.rule, self._flops = rule, flops
+        self.rule, self.flops = rule, flops
         self._tensors = len(schema.tensors)
         self._defaults = [schema.defaults.get(name) for name in schema.types]
 
@@ -51,12 +51,12 @@ class Scale:
         if self.rule is not None:
             nested = dispatch_rule(short, self.rule, self._defaults, self._tensors)
             torch.library.register_torch_dispatch(self.name, NestedTensor, nested, lib=library)
-        if self._flops is not None:
+        if self.flops is not None:
             from torch.utils.flop_counter import flop_registry, register_flop_formula
 
             packet = getattr(getattr(torch.ops, namespace), short)
             flop_registry.pop(packet, None)  # a name may be declared again
-            register_flop_formula(packet)(_formula(self._flops, self._defaults))
+            register_flop_formula(packet)(_formula(self.flops, self._defaults))
 
     def prepare(self) -> None:
         """Registers the sharding strategy, if DTensor is imported. The operator's fake kernel calls this method."""
