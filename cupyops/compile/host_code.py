@@ -5,7 +5,7 @@ cannot read, and a declaration that names host types. Blanks replace the host co
 offset, and directives stay. A member function without ``__device__`` keeps its declaration and loses its body. A
 prototype stays if a ``constexpr`` function calls it: the compiler reads the function, whether or not a kernel uses it.
 
-Where braces match only after preprocessing, the longest branch of each such conditional counts. A text whose braces do not
+Where braces match only after preprocessing, the longest branch of each such conditional counts, and then the next one. A text whose braces do not
 match is returned as it is.
 """
 
@@ -21,6 +21,7 @@ from .declarations import (
     CALL,
     CAPITALS,
     KEPT,
+    OF_CLASS,
     TYPE,
     WORD,
     Item,
@@ -106,7 +107,9 @@ class HostCode(NamedTuple):
 
 
 @lru_cache(512)
-def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), compiled: str = "") -> HostCode:
+def host_code(
+    text: str, macros: str = "", gone: frozenset[str] = frozenset(), compiled: str = "", rank: int = 0
+) -> HostCode:
     """Returns a text without its host code.
 
     Args:
@@ -114,12 +117,14 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         macros: other texts, whose macros this text uses.
         gone: the types that are left out of other texts.
         compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
+        rank: where braces match only after preprocessing, the branch that counts: 0 for the longest, which is followed by the next
+            one.
     """
     code = scan(text)
     if not re.search(r"[;}]", code.bare):
         return HostCode(text, ())
     given = _given(text, macros)
-    items = declarations(code, given, compiled)
+    items = declarations(code, given, compiled, rank)
     if items is None:
         return HostCode(text, ())
     read = _read_by_constexpr(text, macros)
@@ -148,6 +153,8 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
             name = (
                 "" if of_host or ALIAS.match(plain) or _CONSTANT.match(plain) or (used and used[1] in types) else None
             )
+            if name is not None and (variable := OF_CLASS.match(plain)) is not None:
+                name = variable[1]
         if name == "" and (used := _USED.match(plain_head(piece))) is not None:
             declared = frozenset((used[1],))  # `using std::vector;`
         elif name == "" and CALL.match(plain_head(piece)):
@@ -158,7 +165,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         passed = not taken.isdisjoint(of_item)
         if name == "" and of_item and not passed:
             bases = _bases((text, macros), given) if bases is None else bases
-            passed = not bases.isdisjoint(of_item)
+            passed = not bases.isdisjoint(of_item) or _is_literal(piece, of_item)
         if name == "" and (passed or _FRIEND.search(piece)):
             cut = _bodies_of_members(code.bare, item, given, frozenset(types - declared), True)
             # Of another class, only its friends may name types of the host.
@@ -184,9 +191,12 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
                 at = place = end if directive is None else directive.end
                 if directive is not None:
                     pieces.append(without_loop(text[end:at], directive))
-    if not pieces:
-        return HostCode(text, ())
-    return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n), frozenset(types - gone))
+    found = HostCode("".join(pieces) + text[at:], tuple(n for n in names if n), frozenset(types - gone))
+    if rank or items_of(code.bare, given) is not None:
+        return found
+    other = host_code(text, macros, gone, compiled, 1)
+    both = "".join(a if a != of_text else b for of_text, a, b in zip(text, found.text, other.text, strict=True))
+    return HostCode(both, tuple(dict.fromkeys((*found.names, *other.names))), found.types | other.types)
 
 
 def _apart(
@@ -349,11 +359,14 @@ def _bodies_of_members(
         if (of_device or passed) and not body and apart and (apart[1] == "friend" or not function):
             stream = apart[1] == "friend" and _STREAM.search(signature)
             if stream or HOST_TYPE.search(signature) or any(True for _ in unknown(signature)):
-                labels = [*_LABEL.finditer(signature)]
-                found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
+                found.append((start + _behind_labels(signature), item.brace + 1 + member.end))
             continue
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
         if marked or not function:
+            whole = bare[start : item.brace + 1 + member.end]
+            # The compiler reads a function that is constexpr, whether or not a kernel calls it.
+            if passed and function and not of_device and (HOST_TYPE.search(whole) or any(True for _ in unknown(whole))):
+                found.append((start + _behind_labels(signature), item.brace + 1 + member.end))
             continue
         # NVRTC refuses the word __host__ alone.
         if of_device and re.search(r"\b__host__\b", signature):
@@ -367,13 +380,23 @@ def _bodies_of_members(
             or not gone.isdisjoint({*words} - own)
         )
         if _DESTRUCTOR.search(signature) or ((of_device or passed) and named):
-            labels = [*_LABEL.finditer(signature)]
-            found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
+            found.append((start + _behind_labels(signature), item.brace + 1 + member.end))
         elif body and not _CONVERTS.search(signature):
             initializers = _INITIALIZERS.search(signature)
             begin = start + (initializers.start(1) if initializers else len(signature))
             found.append((begin, item.brace + 1 + member.end))
     return found
+
+
+def _behind_labels(signature: str) -> int:
+    """Returns the offset behind the last label of a member's signature, ``public:`` for one."""
+    return max((label.end() for label in _LABEL.finditer(signature)), default=0)
+
+
+def _is_literal(piece: str, names: Collection[str]) -> bool:
+    """Returns whether the declaration of a class of one of the names has a ``constexpr`` constructor. Kernels may read constants of
+    the class, and have them as template arguments."""
+    return any(re.search(rf"\bconstexpr\s+(?:explicit\s+)?{re.escape(name)}\s*\(", piece) for name in names)
 
 
 def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spaces: set[str]) -> str | None:
