@@ -263,6 +263,12 @@ HEADERS = (
         shared="pytorch.cuh",
     ),
     SystemHeader(
+        ("nvfunctional",),
+        reason="no package for Python has it, and cuda::std has the function objects of kernels",
+        host=True,
+        its_names=r"\bnvstd\s*::",
+    ),
+    SystemHeader(
         (
             "cub/device/*",
             "cub/*",

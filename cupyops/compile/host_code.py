@@ -57,7 +57,7 @@ _OF_PYTORCH = (
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
     rf"\b(?:torch|at|c10)\s*::(?!\s*(?:(?:headeronly|native|cuda|detail|compat|memory|cuda_utils)\s*::\s*)*(?:{_OF_PYTORCH})\b|\s*cuda\s*::\s*philox\b)"
-    r"|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML|chrono|filesystem|this_thread)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|msgpack|fmt|spdlog|tbb|YAML|chrono|filesystem|this_thread)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
     r"|\bstruct\s+(?:timeval|timespec|rusage|tm)\b(?!\s*\{)|\b(?:timeval|timespec)\s+\w+\s*[,;]"

@@ -320,4 +320,22 @@ OF_PROJECTS = {
         lambda x: 2 * x,
         ("return 2;", "return 3;"),
     ),
+    "parameters that are pointers to functions": Construct(
+        f"__global__ void k{LIST[:-1]}, float (*of)(float), void (*const then)(float*, int) = nullptr) {{ {AT}\n"
+        " if (i < n) y[i] = of ? of(x[i]) : 2 * x[i];\n if (i < n && then) then(y, i); }",
+        "k",
+        lambda x: 2 * x,
+        (": 2 *", ": 3 *"),
+        more=(0, 0),
+    ),
+    "questions for features of a compiler, beside headers that nobody has": Construct(
+        '#include "my_project.h"\n#include <nvfunctional>\n#include <msgpack.hpp>\n#ifdef __has_feature\n'
+        "#if __has_feature(cxx_constexpr) && !defined(OWN_DOXYGEN_ONLY)\n#define FACTOR 3\n#endif\n#endif\n"
+        "#ifndef FACTOR\n#define FACTOR 2\n#endif\n"
+        "struct Packed {\n float v;\n void pack(msgpack::object& to) const { to.add(v); }\n __device__ float twice() const { return FACTOR * v; }\n};\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = Packed{{x[i]}}.twice(); }}",
+        "k",
+        lambda x: 2 * x,
+        ("FACTOR 2", "FACTOR 4"),
+    ),
 }  # fmt: skip
