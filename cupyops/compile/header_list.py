@@ -298,7 +298,7 @@ HEADERS = (
     SystemHeader(
         ("thrust/*",),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone; kernels have Thrust's pairs, tuples, "
-        "complex numbers, function objects and some algorithms",
+        "complex numbers, random numbers, function objects and some algorithms",
         host=True,
         its_names=FOREIGN_THRUST.pattern,
     ),
