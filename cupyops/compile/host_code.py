@@ -33,7 +33,7 @@ from .declarations import (
     name_of,
     plain_head,
 )
-from .members import class_of, is_of_device
+from .members import behind_labels, class_of, is_literal, is_of_device
 from .standard import unknown
 
 __all__ = ["HOST_TYPE", "HostCode", "host_code"]
@@ -86,10 +86,10 @@ _APART = re.compile(
 )
 # A stream of the host's library where `using namespace std` stands.
 _FRIEND = re.compile(r"\s*\bfriend\b")
+_LITERAL = re.compile(r"::\s*operator\s+_\w+\s*\(\s*[^)\s]")  # `operator "" _h(long double)`, whose quotes are blank
 _STREAM = re.compile(r"\b[io]?stream\s*&")
 _SPECIAL = re.compile(r"\s*(?:struct|class)\s+([A-Za-z_]\w*)\s*<")
 _DERIVED = re.compile(r"\b(?:struct|class)\s+(?:\w+\s+)?\w+\s*:(?!:)([^;{}()]*)\{")
-_LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 
 
 class HostCode(NamedTuple):
@@ -165,7 +165,7 @@ def host_code(
         passed = not taken.isdisjoint(of_item)
         if name == "" and of_item and not passed:
             bases = _bases((text, macros), given) if bases is None else bases
-            passed = not bases.isdisjoint(of_item) or _is_literal(piece, of_item)
+            passed = not bases.isdisjoint(of_item) or is_literal(piece, of_item)
         if name == "" and (passed or _FRIEND.search(piece)):
             cut = _bodies_of_members(code.bare, item, given, frozenset(types - declared), True)
             # Of another class, only its friends may name types of the host.
@@ -356,17 +356,21 @@ def _bodies_of_members(
         function = is_function(signature.rstrip("; \t\r\n"))
         # A static member of a type of the host takes no place in an object, and a friend is declared elsewhere.
         apart = _APART.match(plain_head(signature))
+        literal = apart and apart[1] == "friend" and _LITERAL.search(signature) and not _MARKED.search(signature)
+        if literal:  # host code, of which the declaration is left out
+            found.append((start, item.brace + 1 + member.end))
+            continue
         if (of_device or passed) and not body and apart and (apart[1] == "friend" or not function):
             stream = apart[1] == "friend" and _STREAM.search(signature)
             if stream or HOST_TYPE.search(signature) or any(True for _ in unknown(signature)):
-                found.append((start + _behind_labels(signature), item.brace + 1 + member.end))
+                found.append((start + behind_labels(signature), item.brace + 1 + member.end))
             continue
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
         if marked or not function:
             whole = bare[start : item.brace + 1 + member.end]
             # The compiler reads a function that is constexpr, whether or not a kernel calls it.
             if passed and function and not of_device and (HOST_TYPE.search(whole) or any(True for _ in unknown(whole))):
-                found.append((start + _behind_labels(signature), item.brace + 1 + member.end))
+                found.append((start + behind_labels(signature), item.brace + 1 + member.end))
             continue
         # NVRTC refuses the word __host__ alone.
         if of_device and re.search(r"\b__host__\b", signature):
@@ -380,23 +384,12 @@ def _bodies_of_members(
             or not gone.isdisjoint({*words} - own)
         )
         if _DESTRUCTOR.search(signature) or ((of_device or passed) and named):
-            found.append((start + _behind_labels(signature), item.brace + 1 + member.end))
+            found.append((start + behind_labels(signature), item.brace + 1 + member.end))
         elif body and not _CONVERTS.search(signature):
             initializers = _INITIALIZERS.search(signature)
             begin = start + (initializers.start(1) if initializers else len(signature))
             found.append((begin, item.brace + 1 + member.end))
     return found
-
-
-def _behind_labels(signature: str) -> int:
-    """Returns the offset behind the last label of a member's signature, ``public:`` for one."""
-    return max((label.end() for label in _LABEL.finditer(signature)), default=0)
-
-
-def _is_literal(piece: str, names: Collection[str]) -> bool:
-    """Returns whether the declaration of a class of one of the names has a ``constexpr`` constructor. Kernels may read constants of
-    the class, and have them as template arguments."""
-    return any(re.search(rf"\bconstexpr\s+(?:explicit\s+)?{re.escape(name)}\s*\(", piece) for name in names)
 
 
 def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spaces: set[str]) -> str | None:

@@ -332,10 +332,20 @@ OF_PROJECTS = {
         '#include "my_project.h"\n#include <nvfunctional>\n#include <msgpack.hpp>\n#ifdef __has_feature\n'
         "#if __has_feature(cxx_constexpr) && !defined(OWN_DOXYGEN_ONLY)\n#define FACTOR 3\n#endif\n#endif\n"
         "#ifndef FACTOR\n#define FACTOR 2\n#endif\n"
-        "struct Packed {\n float v;\n void pack(msgpack::object& to) const { to.add(v); }\n __device__ float twice() const { return FACTOR * v; }\n};\n"
+        "struct Packed {\n float v;\n void pack(msgpack::object& to) const { to.add(v); }\n"
+        " __device__ float twice() const { return FACTOR * v; }\n};\n"
         f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = Packed{{x[i]}}.twice(); }}",
         "k",
         lambda x: 2 * x,
         ("FACTOR 2", "FACTOR 4"),
+    ),
+    "a user-defined literal of the host that is a friend": Construct(
+        'struct Real;\nnamespace literal { Real operator "" _r(long double v); }\n'
+        'struct Real {\n float v;\n __host__ __device__ float twice() const { return 2 * v; }\n friend Real literal::operator "" _r(long double v);\n};\n'
+        'namespace literal { inline Real operator "" _r(long double v) { return Real{float(v)}; } }\n'
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = Real{{x[i]}}.twice(); }}",
+        "k",
+        lambda x: 2 * x,
+        ("return 2 *", "return 3 *"),
     ),
 }  # fmt: skip
