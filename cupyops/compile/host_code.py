@@ -172,7 +172,7 @@ def host_code(
             edges = [edge for span in cut if passed or _FRIEND.match(code.bare, *span) for edge in span]
             edges = [item.start, *edges, item.end]
             rest = " ".join(code.bare[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))
-            foreign = _HOST_TYPE_OF_MEMBERS.search(rest) or (not passed and any(True for _ in unknown(rest)))
+            foreign = _HOST_TYPE_OF_MEMBERS.search(rest) or (not passed and bool(unknown(rest)))
             if cut and (types - declared).isdisjoint(WORD.findall(rest)) and not foreign:
                 name, types, passed = None, types - declared, True
         spans = [(item.start, item.end)]
@@ -224,7 +224,7 @@ def _apart(
         if within is not None and within[1] in types and not _has_marked_members(piece, macros):
             return within[1]
         special = _SPECIAL.match(plain)
-        of_host = special is not None and any(True for _ in unknown(f"std::{special[1]}")) and scope() == ("std",)
+        of_host = special is not None and bool(unknown(f"std::{special[1]}")) and scope() == ("std",)
         return special[1] if special is not None and of_host else None
     of_class = class_of(plain) if types else ""
     return of_class if of_class in types and is_function(head) and not _has_marked_members(head, macros) else None
@@ -260,18 +260,18 @@ def _words_of_constexpr(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def _names_host(code: str) -> bool:
+    """Returns whether code names types of the host."""
+    return HOST_TYPE.search(code) is not None or bool(unknown(code))
+
+
 def _is_prototype(item: str, names: frozenset[str]) -> bool:
     """Returns whether a declaration is the prototype of a function that ``names`` contains, with types that NVRTC
     has."""
     head = plain_head(item)
     # Macros with parameters may stand before the name.
     declared = set(re.findall(r"([A-Za-z_]\w*)\s*\(", head))
-    return (
-        bool(declared & names)
-        and "=" not in head
-        and not HOST_TYPE.search(item)
-        and not any(True for _ in unknown(item))
-    )
+    return bool(declared & names) and "=" not in head and not _names_host(item)
 
 
 @lru_cache(256)
@@ -362,14 +362,14 @@ def _bodies_of_members(
             continue
         if (of_device or passed) and not body and apart and (apart[1] == "friend" or not function):
             stream = apart[1] == "friend" and _STREAM.search(signature)
-            if stream or HOST_TYPE.search(signature) or any(True for _ in unknown(signature)):
+            if stream or _names_host(signature):
                 found.append((start + behind_labels(signature), item.brace + 1 + member.end))
             continue
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
         if marked or not function:
             whole = bare[start : item.brace + 1 + member.end]
             # The compiler reads a function that is constexpr, whether or not a kernel calls it.
-            if passed and function and not of_device and (HOST_TYPE.search(whole) or any(True for _ in unknown(whole))):
+            if passed and function and not of_device and _names_host(whole):
                 found.append((start + behind_labels(signature), item.brace + 1 + member.end))
             continue
         # NVRTC refuses the word __host__ alone.
@@ -377,12 +377,7 @@ def _bodies_of_members(
             found.append((start, item.brace + 1 + member.end))
             continue
         # A destructor that is host code leaves a class that the compiler destroys: a kernel's parameter may have it.
-        named = (
-            HOST_TYPE.search(signature)
-            or _STREAM.search(signature)
-            or any(True for _ in unknown(signature))
-            or not gone.isdisjoint({*words} - own)
-        )
+        named = _names_host(signature) or _STREAM.search(signature) or not gone.isdisjoint({*words} - own)
         if _DESTRUCTOR.search(signature) or ((of_device or passed) and named):
             found.append((start + behind_labels(signature), item.brace + 1 + member.end))
         elif body and not _CONVERTS.search(signature):
@@ -405,7 +400,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     text = "" if called is None else _text_of(called[1], macros)
     if _DECLARES_TYPE.match(text):
         # Of a class, as of one without a macro, members with __device__ count. A member may be constexpr.
-        foreign = HOST_TYPE.search(f"{text} {item}") or any(True for _ in unknown(f"{text} {item}"))
+        foreign = _names_host(f"{text} {item}")
         return "" if foreign and not _has_marked_members(text, macros) else None
     if marked or not plain.strip(" \t\r\n;"):
         return None
@@ -420,7 +415,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if KEPT.match(plain):
         # A kernel's parameter may be a struct that has a stream or an event as a member.
         of_host = HOST_TYPE if not TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
-        hosts = of_host.search(item) or any(True for _ in unknown(item))
+        hosts = of_host.search(item) or bool(unknown(item))
         return "" if hosts and not _has_marked_members(item, macros) else None
     if called is not None and (macros[called[1]][0] if called[1] in macros else CAPITALS.fullmatch(called[1])):
         return ""  # a macro whose text has no device code
@@ -432,9 +427,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         and not re.search(r"\bstruct\b[^=]*\[", plain.partition("=")[0])  # a table of the host
     )
     # A template of a variable, or a static member of one of a class.
-    if (re.match(r"\s*template\b", head) or constant) and not (
-        HOST_TYPE.search(item) or any(True for _ in unknown(item))
-    ):
+    if (re.match(r"\s*template\b", head) or constant) and not _names_host(item):
         return None
     return name_of(re.split(r"[=\[;]", plain)[0])
 

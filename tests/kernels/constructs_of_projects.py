@@ -341,7 +341,8 @@ OF_PROJECTS = {
     ),
     "a user-defined literal of the host that is a friend": Construct(
         'struct Real;\nnamespace literal { Real operator "" _r(long double v); }\n'
-        'struct Real {\n float v;\n __host__ __device__ float twice() const { return 2 * v; }\n friend Real literal::operator "" _r(long double v);\n};\n'
+        'struct Real {\n float v;\n __host__ __device__ float twice() const { return 2 * v; }\n'
+        ' friend Real literal::operator "" _r(long double v);\n};\n'
         'namespace literal { inline Real operator "" _r(long double v) { return Real{float(v)}; } }\n'
         f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = Real{{x[i]}}.twice(); }}",
         "k",
