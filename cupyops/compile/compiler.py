@@ -207,6 +207,9 @@ def warnings_in(log: str) -> list[str]:
     ]
 
 
+_WITHOUT_PLACE = re.compile(r"^(?:ptxas|nvrtc|nvJitLink)\b(?:.*\W)?(?:error|fatal)\b.*$", re.MULTILINE)
+
+
 def _explain(what: str, target: str, options: Sequence[str], log: str, text: str) -> str:
     """Returns the message of a CompileError: each compiler message, followed by the source lines around its place."""
     files = lines_by_file(text)
@@ -224,8 +227,8 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
             lines = files[place[0]]
             near = [number for number in range(place[1] - 2, place[1] + 3) if number in lines]
             parts += [f"{'>' if number == place[1] else ' '} {number:4d} | {lines[number]}" for number in near]
-    if len(parts) == 1:
-        parts.append(log.strip())
+    # Errors without a place, as a function without a body, come behind warnings.
+    parts += _WITHOUT_PLACE.findall(log) if len(parts) > 1 else [log.strip()]
     return "\n".join(parts)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from .algorithms import ALGORITHMS, algorithm_lines
 from .cuda_text import scan
+from .random_numbers import RANDOM, random_lines
 
 __all__ = [
     "CONCEPTS",
@@ -200,7 +201,11 @@ _UTILITIES = frozenset(
 )
 _TAGS = ("input", "output", "forward", "bidirectional", "random_access")
 _ITERATORS = frozenset(
-    ["begin", "data", "distance", "end", "iterator_traits", "size", *(f"{tag}_iterator_tag" for tag in _TAGS)]
+    [
+        *("advance", "begin", "data", "distance", "end", "iterator_traits", "make_reverse_iterator", "next", "prev"),
+        *("reverse_iterator", "size"),
+        *(f"{tag}_iterator_tag" for tag in _TAGS),
+    ]
 )
 _TUPLES = frozenset(
     [
@@ -317,7 +322,7 @@ _OWN_OF_THRUST = {
     "min": _CHOICE.format("min", "b < a", "less(b, a)"),
     "identity": "template <class T = void> struct identity { __host__ __device__ constexpr const T& operator()(const T& x) const { return x; } };",
 }
-THRUST = _OF_CUDA.keys() | _OWN_OF_THRUST.keys() | ALGORITHMS
+THRUST = _OF_CUDA.keys() | _OWN_OF_THRUST.keys() | ALGORITHMS | RANDOM.keys()
 # Names of Thrust that kernels do not have.
 FOREIGN_THRUST = re.compile(rf"\bthrust\s*::\s*(?!(?:{'|'.join(sorted(THRUST))})\b)(\w+)")
 _OF_THRUST = re.compile(r"(?<![\w:])(?:::\s*)?thrust\s*::\s*(\w+)")
@@ -345,7 +350,7 @@ def thrust_lines(code: str) -> list[str]:
         for n in sorted(used & _OF_CUDA.keys())
     ]
     within += [_OWN_OF_THRUST[n] for n in sorted(used & _OWN_OF_THRUST.keys())]
-    within += algorithm_lines(used)
+    within += algorithm_lines(used) + random_lines(used)
     return [*includes, "namespace thrust {", *within, "}"] if within else []
 
 

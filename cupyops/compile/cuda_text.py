@@ -188,7 +188,7 @@ def _literal(condition: str) -> bool | None:
     return value != bool(found[1])
 
 
-def first_branches(code: Code, compiled: str = "") -> str:
+def first_branches(code: Code, compiled: str = "", rank: int = 0) -> str:
     """Returns code with one branch of each conditional whose branches have braces without a match, and blanks for the others.
 
     Such branches are `if (a) {` before `#else` and `if (b) {` behind it. The longest branch that no condition removes stays.
@@ -196,6 +196,7 @@ def first_branches(code: Code, compiled: str = "") -> str:
     Args:
         code: the text.
         compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
+        rank: 0 for the longest branch, 1 for the next one if there is one, and so on.
     """
     bare = code.bare
     opened: list[list[int]] = []  # of each conditional: the end of a directive, the start of the next one, and so on
@@ -212,7 +213,8 @@ def first_branches(code: Code, compiled: str = "") -> str:
                 continue
             live = [span for span in branches if compiled[slice(*span)].strip() or not bare[slice(*span)].strip()]
             # A short branch is often for GPUs that are too old.
-            kept = max(live or branches, key=lambda span: len(bare[slice(*span)].split()))
+            longest = sorted(live or branches, key=lambda span: -len(bare[slice(*span)].split()))
+            kept = longest[min(rank, len(longest) - 1)]
             for start, end in (span for span in branches if span != kept):
                 bare = bare[:start] + re.sub(r"[^\n]", " ", bare[start:end]) + bare[end:]
     return bare

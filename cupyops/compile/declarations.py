@@ -15,6 +15,7 @@ __all__ = [
     "CALL",
     "CAPITALS",
     "KEPT",
+    "OF_CLASS",
     "SPACE_OF_MACRO",
     "TYPE",
     "WORD",
@@ -49,6 +50,10 @@ _INITIALIZES = re.compile(r"\s*[,{]")
 _BEHIND = re.compile(r"[ \t]*(?:(?:\r?\n)+\s*[A-Za-z_#}]|\s*\Z)")  # the next declaration, on another line
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[\w\s:<>,*&]*?\b([A-Za-z_]\w*)\s*(?:\[[^][]*\]\s*)*(?:=(?!=)|\{|;)")
+# `struct Point origin;` declares a variable, as does `struct Point corners[4] = {...};`.
+OF_CLASS = re.compile(
+    r"\s*(?:struct|class|union|enum)\s+[A-Za-z_]\w*[\s*]+(?!final\b)([A-Za-z_]\w*)\s*(?:\[[^][]*\]\s*)*[=;]"
+)
 _CLASS = re.compile(
     r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?:\s+(?:class|struct)\b)?"
     r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\([^()]*\))?"
@@ -64,16 +69,19 @@ class Item(NamedTuple):
     brace: int
 
 
-def declarations(code: Code, macros: Mapping[str, tuple[bool, str]], compiled: str = "") -> list[Item] | None:
+def declarations(
+    code: Code, macros: Mapping[str, tuple[bool, str]], compiled: str = "", rank: int = 0
+) -> list[Item] | None:
     """Returns the declarations of a text, or None if its braces do not match.
 
     Args:
         code: the text.
         macros: the macros of :func:`macros_of`.
         compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
+        rank: the branch of :func:`first_branches` where braces match only after preprocessing.
     """
     found = items_of(_without_spaces(code.bare, macros), macros)
-    if found is None and (one := first_branches(code, compiled)) != code.bare:
+    if found is None and (one := first_branches(code, compiled, rank)) != code.bare:
         found = items_of(one, macros)
     return found
 
@@ -138,6 +146,8 @@ def declared_names(item: str) -> frozenset[str]:
     found: set[str] = set()
     if (alias := ALIAS.match(plain)) is not None and "{" not in alias[0]:
         found = {name for name in alias.groups() if name}
+    elif (variable := OF_CLASS.match(plain)) is not None:
+        found = {variable[1]}
     elif (kind := _CLASS.match(plain)) is not None and KEPT.match(plain):
         behind = re.search(r"\}\s*(\w+)\s*;\s*\Z", plain) if re.match(r"\s*typedef\b", plain) else None
         found = {name for name in (kind[1], behind and behind[1]) if name}

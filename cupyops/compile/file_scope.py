@@ -2,12 +2,12 @@
 code."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from .cuda_text import Code, scan
-from .declarations import TYPE, is_function, plain_head
+from .declarations import TYPE, is_function, macros_of, plain_head
 
 __all__ = [
     "DeviceVariable",
@@ -30,12 +30,11 @@ _FUNCTION = re.compile(r"\b__(?:global|device)__\b")
 # match.
 _HEAD = re.compile(r"(?:[\w\s*&:]|<[\w\s,*&:]{0,99}>|\boperator\[\]){1,400}\(")
 _HAS_ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__builtin_align__|__attribute__)\b")
-# Floating constants, `const double a = 2., b = 1. / a;`, whose values call no function.
-_FLOATING = re.compile(
-    r"(?:(?<=[;{}])|^)(\s*(?:(?:static|inline)\s+)*)(const\s+(?:float|double)|(?:float|double)\s+const)\s+((?:\w+\s*=(?!=)[^;{}]*))(?=;)"
-)
+# Floating constants, `const double a = 2., b = 1. / a;`, whose values call no function. A text may have other names of the types.
+_FLOATING = r"(?:(?<=[;{{}}])|^)(\s*(?:(?:static|inline)\s+)*)(const\s+(?:{0})|(?:{0})\s+const)\s+((?:\w+\s*=(?!=)[^;{{}}]*))(?=;)"
+_REAL = re.compile(r"\btypedef\s+(?:float|double)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*(?:float|double)\s*;")
 _FOLDED = re.compile(r"\b(\w+)\s*=(?!=)")
-_CALL = re.compile(r"\w\s*\(")
+_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _OF_CLASS = re.compile(
     r"\bstatic\s+(const)\s+(?!(?:(?:un)?signed|char|short|int|long|bool|size_t|\w*int\d+_t)\b)[\w:]+\s+\w+\s*=(?!=)"
 )
@@ -45,19 +44,64 @@ _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 def folded(text: str) -> str:
     """Returns a text for NVRTC whose floating constants in namespaces are ``constexpr`` if they read one another.
 
-    nvcc folds ``const double b = 1. / a;``. NVRTC takes ``b`` for a variable of the GPU, which code would have to initialize.
+    nvcc folds ``const double b = 1. / a;``. NVRTC takes ``b`` for a variable of the GPU, which code would have to initialize. So
+    constants that call functions, which no kernel may read, are left out.
     """
-    if not _FLOATING.search(text):
+    types = {"float", "double", *(name for match in _REAL.finditer(text) for name in match.groups() if name)}
+    floating = re.compile(_FLOATING.format("|".join(sorted(types))))
+    if not floating.search(text):
         return text
-    code = scan(text)
-    found = [m for m in _FLOATING.finditer(code.bare) if code.scope(m.start(2)) is not None and not _CALL.search(m[3])]
+    code, macros = scan(text), macros_of(text)
+    found, called = list[re.Match[str]](), list[re.Match[str]]()
+    of_host = set[str]()
+    for match in floating.finditer(code.bare):
+        if code.scope(match.start(2)) is None:
+            continue
+        # What reads a constant that calls a function is no constant either. Macros are no functions.
+        words = {*_WORD.findall(_FOLDED.sub(" ", match[3]))}
+        if _calls(match[3], macros) or not of_host.isdisjoint(words):
+            called.append(match)
+            of_host.update(_FOLDED.findall(match[3]))
+        else:
+            found.append(match)
     names = {name for match in found for name in _FOLDED.findall(match[3])}
     read = {word for match in found for word in _WORD.findall(_FOLDED.sub(" ", match[3]))} & names
     for match in reversed(found):
         own = set(_FOLDED.findall(match[3]))
         if not own.isdisjoint(read) or not read.isdisjoint(_WORD.findall(_FOLDED.sub(" ", match[3]))):
             text = f"{text[: match.start(2)]}constexpr {match[2].replace('const', '').strip()}{text[match.end(2) :]}"
+    return text if not called else _without_unread(text, of_host, macros, floating)
+
+
+def _without_unread(
+    text: str, names: set[str], macros: Mapping[str, tuple[bool, str]], floating: re.Pattern[str]
+) -> str:
+    """Returns a text without the floating constants of some names, if no other code reads them: the host computes them."""
+    bare = scan(text).bare
+    own = [match for match in floating.finditer(bare) if not names.isdisjoint(_FOLDED.findall(match[3]))]
+    edges = [0, *(edge for match in own for edge in match.span()), len(bare)]
+    rest = [bare[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)]
+    read = {word for code in (*rest, *(of for _, of in macros.values())) for word in _WORD.findall(code)}
+    for match in reversed(own if names.isdisjoint(read) else []):
+        text = (
+            text[: match.start(2)]
+            + re.sub(r"[^\n]", " ", match[0][match.start(2) - match.start() :])
+            + text[match.end() :]
+        )
     return text
+
+
+def _calls(code: str, macros: Mapping[str, tuple[bool, str]]) -> bool:
+    """Returns whether code calls a function, itself or by a macro."""
+    of_macros, unread = set[str](), [code]
+    while unread:
+        for name in _CALL.findall(unread.pop()):
+            if name not in macros:
+                return True
+            if name not in of_macros:
+                of_macros.add(name)
+                unread.append(macros[name][1].partition(")")[2] if macros[name][0] else macros[name][1])
+    return False
 
 
 def with_constants_of_classes(text: str) -> str:

@@ -263,6 +263,12 @@ HEADERS = (
         shared="pytorch.cuh",
     ),
     SystemHeader(
+        ("nvfunctional",),
+        reason="no package for Python has it, and cuda::std has the function objects of kernels",
+        host=True,
+        its_names=r"\bnvstd\s*::",
+    ),
+    SystemHeader(
         (
             "cub/device/*",
             "cub/*",
@@ -292,7 +298,7 @@ HEADERS = (
     SystemHeader(
         ("thrust/*",),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone; kernels have Thrust's pairs, tuples, "
-        "complex numbers, function objects and some algorithms",
+        "complex numbers, random numbers, function objects and some algorithms",
         host=True,
         its_names=FOREIGN_THRUST.pattern,
     ),

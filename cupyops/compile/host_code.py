@@ -5,7 +5,7 @@ cannot read, and a declaration that names host types. Blanks replace the host co
 offset, and directives stay. A member function without ``__device__`` keeps its declaration and loses its body. A
 prototype stays if a ``constexpr`` function calls it: the compiler reads the function, whether or not a kernel uses it.
 
-Where braces match only after preprocessing, the longest branch of each such conditional counts. A text whose braces do not
+Where braces match only after preprocessing, the longest branch of each such conditional counts, and then the next one. A text whose braces do not
 match is returned as it is.
 """
 
@@ -21,6 +21,7 @@ from .declarations import (
     CALL,
     CAPITALS,
     KEPT,
+    OF_CLASS,
     TYPE,
     WORD,
     Item,
@@ -32,7 +33,7 @@ from .declarations import (
     name_of,
     plain_head,
 )
-from .members import class_of, is_of_device
+from .members import behind_labels, class_of, is_literal, is_of_device
 from .standard import unknown
 
 __all__ = ["HOST_TYPE", "HostCode", "host_code"]
@@ -56,7 +57,7 @@ _OF_PYTORCH = (
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
     rf"\b(?:torch|at|c10)\s*::(?!\s*(?:(?:headeronly|native|cuda|detail|compat|memory|cuda_utils)\s*::\s*)*(?:{_OF_PYTORCH})\b|\s*cuda\s*::\s*philox\b)"
-    r"|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|fmt|spdlog|tbb|YAML|chrono|filesystem|this_thread)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"|\b(?:pybind11|py|cv|boost|google|gflags|absl|nlohmann|msgpack|fmt|spdlog|tbb|YAML|chrono|filesystem|this_thread)\s*::|\bnamespace\s+\w+\s*=\s*(?:google|boost)\b|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
     r"|\bstruct\s+(?:timeval|timespec|rusage|tm)\b(?!\s*\{)|\b(?:timeval|timespec)\s+\w+\s*[,;]"
@@ -85,10 +86,10 @@ _APART = re.compile(
 )
 # A stream of the host's library where `using namespace std` stands.
 _FRIEND = re.compile(r"\s*\bfriend\b")
+_LITERAL = re.compile(r"::\s*operator\s+_\w+\s*\(\s*[^)\s]")  # `operator "" _h(long double)`, whose quotes are blank
 _STREAM = re.compile(r"\b[io]?stream\s*&")
 _SPECIAL = re.compile(r"\s*(?:struct|class)\s+([A-Za-z_]\w*)\s*<")
 _DERIVED = re.compile(r"\b(?:struct|class)\s+(?:\w+\s+)?\w+\s*:(?!:)([^;{}()]*)\{")
-_LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 
 
 class HostCode(NamedTuple):
@@ -106,7 +107,9 @@ class HostCode(NamedTuple):
 
 
 @lru_cache(512)
-def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), compiled: str = "") -> HostCode:
+def host_code(
+    text: str, macros: str = "", gone: frozenset[str] = frozenset(), compiled: str = "", rank: int = 0
+) -> HostCode:
     """Returns a text without its host code.
 
     Args:
@@ -114,12 +117,14 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         macros: other texts, whose macros this text uses.
         gone: the types that are left out of other texts.
         compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
+        rank: where braces match only after preprocessing, the branch that counts: 0 for the longest, which is followed by the next
+            one.
     """
     code = scan(text)
     if not re.search(r"[;}]", code.bare):
         return HostCode(text, ())
     given = _given(text, macros)
-    items = declarations(code, given, compiled)
+    items = declarations(code, given, compiled, rank)
     if items is None:
         return HostCode(text, ())
     read = _read_by_constexpr(text, macros)
@@ -148,6 +153,8 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
             name = (
                 "" if of_host or ALIAS.match(plain) or _CONSTANT.match(plain) or (used and used[1] in types) else None
             )
+            if name is not None and (variable := OF_CLASS.match(plain)) is not None:
+                name = variable[1]
         if name == "" and (used := _USED.match(plain_head(piece))) is not None:
             declared = frozenset((used[1],))  # `using std::vector;`
         elif name == "" and CALL.match(plain_head(piece)):
@@ -158,14 +165,14 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         passed = not taken.isdisjoint(of_item)
         if name == "" and of_item and not passed:
             bases = _bases((text, macros), given) if bases is None else bases
-            passed = not bases.isdisjoint(of_item)
+            passed = not bases.isdisjoint(of_item) or is_literal(piece, of_item)
         if name == "" and (passed or _FRIEND.search(piece)):
             cut = _bodies_of_members(code.bare, item, given, frozenset(types - declared), True)
             # Of another class, only its friends may name types of the host.
             edges = [edge for span in cut if passed or _FRIEND.match(code.bare, *span) for edge in span]
             edges = [item.start, *edges, item.end]
             rest = " ".join(code.bare[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))
-            foreign = _HOST_TYPE_OF_MEMBERS.search(rest) or (not passed and any(True for _ in unknown(rest)))
+            foreign = _HOST_TYPE_OF_MEMBERS.search(rest) or (not passed and bool(unknown(rest)))
             if cut and (types - declared).isdisjoint(WORD.findall(rest)) and not foreign:
                 name, types, passed = None, types - declared, True
         spans = [(item.start, item.end)]
@@ -184,9 +191,12 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
                 at = place = end if directive is None else directive.end
                 if directive is not None:
                     pieces.append(without_loop(text[end:at], directive))
-    if not pieces:
-        return HostCode(text, ())
-    return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n), frozenset(types - gone))
+    found = HostCode("".join(pieces) + text[at:], tuple(n for n in names if n), frozenset(types - gone))
+    if rank or items_of(code.bare, given) is not None:
+        return found
+    other = host_code(text, macros, gone, compiled, 1)
+    both = "".join(a if a != of_text else b for of_text, a, b in zip(text, found.text, other.text, strict=True))
+    return HostCode(both, tuple(dict.fromkeys((*found.names, *other.names))), found.types | other.types)
 
 
 def _apart(
@@ -214,7 +224,7 @@ def _apart(
         if within is not None and within[1] in types and not _has_marked_members(piece, macros):
             return within[1]
         special = _SPECIAL.match(plain)
-        of_host = special is not None and any(True for _ in unknown(f"std::{special[1]}")) and scope() == ("std",)
+        of_host = special is not None and bool(unknown(f"std::{special[1]}")) and scope() == ("std",)
         return special[1] if special is not None and of_host else None
     of_class = class_of(plain) if types else ""
     return of_class if of_class in types and is_function(head) and not _has_marked_members(head, macros) else None
@@ -250,18 +260,18 @@ def _words_of_constexpr(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def _names_host(code: str) -> bool:
+    """Returns whether code names types of the host."""
+    return HOST_TYPE.search(code) is not None or bool(unknown(code))
+
+
 def _is_prototype(item: str, names: frozenset[str]) -> bool:
     """Returns whether a declaration is the prototype of a function that ``names`` contains, with types that NVRTC
     has."""
     head = plain_head(item)
     # Macros with parameters may stand before the name.
     declared = set(re.findall(r"([A-Za-z_]\w*)\s*\(", head))
-    return (
-        bool(declared & names)
-        and "=" not in head
-        and not HOST_TYPE.search(item)
-        and not any(True for _ in unknown(item))
-    )
+    return bool(declared & names) and "=" not in head and not _names_host(item)
 
 
 @lru_cache(256)
@@ -346,29 +356,30 @@ def _bodies_of_members(
         function = is_function(signature.rstrip("; \t\r\n"))
         # A static member of a type of the host takes no place in an object, and a friend is declared elsewhere.
         apart = _APART.match(plain_head(signature))
+        literal = apart and apart[1] == "friend" and _LITERAL.search(signature) and not _MARKED.search(signature)
+        if literal:  # host code, of which the declaration is left out
+            found.append((start, item.brace + 1 + member.end))
+            continue
         if (of_device or passed) and not body and apart and (apart[1] == "friend" or not function):
             stream = apart[1] == "friend" and _STREAM.search(signature)
-            if stream or HOST_TYPE.search(signature) or any(True for _ in unknown(signature)):
-                labels = [*_LABEL.finditer(signature)]
-                found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
+            if stream or _names_host(signature):
+                found.append((start + behind_labels(signature), item.brace + 1 + member.end))
             continue
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
         if marked or not function:
+            whole = bare[start : item.brace + 1 + member.end]
+            # The compiler reads a function that is constexpr, whether or not a kernel calls it.
+            if passed and function and not of_device and _names_host(whole):
+                found.append((start + behind_labels(signature), item.brace + 1 + member.end))
             continue
         # NVRTC refuses the word __host__ alone.
         if of_device and re.search(r"\b__host__\b", signature):
             found.append((start, item.brace + 1 + member.end))
             continue
         # A destructor that is host code leaves a class that the compiler destroys: a kernel's parameter may have it.
-        named = (
-            HOST_TYPE.search(signature)
-            or _STREAM.search(signature)
-            or any(True for _ in unknown(signature))
-            or not gone.isdisjoint({*words} - own)
-        )
+        named = _names_host(signature) or _STREAM.search(signature) or not gone.isdisjoint({*words} - own)
         if _DESTRUCTOR.search(signature) or ((of_device or passed) and named):
-            labels = [*_LABEL.finditer(signature)]
-            found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
+            found.append((start + behind_labels(signature), item.brace + 1 + member.end))
         elif body and not _CONVERTS.search(signature):
             initializers = _INITIALIZERS.search(signature)
             begin = start + (initializers.start(1) if initializers else len(signature))
@@ -389,7 +400,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     text = "" if called is None else _text_of(called[1], macros)
     if _DECLARES_TYPE.match(text):
         # Of a class, as of one without a macro, members with __device__ count. A member may be constexpr.
-        foreign = HOST_TYPE.search(f"{text} {item}") or any(True for _ in unknown(f"{text} {item}"))
+        foreign = _names_host(f"{text} {item}")
         return "" if foreign and not _has_marked_members(text, macros) else None
     if marked or not plain.strip(" \t\r\n;"):
         return None
@@ -404,7 +415,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if KEPT.match(plain):
         # A kernel's parameter may be a struct that has a stream or an event as a member.
         of_host = HOST_TYPE if not TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
-        hosts = of_host.search(item) or any(True for _ in unknown(item))
+        hosts = of_host.search(item) or bool(unknown(item))
         return "" if hosts and not _has_marked_members(item, macros) else None
     if called is not None and (macros[called[1]][0] if called[1] in macros else CAPITALS.fullmatch(called[1])):
         return ""  # a macro whose text has no device code
@@ -416,9 +427,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         and not re.search(r"\bstruct\b[^=]*\[", plain.partition("=")[0])  # a table of the host
     )
     # A template of a variable, or a static member of one of a class.
-    if (re.match(r"\s*template\b", head) or constant) and not (
-        HOST_TYPE.search(item) or any(True for _ in unknown(item))
-    ):
+    if (re.match(r"\s*template\b", head) or constant) and not _names_host(item):
         return None
     return name_of(re.split(r"[=\[;]", plain)[0])
 

@@ -24,7 +24,7 @@ _OF_HOST = """
 _OF_HOST_ALONE = """
     gtest/* benchmark/* fmt/* spdlog/* glog/* gflags/* google/protobuf/* *.pb.h nlohmann/* rapidjson/* yaml-cpp/* catch2/* CLI/*
     json.hpp catch.hpp doctest.h cxxopts.hpp CLI11.hpp argparse.hpp cnpy.h lodepng.h tinyexr.h tiny_obj_loader.h stb_image.h
-    stb_image_write.h stb_image_resize.h stb_image_resize2.h
+    stb_image_write.h stb_image_resize.h stb_image_resize2.h msgpack.hpp msgpack/*
 """
 
 OF_HOST = tuple(_OF_HOST.split())

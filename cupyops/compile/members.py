@@ -1,11 +1,13 @@
-"""Finds the device functions of classes that a text defines outside of their classes."""
+"""Finds what members say of classes: the device functions that a text defines outside of their classes, and constructors that are
+``constexpr``."""
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 
 from .cuda_text import scan
 
-__all__ = ["class_of", "is_of_device"]
+__all__ = ["behind_labels", "class_of", "is_literal", "is_of_device"]
 
 _OUTSIDE = re.compile(
     r"(?<!\w)([A-Za-z_]\w*)\s*(?:<[^<>;{}]*>\s*)?::\s*(~?[A-Za-z_]\w*|operator\s*[^\s\w(]+|operator\s*\(\s*\))\s*\("
@@ -15,6 +17,7 @@ _STEP = re.compile(r"(?<!\w)([A-Za-z_]\w*)\s*(?:<[^<>]*>\s*)?::")
 _CONVERSION = re.compile(r"(?<!\w)([A-Za-z_]\w*)\s*(?:<[^<>;{}]*>\s*)?::\s*operator\s+\w[^(){};]*\(")
 # A class has its name behind `struct`, or behind one more word: a macro for attributes.
 _CLASS = re.compile(r"\b(?:struct|class)\s+(?:(\w+)\s+)?(\w+)\b[^;{}()]*\{")
+_LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _MEMBER = re.compile(r"(~?[A-Za-z_]\w*|operator\s*[^\s\w(]+|operator\s*\(\s*\))\s*\(")
 
 
@@ -65,3 +68,14 @@ def _members(text: str) -> dict[str, list[tuple[tuple[str, ...], set[str]]]]:
             found.setdefault(name, []).append((tuple(name for _, name in around), names))
         around.append((end, opened[2]))
     return found
+
+
+def behind_labels(signature: str) -> int:
+    """Returns the offset behind the last label of a member's signature, ``public:`` for one."""
+    return max((label.end() for label in _LABEL.finditer(signature)), default=0)
+
+
+def is_literal(piece: str, names: Collection[str]) -> bool:
+    """Returns whether the declaration of a class of one of the names has a ``constexpr`` constructor. Kernels may read constants of
+    the class, and have them as template arguments."""
+    return any(re.search(rf"\bconstexpr\s+(?:explicit\s+)?{re.escape(name)}\s*\(", piece) for name in names)

@@ -65,6 +65,7 @@ _OTHER_COMPILERS |= {name for name in ("__APPLE__",) if sys.platform != "darwin"
 # Macros with which projects choose another platform than CUDA, as PyTorch's USE_ROCM.
 # Macros with which a build asks for checks and messages. Headers do not define them.
 _OF_BUILDS = frozenset(("DEBUG", "_DEBUG", "NDEBUG", "VERBOSE", "WARNINGS", "PROFILE", "WIN32", "WINCE"))
+_FEATURE = re.compile(r"\b__has_\w+\s*\([^()]*\)")  # whose words are no macros
 _OTHER_PLATFORM = re.compile(r"(?:\A|_)(?:HIP|HIPCC|ROCM|AMD|AMDGPU|MUSA|SYCL|OPENCL)(?:_|\Z)")
 
 
@@ -137,9 +138,9 @@ class Preprocessed:
                 known = _WORDS | _OTHER_COMPILERS | _OF_BUILDS | self._own | self.macros.keys()
                 names = [
                     n
-                    for n in _NAME.findall(directive.rest)
+                    for n in _NAME.findall(_FEATURE.sub(" ", directive.rest))
                     if n not in known
-                    and not (_OTHER_PLATFORM.search(n) or n.startswith("DOXYGEN"))
+                    and not (_OTHER_PLATFORM.search(n) or "DOXYGEN" in n)
                     and self._defined(n) is False
                 ]
                 if names and self._undecided(directive, names):

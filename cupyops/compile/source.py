@@ -145,7 +145,9 @@ def assemble(
     # Headers in code that a condition removes do not count.
     live_names = {"", *(i.name for i in followed.includes)}
     live_texts = {name: source for name, source in texts.items() if name in live_names}
-    _check(live_texts, filename, followed, simulated, options)
+    # Neither does the use of their names in such code.
+    compiled = {name: followed.compiled(name, scan(source).bare) for name, source in live_texts.items()}
+    _check(live_texts, compiled, filename, followed, simulated, options)
     given_thrust = any(found_in(options, name) for name in ("thrust/pair.h", "thrust/tuple.h"))
     macros += _standard(
         (*texts.values(), " ".join(kernels)), simulated, _removed(own_texts, texts, followed), given_thrust
@@ -157,7 +159,7 @@ def assemble(
     int64s = without(_INT64S.rstrip(), {name: given[name] for name in sorted(_NAMES & given.keys())})
     lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
     around_library = renamed(macros) | ({} if simulated else {**defines, **given})
-    system_lines = partial(_system, simulated, live_texts, around_library, options)
+    system_lines = partial(_system, simulated, live_texts, compiled, around_library, options)
     hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - headers.keys())])
     live = {
         (i.where or filename, i.directive.start)
@@ -254,9 +256,17 @@ def named_kernels(text: str) -> list[tuple[str, str]]:
 
 
 def _check(
-    texts: Mapping[str, str], filename: str, found: Preprocessed, simulated: bool, options: Sequence[str]
+    texts: Mapping[str, str],
+    compiled: Mapping[str, str],
+    filename: str,
+    found: Preprocessed,
+    simulated: bool,
+    options: Sequence[str],
 ) -> None:
-    """Raises if a text includes a system header that it cannot have, or uses such a name of ``std``."""
+    """Raises if a text includes a system header that it cannot have, or uses such a name of ``std``.
+
+    `compiled` has the code of the texts without what conditions remove.
+    """
     for name, live, directive, where in found.includes:
         if not live or name in texts or header(name) is None:
             continue
@@ -270,7 +280,7 @@ def _check(
             continue
         names = whole_cub(texts, simulated) if name == "cub/cub.cuh" else [name]
         row = header(name)
-        if row is not None and left_out(row, texts.values(), simulated):
+        if row is not None and left_out(row, compiled.values(), simulated):
             continue
         if problem := next(filter(None, (refusal(part, simulated) for part in names)), ""):
             place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
@@ -369,7 +379,13 @@ def included(text: str, headers: Mapping[str, str], *, warned: bool = False) -> 
 
 
 def _system(
-    simulated: bool, texts: Mapping[str, str], macros: Mapping[str, str], options: Sequence[str], name: str, quote: str
+    simulated: bool,
+    texts: Mapping[str, str],
+    compiled: Mapping[str, str],
+    macros: Mapping[str, str],
+    options: Sequence[str],
+    name: str,
+    quote: str,
 ) -> list[str] | None:
     """Returns the lines that take the place of the ``#include`` of a system header, or None if the directive stays.
 
@@ -379,7 +395,7 @@ def _system(
     row = header(name)
     if row is None or (row.host and found_in(options, name)):
         return None
-    if not row.folders or left_out(row, texts.values(), simulated):
+    if not row.folders or left_out(row, compiled.values(), simulated):
         return []
     if simulated and row.twin == SAME:
         return as_library([f"<{name}>"])

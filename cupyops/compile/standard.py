@@ -52,7 +52,11 @@ _DEPENDENT = (  # launches that begin before the launch before them ends
     "static __device__ __forceinline__ void {} {{\n#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900\n"
     'asm volatile("griddepcontrol.{};" ::: "memory");\n#endif\n}}'
 )
+# A constexpr function of a project may have PyTorch's checks.
+_CHECKS = ("TORCH_CHECK", "TORCH_INTERNAL_ASSERT")
+_CHECKED = "#ifndef {0}\n#define {0}(condition, ...) ((condition) ? (void)0 : __trap())\n#endif"
 _FUNCTIONS = {
+    **{name: _CHECKED.format(name) for name in _CHECKS},
     "cudaGridDependencySynchronize": _DEPENDENT.format("cudaGridDependencySynchronize()", "wait"),
     "cudaTriggerProgrammaticLaunchCompletion": _DEPENDENT.format(
         "cudaTriggerProgrammaticLaunchCompletion()", "launch_dependents"
@@ -139,7 +143,7 @@ _FORMATS = {
     for bits in ("8", "16", "32", "64", "MAX", "PTR")
 }
 _MACROS = _NUMBERS | _FORMATS
-MACROS = frozenset(_MACROS) | {"NULL", "offsetof"}  # of the C library's headers
+MACROS = frozenset(_MACROS) | {"NULL", "offsetof", *_CHECKS}  # of headers that are left out
 # The names of floating numbers that formulas use.
 NUMBERS = {
     name: float(value.rstrip("f"))

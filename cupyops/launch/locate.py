@@ -15,7 +15,7 @@ TOLD = {
     'identifier "__shfl': _UNMASKED,
     "without '.sync' is not supported": _UNMASKED,
     "Unresolved extern function": "a function that a kernel calls has no body for the GPU: declare the function, and each member "
-    "function, __device__",
+    "function, __device__, or give the file that has its body as link=",
     "the size of an array must be greater than zero": "g++, and nvcc with it, takes an array of no elements, and NVRTC does not: give "
     "the array one element",
     'class "__half" has no member "x"': "the 16-bit float of PyTorch is CUDA's __half here: __half_as_ushort(v) has the bits of its x",

@@ -52,6 +52,7 @@ _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _PACK = re.compile(r"(.*\S)\s*\.\.\.\s*(\w+)", re.DOTALL)  # of parameters
 _NAMED_TYPE = re.compile(r"(?:(const) )?([\w:]+(?:\s*<(?:[^<>]|<[^<>]*>)*>)?) (\w+)")
+_FUNCTION = re.compile(r"[^()]*\(\s*\*\s*(?:const\s+)?(\w+)\s*\)\s*\(.*\)", re.DOTALL)  # a pointer to a function
 _MAP_BYTES = 128
 _IN_ARGUMENTS = {"*": "\1", "&": "\2", "const": "\3"}
 
@@ -334,6 +335,8 @@ def _parameter(
     words = _ENUM.sub("", " ".join(_QUALIFIERS.sub(" ", words).replace("*", " * ").split()))
     if accessor := _accessor(kernel, words, names, structs):
         return accessor
+    if function := _FUNCTION.fullmatch(words):
+        return Parameter(function[1], "uint64")
     words = _hidden(words)
     if alias := _NAMED_TYPE.fullmatch(words):  # a typedef or an alias template may be of a pointer
         target = names.target(_shown(alias[2]))

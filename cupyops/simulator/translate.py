@@ -52,7 +52,8 @@ _TEXTURES = re.compile(
 _HOST_TYPES = re.compile(
     r"cuda(?<!\wcuda)(?:(?:Error|Stream|Event|Graph|GraphExec|GraphNode|MemPool|ExternalMemory|ExternalSemaphore|MipmappedArray|GraphicsResource"
     r"|IpcMemHandle)_t|Array(?:_t)?|DeviceProp|FuncAttributes|Extent|Pos|PitchedPtr|ChannelFormat\w+|Memcpy(?:Kind|HostTo\w+|DeviceTo\w+"
-    r"|Default)|Texture(?:Read|Address|Filter)Mode|(?:Read|Address|Filter)Mode\w+)\b"
+    r"|Default)|Texture(?:Read|Address|Filter)Mode|(?:Read|Address|Filter)Mode\w+"
+    r"|DataType(?:_t)?)\b"
 )
 _HEADERS_OF_TYPES = (("textures.h", _TEXTURES), ("host_types.h", _HOST_TYPES))
 # Assignments of `{}` and of `{a, b}` to a variable, where CUDA's headers have several assignments of pairs of 16-bit floats.

@@ -1,9 +1,21 @@
 """Kernels with names of the C++ library, of Thrust, of PyTorch and of g++, as projects use them in device code."""
 
+import numpy as np
 import torch
 
 from cupyops import Threads
 from tests.kernels.construct import AT, LIST, Construct
+
+
+def thrown(seed: int) -> float:
+    """Returns ten and two numbers of a generator that has skipped five: one from [-1, 1) and one of a dice, as Thrust has them."""
+    states = [seed]
+    for _ in range(7):
+        states.append(states[-1] * 48271 % 2147483647)
+    first, second = states[6:]
+    real = np.float32(np.float32(first - 1) / np.float32(2147483646)) * np.float32(2) - np.float32(1)
+    return float(real + np.float32(int((second - 1) / 2147483646 * 6 + 1)) + np.float32(10))
+
 
 OF_LIBRARIES = {
     "pairs, tuples, arrays and function objects of the C++ library": Construct(
@@ -154,5 +166,25 @@ OF_LIBRARIES = {
         "k",
         lambda x: 2 * x + 2,
         ("large >> 39", "large >> 40"),
+    ),
+    "random numbers of Thrust": Construct(
+        "#include <thrust/random.h>\n__device__ thrust::default_random_engine engine(int i) {\n"
+        " thrust::default_random_engine found(i + 1); found.discard(5); return found; }\n"
+        f"__global__ void k{LIST} {{ {AT} if (i >= n) return; auto numbers = engine(i); thrust::minstd_rand0 others(0);\n"
+        " thrust::uniform_real_distribution<float> u(-1, 1); thrust::uniform_int_distribution<int> dice(1, 6);\n"
+        " const float first = u(numbers); y[i] = first + dice(numbers) + 10 * (others() == 16807) + 0 * x[i]; }",
+        "k",
+        lambda x: torch.tensor([thrown(i + 1) for i in range(len(x))]),
+        ("discard(5)", "discard(6)"),
+    ),
+    "iterators that go backwards": Construct(
+        "#include <iterator>\nstruct Span {\n const float* first; int count;\n using back = std::reverse_iterator<const float*>;\n"
+        " constexpr const float* end() const { return std::next(first, count); }\n"
+        " constexpr back rbegin() const { return back(end()); }\n constexpr back rend() const { return back(first); }\n};\n"
+        f"__global__ void k{LIST} {{ {AT} if (i >= n) return; const float a[] = {{4, 2, 1}}; Span span{{a, 3}}; float sum = 0;\n"
+        " for (auto p = span.rbegin(); p != span.rend(); ++p) sum = 10 * sum + *p;\n y[i] = x[i] + sum + *std::prev(span.end()); }",
+        "k",
+        lambda x: x + 124 + 1,
+        ("10 * sum", "20 * sum"),
     ),
 }  # fmt: skip

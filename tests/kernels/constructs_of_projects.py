@@ -273,4 +273,80 @@ OF_PROJECTS = {
         lambda x: (x.clamp(min=0).double() + 18).float() + 5,
         ("fmin(n, 3)", "fmin(n, 4)"),
     ),
+    "a variable of a struct of the host": Construct(
+        "#include <time.h>\nstruct Watch {\n struct timespec begin;\n};\nvoid start(struct Watch* w) { clock_gettime(0, &w->begin); }\n"
+        "struct Watch watch;\nstruct Pair { float a, b; };\n__device__ struct Pair pair = {2, 1};\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = pair.a * x[i] + pair.b; }}",
+        "k",
+        lambda x: 2 * x + 1,
+        ("{2, 1}", "{2, 3}"),
+    ),
+    "constants of a name for float that read one another": Construct(
+        "typedef float real;\n#define SQUARE(v) ((v) * (v))\nnamespace units {\nconst real length = 4.0;\nconst real area = SQUARE(length) / 8.0;\n"
+        "const real half_of_it = area / 2.0;\nconst real angle = acosf(0.5f);\nconst real twice = 2 * angle;\n}\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = x[i] * units::area + units::half_of_it; }}",
+        "k",
+        lambda x: 2 * x + 1,
+        ("/ 8.0", "/ 4.0"),
+    ),
+    "a class of constants with members of the host": Construct(
+        "#include <string>\n#include <torch/library.h>\nnamespace own {\nclass Format {\n public:\n"
+        " constexpr Format(int bits, bool with_sign) : bits(bits), with_sign(with_sign) {}\n"
+        ' static constexpr Format of(int bits) { TORCH_CHECK(bits > 0, "no bits"); return Format(bits, true); }\n'
+        " int const bits;\n bool const with_sign;\n using Id = int;\n constexpr Id id() const { return 2 * bits + with_sign; }\n"
+        " constexpr std::string prefix() const { return with_sign ? std::string() : std::string(1, 'u'); }\n"
+        " std::string name() const { return prefix() + std::to_string(bits); }\n};\nusing FormatId = Format::Id;\n"
+        "static inline constexpr auto BYTE = Format::of(4);\n}\n"
+        f"template <own::FormatId ID> __device__ float times(float v) {{ return ID * v; }}\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = times<own::BYTE.id()>(x[i]); }}",
+        "k",
+        lambda x: 9 * x,
+        ("2 * bits", "3 * bits"),
+    ),
+    "host code in either branch of a condition that closes a namespace": Construct(
+        "#include <ATen/ATen.h>\nnamespace own {\n#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 500\n"
+        f"__global__ void k{LIST} {{}}\n}}\nat::Tensor run(at::Tensor a) {{ return a; }}\n#else\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = 2 * x[i]; }}\n}}\n"
+        "at::Tensor run(at::Tensor a) { own::k<<<1, 32>>>(a.data_ptr<float>(), a.data_ptr<float>(), a.numel()); return a; }\n#endif\n",
+        "own::k",
+        lambda x: 2 * x,
+        ("= 2 *", "= 3 *"),
+    ),
+    "a type of libraries in a function of the host": Construct(
+        "template <typename T> struct Of;\ntemplate <> struct Of<float> {\n static cudaDataType_t code() { return CUDA_R_32F; }\n"
+        " static __device__ float two() { return 2; }\n};\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = Of<float>::two() * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("return 2;", "return 3;"),
+    ),
+    "parameters that are pointers to functions": Construct(
+        f"__global__ void k{LIST[:-1]}, float (*of)(float), void (*const then)(float*, int) = nullptr) {{ {AT}\n"
+        " if (i < n) y[i] = of ? of(x[i]) : 2 * x[i];\n if (i < n && then) then(y, i); }",
+        "k",
+        lambda x: 2 * x,
+        (": 2 *", ": 3 *"),
+        more=(0, 0),
+    ),
+    "questions for features of a compiler, beside headers that nobody has": Construct(
+        '#include "my_project.h"\n#include <nvfunctional>\n#include <msgpack.hpp>\n#ifdef __has_feature\n'
+        "#if __has_feature(cxx_constexpr) && !defined(OWN_DOXYGEN_ONLY)\n#define FACTOR 3\n#endif\n#endif\n"
+        "#ifndef FACTOR\n#define FACTOR 2\n#endif\n"
+        "struct Packed {\n float v;\n void pack(msgpack::object& to) const { to.add(v); }\n"
+        " __device__ float twice() const { return FACTOR * v; }\n};\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = Packed{{x[i]}}.twice(); }}",
+        "k",
+        lambda x: 2 * x,
+        ("FACTOR 2", "FACTOR 4"),
+    ),
+    "a user-defined literal of the host that is a friend": Construct(
+        'struct Real;\nnamespace literal { Real operator "" _r(long double v); }\n'
+        'struct Real {\n float v;\n __host__ __device__ float twice() const { return 2 * v; }\n'
+        ' friend Real literal::operator "" _r(long double v);\n};\n'
+        'namespace literal { inline Real operator "" _r(long double v) { return Real{float(v)}; } }\n'
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = Real{{x[i]}}.twice(); }}",
+        "k",
+        lambda x: 2 * x,
+        ("return 2 *", "return 3 *"),
+    ),
 }  # fmt: skip
