@@ -35,3 +35,9 @@ class Calls(TorchDispatchMode):
         space, name = func._schema.name.split("::")
         self.all[name.removesuffix("_inference") if space == "cupyops" else f"{space}.{name}"] += 1
         return func(*args, **(kwargs or {}))
+
+
+def in_graph(graph: Any) -> list[str]:
+    """The names of this project's operators that a graph of Dynamo calls, by their composite operators."""
+    names = (str(n.target).partition("cupyops._") for n in graph.graph.nodes if n.op == "call_function")
+    return [name.partition("_call")[0] for before, _, name in names if name and not before]

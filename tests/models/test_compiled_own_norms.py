@@ -12,7 +12,8 @@ import autograd_bridge as bridge
 from cupyops.torch import Fusions
 from cupyops.torch.compiled import graphs
 from cupyops.torch.fusions.rewrite import fuse_own_norms
-from tests.models.test_compiled import codes_of, targets_of
+from tests.models.calls import in_graph
+from tests.models.test_compiled import codes_of, operators_of
 from tests.models.test_compiled_fusions import close, trained
 
 N = 8
@@ -48,8 +49,7 @@ def called(function: Callable[..., Any], *inputs: Tensor) -> list[str]:
 
     def backend(graph: Any, _: Any) -> Any:
         fuse_own_norms(graph, ("cpu",))
-        targets = (str(n.target) for n in graph.graph.nodes if n.op == "call_function")
-        found.extend(t.split(".")[1] for t in targets if t.startswith("cupyops."))
+        found.extend(in_graph(graph))
         return graph
 
     torch.compile(function, fullgraph=True, backend=backend)(*inputs)
@@ -123,7 +123,7 @@ def test_the_backend_fusions_finds_them_and_says_so() -> None:
     fusions = Fusions(devices=["cpu"], backend="eager")
     torch.compile(model, backend=fusions)(torch.randn(3, N))
     assert [site.fusion for site in fusions.sites] == ["add_layer_norm"] * 2
-    assert torch.ops.cupyops.layer_norm.default in targets_of(model, torch.randn(3, N))
+    assert torch.ops.cupyops.layer_norm.default in operators_of(model, torch.randn(3, N))
 
 
 def test_another_version_of_pytorch_keeps_the_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

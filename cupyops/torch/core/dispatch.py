@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch import Tensor
+from torch import Tensor, compiler
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -35,6 +37,7 @@ __all__ = [
     "function_of",
     "grad_enabled",
     "has_tangent",
+    "in_graph",
     "in_plain_backward",
     "is_compiling",
     "is_traced",
@@ -62,6 +65,8 @@ _SELECTIVE = tuple(
     for name in ("_CachingTorchDispatchMode", "_CachedTorchDispatchMode")
     if hasattr(torch.utils.checkpoint, name)
 )
+# What torch.compile traces in place of plain tensors.
+_TRACED = (FakeTensor, FunctionalTensor)
 _mode_at = torch._C._get_dispatch_stack_at
 _einsum = torch._C._VariableFunctions.einsum  # type: ignore[attr-defined]
 
@@ -74,9 +79,20 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling() or TracingContext.try_get() is not None
 
 
+def in_graph() -> bool:
+    """Returns whether Dynamo traces a call for ``torch.compile`` that may become one node of its graph (:mod:`.composite`).
+
+    The implementation of the node does not find forward mode, of whose level Dynamo keeps its own record. A graph of an
+    export keeps the operator itself. A program may compile a graph and simulate later, so that Dynamo guards the choice.
+    """
+    return (
+        is_traced() and forward_ad._current_level < 0 and not (compiler._is_exporting_flag or simulator._setting.now.on)
+    )
+
+
 def rows_of_traced(x: Any) -> Tensor | None:
     """Returns :func:`rows_of` while torch.compile traces a model; None for other tensors and calls."""
-    return rows_of(x) if is_traced() and getattr(x, "ndim", 0) == 4 and type(x) is Tensor else None
+    return rows_of(x) if type(x) in _TRACED and is_compiling() and not compiler._is_exporting_flag else None
 
 
 def rows_of(x: Tensor) -> Tensor | None:
@@ -244,7 +260,7 @@ def call_source(
     casts: str | None = None,
     late: bool = False,
     packed: bool = False,
-    traced: Sequence[str] = (),
+    traced: bool = False,
 ) -> str:
     """Returns the text of an operator's generated dispatch.
 
@@ -261,7 +277,7 @@ def call_source(
         packed: whether ``apply`` takes the arguments that are no tensors as one tuple. Autograd takes some time for
             each argument of a Function.
         late: whether ``apply`` converts the tensors under autocast, and the generated function does not.
-        traced: the lines for a call that Dynamo traces (:mod:`.nodes`).
+        traced: whether the generated function calls ``composite`` while Dynamo traces (:mod:`.composite`).
 
     >>> print(call_source("scale", {"x": False}, ["factor"]))
     def scale(x, factor):
@@ -307,7 +323,7 @@ def call_source(
             f"            return body({arguments})",
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
-            *traced,
+            *(["    if in_graph():", f"        return composite({arguments})"] if traced else []),
             f"    return dispatch(({arguments},))",
         ]
     )
@@ -318,7 +334,7 @@ def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] 
 
     Args:
         source: the text.
-        parts: the functions ``body``, ``apply`` and ``dispatch`` that the text calls.
+        parts: the functions ``body``, ``apply``, ``dispatch`` and ``composite`` that the text calls.
         first: called in place of ``body`` until one call of it has returned.
     """
     scope: dict[str, Any] = {
@@ -327,6 +343,7 @@ def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] 
         "float32_": torch.float32,
         "cast_": cast,
         "is_traced": is_traced,
+        "in_graph": in_graph,
         "transforms_active": transforms_active,
         "dispatch_modes": dispatch_modes,
         "grad_enabled": grad_enabled,

@@ -51,6 +51,7 @@ from cupyops.torch.scale.declared import Scale
 from cupyops.torch.scale.distributed import correct_dtypes
 
 from .checkpoints import checkpointed, of_plain_tensors
+from .composite import define
 from .declared import declared, recorded
 from .dispatch import (
     call_source,
@@ -73,7 +74,6 @@ from .dispatch import (
 from .dtensors import on_dtensors
 from .gradients import Backward, Schema, of_reference, refused, without_autocast
 from .implementations import completed, counted, detaching, on_cpu, transformable
-from .nodes import Nodes
 from .registration import ending_with, register
 from .repeated import repeated
 from .results import held_to_schema
@@ -182,6 +182,7 @@ class Operator:
         parts: Callable[..., Any] | None = None,
         _mend: str = "",
         _by_parts: bool = False,
+        _general: Callable[[Callable[..., Any], tuple[Any, ...]], Any] | None = None,
     ) -> None:
         self._autocast = policies_of(autocast)
         self._compiled = rule_of(compiled, elementwise, reference is not None)
@@ -280,7 +281,7 @@ class Operator:
         declared_once = self._scale, elementwise, self._recomputation, find
         library = register(parsed, self._held, eager, self._plain, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
-        self._unregister = ending_with(self, library, self.op, find)
+        self._ends = [ending_with(self, library, self.op, lambda: (newest := find()) and newest.op)]
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
         rest = self.name, self._registered, vmap, len(parsed.types), self._tangents
         self._transformed = None if gradient is None else transformable(gradient, *rest)
@@ -288,12 +289,12 @@ class Operator:
         self._alone = of_plain_tensors(self._checkpointed, self._tensors, self._optional, self._autocast)
         self.parts = parts
         kinds = parsed.tensors, parsed.others, parsed.defaults
-        self._nodes = Nodes(self.op, self._autocast, self._plain, self._compiled)
-        traced = [] if parsed.mutated else self._nodes.source(parsed.tensors, parsed.others)
-        text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=traced)
-        called = {"body": self.eager, "apply": self._apply, "dispatch": self._dispatch, **self._nodes.parts()}
-        self.call: Callable[..., Any] = write_call(text, called, first=self._held)
-        self._nodes.keep(self.call.__globals__)
+        self._composites: list[tuple[Any, Callable[[tuple[Any, ...]], Any]]] = []  # operators and implementations
+        self._scopes: list[dict[str, Any]] = []  # the globals of the generated dispatches that call them
+        text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=not parsed.mutated)
+        general = self._dispatch if _general is None else partial(_general, self._dispatch)
+        called = {"body": self.eager, "apply": self._apply, "dispatch": general}
+        self.call: Callable[..., Any] = self._written(parsed, text, called, len(parsed.results), self._held)
         of_scale = rule, self._scale.prepare, gradient, len(parsed.tensors), self._autocast
         self._on_dtensors = on_dtensors(self.name, self.op, self.call, *of_scale)
         _DECLARED[self.qualified_name] = self
@@ -319,7 +320,6 @@ class Operator:
         backward: Callable[..., Any],
         body: Callable[..., Any],
         general: Callable[[Callable[..., Any], tuple[Any, ...]], Any] | None = None,
-        node: str = "",
     ) -> Callable[..., Any]:
         """Returns a call of the operator that returns only the results which the operator's user sees.
 
@@ -334,13 +334,11 @@ class Operator:
             body: computes the results that the user sees, for plain tensors without a gradient.
             general: ``general(call, args)`` computes the results for all other arguments; by default ``call(args)``,
                 which calls the operator and drops the other results.
-            node: an expression of the arguments; if False, ``general`` computes the results of a traced call, too.
         """
         schema = Schema.parse(self.schema)
         casts, tensors = self._autocast.get("cuda"), len(schema.tensors)
-        kinds, some = (schema.tensors, schema.others), "[0]" if count == 1 else f"[:{count}]"
-        traced = self._nodes.source(*kinds, some, node)
-        text = call_source(self.name, *kinds, schema.defaults, casts=casts, packed=True, traced=traced)
+        kinds = schema.tensors, schema.others
+        text = call_source(self.name, *kinds, schema.defaults, casts=casts, packed=True, traced=True)
         apply = function_of(self.name, forward, backward)
 
         def call(args: tuple[Any, ...]) -> Any:
@@ -349,9 +347,42 @@ class Operator:
             return recorded[0] if recorded else found[0] if count == 1 else found[:count]
 
         parts = {"body": body, "apply": apply, "dispatch": call if general is None else partial(general, call)}
-        shown: Callable[..., Any] = write_call(text, {**parts, **self._nodes.parts()})
-        self._nodes.keep(shown.__globals__)
-        return shown
+        return self._written(schema, text, parts, count)
+
+    def _written(
+        self,
+        schema: Schema,
+        text: str,
+        parts: dict[str, Any],
+        count: int,
+        first: Callable[..., Any] | None = None,
+    ) -> Callable[..., Any]:
+        """Compiles the text of a generated dispatch.
+
+        Args:
+            schema: the operator's schema.
+            text: the text.
+            parts: the functions that the text calls. ``dispatch`` is also the implementation of the composite operator
+                (:mod:`.composite`) that the text calls while Dynamo traces.
+            count: how many results ``dispatch`` returns.
+            first: called in place of ``body`` until one call of it has returned.
+        """
+        if schema.mutated:
+            only: Callable[..., Any] = write_call(text, parts, first=first)
+            return only
+        number, find = len(self._composites), partial(_DECLARED.get, self.qualified_name)
+        shown = "" if count == len(schema.results) else "_".join(("_of", *schema.results[:count]))
+        name = f"_{self.name}_call{shown}"
+
+        def composite(*args: Any) -> Any:
+            return find()._composites[number][1](args)  # type: ignore[union-attr]
+
+        library, op = define(schema, name, count, composite)
+        self._composites.append((op, parts["dispatch"]))
+        self._ends.append(ending_with(self, library, op, lambda: (newest := find()) and newest._composites[number][0]))
+        written: Callable[..., Any] = write_call(text, {**parts, "composite": op}, first=first)
+        self._scopes.append(written.__globals__)
+        return written
 
     def _dispatch(self, args: tuple[Any, ...], apply: Callable[..., Any] | None = None) -> Any:
         """Runs a call that the generated dispatch does not handle, such as one on CPU tensors or tensor subclasses.
@@ -433,8 +464,10 @@ class Operator:
         """Removes the registration with PyTorch, so that another operator can take the name. Calls on plain tensors
         still work, since they need no registration."""
         self._withdrawn = True
-        self._nodes.replace(lambda *args: self._registered(args))
-        self._unregister()
+        for scope in self._scopes:
+            scope["composite"] = lambda *args: self._registered(args)
+        for end in self._ends:
+            end()
 
     def _refuse(self, *args: Any) -> Any:
         raise RuntimeError(

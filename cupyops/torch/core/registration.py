@@ -94,7 +94,7 @@ def ending_with(
         operator: the Operator.
         library: what :func:`register` returned. The caller must keep no reference to it.
         overload: the operator's OpOverload, which calls the newest operator of the name after the end.
-        find: returns the newest Operator of the name, or None.
+        find: returns the OpOverload of the newest operator of the name, or None.
     """
     end = weakref.finalize(operator, _end, library, overload, find)
     end.atexit = False  # the libraries have finalizers for the exit of the process
@@ -106,11 +106,11 @@ def _end(library: torch.library.Library, overload: Any, find: Callable[[], Any])
 
     def newest(attribute: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if (operator := find()) is None:
+            if (op := find()) is None:
                 raise RuntimeError(
                     f"{name} is not declared any more: its Operator has been garbage collected; keep it alive"
                 )
-            return getattr(operator.op, attribute)(*args, **kwargs)
+            return getattr(op, attribute)(*args, **kwargs)
 
         return call
 

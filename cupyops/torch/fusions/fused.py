@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cupyops.torch.core.dispatch import rows_of
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
 from cupyops.torch.ops.linear_gelu import linear_gelu
@@ -35,9 +34,7 @@ def add_then_rms_norm(
 
 def linear_then_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
     """Returns gelu(x·Wᵀ + b) for a weight W (N, K)."""
-    rows = rows_of(x)  # the operator does so itself while Dynamo traces, which is over when a graph calls this function
-    y = linear_gelu(x if rows is None else rows, weight, bias, approximate)
-    return y if rows is None else y.unflatten(0, x.shape[:-1])
+    return linear_gelu(x, weight, bias, approximate)
 
 
 def addmm_then_gelu(bias: Tensor, x: Tensor, weight: Tensor, approximate: str) -> Tensor:

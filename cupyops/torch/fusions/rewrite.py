@@ -24,7 +24,6 @@ __all__ = ["FUSIONS", "Site", "fuse_own_norms", "rewrite"]
 _16_BIT = (torch.float16, torch.bfloat16)
 _FLOATS = (*_16_BIT, torch.float32, torch.float64)
 _LAYER_NORMS, _RMS_NORMS = (F.layer_norm, torch.layer_norm), (F.rms_norm, torch.rms_norm)
-_PRODUCTS = (F.linear, torch.addmm)
 _VIEWS = ("view", "reshape", torch.reshape)
 
 
@@ -90,7 +89,7 @@ def _add_layer_norm(norm: Node, devices: Collection[str]) -> bool:
         return False
     of_s, of_y = _checked_norm(norm, s, added, (weight, bias), devices)
     dtype = None if of_y.dtype == of_s.dtype else of_y.dtype
-    _replace_both(norm, norm, s, add_then_layer_norm, (*added, shape, weight, bias, eps, dtype), (of_y, of_s))
+    _replace_both(norm, s, add_then_layer_norm, (*added, shape, weight, bias, eps, dtype), (of_y, of_s))
     return True
 
 
@@ -111,11 +110,16 @@ def _add_rms_norm(norm: Node, devices: Collection[str]) -> bool:
     of_s, of_y = _checked_norm(norm, s, added, (weight,), devices)
     if of_y.dtype != of_s.dtype:
         raise _Refused(f"its result is {of_y.dtype}, and the sum is {of_s.dtype}")
-    _replace_both(norm, norm, s, add_then_rms_norm, (*added, shape, weight, eps), (of_y, of_s))
+    _replace_both(norm, s, add_then_rms_norm, (*added, shape, weight, eps), (of_y, of_s))
     return True
 
 
-_OWN_NORMS = ("layer_norm", "rms_norm", "rms_norm_without_weight")
+# By name: the composite operators of a norm, and of an addition and the norm.
+_OWN_NORMS = {
+    "layer_norm": ("_layer_norm_call_of_y", "_add_layer_norm_call_of_y_s"),
+    "rms_norm": ("_rms_norm_call", "_add_rms_norm_call"),
+    "rms_norm_without_weight": ("_rms_norm_without_weight_call", "_add_rms_norm_without_weight_call"),
+}
 
 
 def fuse_own_norms(module: GraphModule, devices: Collection[str] = ("cuda",)) -> None:
@@ -134,10 +138,9 @@ def fuse_own_norms(module: GraphModule, devices: Collection[str] = ("cuda",)) ->
 
 
 def _own_norm(norm: Node, names: Collection[str], devices: Collection[str]) -> bool:
-    """Replaces ``s = x + residual`` and a registered operator that normalises s, as :func:`_add_layer_norm` does.
+    """Replaces ``s = x + residual`` and an operator of this project that normalises s, as :func:`_add_layer_norm` does.
 
-    The operator of an addition and a norm has the arguments of the norm behind x and residual, and the results y, s and those of
-    the norm behind y.
+    The operator of an addition and a norm has the arguments of the norm behind x and residual, and the results y and s.
 
     Args:
         norm: the node.
@@ -150,29 +153,25 @@ def _own_norm(norm: Node, names: Collection[str], devices: Collection[str]) -> b
     Raises:
         _Refused: the operations must stay apart.
     """
-    operators = torch.ops.cupyops
-    name = next((n for n in names if norm.op == "call_function" and norm.target is getattr(operators, n).default), None)
+
+    def operator(name: str) -> Any:
+        return getattr(torch.ops.cupyops, name).default
+
+    name = next((n for n in names if norm.op == "call_function" and norm.target is operator(_OWN_NORMS[n][0])), None)
     if name is None or norm.kwargs:
         return False
     s, *rest = norm.args
     added = _added(s)
     if added is None or not isinstance(s, Node):
         return False
-    y, results = norm, norm.meta.get("example_value")
-    if isinstance(results, tuple):
-        if [(u.target, u.args[1:]) for u in norm.users] != [(getitem, (0,))]:
-            raise _Refused("its statistics are read")
-        y = next(iter(norm.users))
     if not all(x.is_contiguous() for x in _fakes(added, devices)):
         raise _Refused("a term is not contiguous, and the operator would copy it")
-    of_s, of_y = _checked_norm(y, s, added, [p for p in rest if isinstance(p, Node)], devices)
+    of_s, of_y = _checked_norm(norm, s, added, [p for p in rest if isinstance(p, Node)], devices)
     if of_y.dtype != of_s.dtype:
         if name != "layer_norm":
             raise _Refused(f"its result is {of_y.dtype}, and the sum is {of_s.dtype}")
         rest[-1] = str(of_y.dtype).removeprefix("torch.")
-    others = results[1:] if isinstance(results, tuple) else ()
-    both = getattr(operators, f"add_{name}").default
-    _replace_both(norm, y, s, both, (*added, *rest), (of_y, of_s, *others))
+    _replace_both(norm, s, operator(_OWN_NORMS[name][1]), (*added, *rest), (of_y, of_s))
     return True
 
 
@@ -202,12 +201,12 @@ def _checked_norm(
 
 
 def _replace_both(
-    norm: Node, y: Node, s: Node, function: Callable[..., Any], operands: tuple[Any, ...], fakes: tuple[Any, ...]
+    norm: Node, s: Node, function: Callable[..., Any], operands: tuple[Any, ...], fakes: tuple[Any, ...]
 ) -> None:
     """Replaces an addition and the norm of its result by one call, whose first results are the norm and the sum.
 
     Args:
-        norm, y: the call of the norm, and the node of its result.
+        norm: the call of the norm.
         s: the addition.
         function, operands: the call.
         fakes: the fake results of the call.
@@ -225,8 +224,8 @@ def _replace_both(
         both = graph.call_function(function, operands)
         normed, total = (graph.call_function(getitem, (both, i)) for i in (0, 1))
     both.meta = {**norm.meta, "example_value": fakes}
-    normed.meta, total.meta = dict(y.meta), dict(s.meta)
-    _replace(y, normed, () if norm is y else (norm,))
+    normed.meta, total.meta = dict(norm.meta), dict(s.meta)
+    _replace(norm, normed, ())
     _replace(s, total, ())
 
 
@@ -247,9 +246,9 @@ def _linear_gelu(gelu: Node, devices: Collection[str]) -> bool:
         return False
     view = found.z if found.z.target in _VIEWS else None
     product = found.z if view is None else view.args[0]
-    if not (isinstance(product, Node) and product.op == "call_function" and product.target in _PRODUCTS):
+    if not (isinstance(product, Node) and product.op == "call_function" and _is_product(product.target)):
         return False
-    if product.target is F.linear:
+    if product.target is not torch.addmm:
         call: Callable[..., Any] = linear_then_gelu
         operands = _arguments(product, input=None, weight=None, bias=None)
     elif len(product.args) == 3 and not product.kwargs:
@@ -287,6 +286,10 @@ FUSIONS: dict[str, Callable[[Node, Collection[str]], bool]] = {
     "add_rms_norm": _add_rms_norm,
     "linear_gelu": _linear_gelu,
 }
+
+
+def _is_product(target: Any) -> bool:
+    return target in (F.linear, torch.addmm) or target is torch.ops.cupyops._linear_call.default
 
 
 def _arguments(node: Node, **defaults: Any) -> list[Any]:

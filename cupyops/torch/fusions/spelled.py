@@ -64,7 +64,7 @@ class Gelu:
 
 def find_gelu(node: Node) -> Gelu | None:
     """Returns the GELU whose result is the result of a node, or None."""
-    if node.op == "call_function" and node.target is F.gelu:
+    if node.op == "call_function" and (node.target is F.gelu or node.target is torch.ops.cupyops._gelu_call.default):
         approximate = node.kwargs.get("approximate", node.args[1] if len(node.args) > 1 else "none")
         z = node.args[0] if node.args else node.kwargs.get("input")
         return Gelu(z, str(approximate)) if isinstance(z, Node) else None

@@ -12,15 +12,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, is_autocast_enabled, nn
-from torch.nn import Parameter
+from torch.nn import Linear, Parameter
 from torch.nn.modules import module as nn_module
 
 from cupyops.torch.compiled.frames import inlined_only
-from cupyops.torch.ops.add_layer_norm import add_layer_norm
+from cupyops.torch.core.dispatch import in_graph
+from cupyops.torch.ops.add_layer_norm import add_layer_norm, add_layer_norm_node
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
-from cupyops.torch.ops.gelu import gelu
+from cupyops.torch.ops.gelu import gelu, gelu_node
 from cupyops.torch.ops.layer_norm import layer_norm
-from cupyops.torch.ops.linear_gelu import linear_gelu
+from cupyops.torch.ops.linear_gelu import linear_gelu, linear_gelu_node
 from cupyops.torch.ops.rms_norm import rms_norm
 
 from .leaves import by_operator, product_of
@@ -57,7 +58,9 @@ class GeluCall:
     @inlined_only
     def __call__(self, x: Any) -> Any:
         if type(x) is Tensor and (approximate := self._cupyops_gelu(x)) is not None and not _observed(self):
-            return F.gelu(x, approximate=approximate) if not is_traced() and is_small(x) else gelu(x, approximate)
+            if in_graph():
+                return gelu_node(x, approximate)
+            return F.gelu(x, approximate=approximate) if is_small(x) else gelu(x, approximate)
         return self.function(x)
 
     def _cupyops_gelu(self, x: Tensor) -> str | None:
@@ -69,7 +72,7 @@ def _functional(operator: Callable[..., Any], function: Callable[..., Any]) -> C
 
     @inlined_only
     def call(input: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(input) is Tensor and (is_traced() or not is_small(input)):
+        if type(input) is Tensor and not is_small(input):
             return operator(input, *args, **kwargs)
         return function(input, *args, **kwargs)
 
@@ -117,51 +120,68 @@ def as_operator(function: Any) -> Any:
         return function
 
 
-def _observed(module: Any) -> bool:
-    """Returns whether a call of a module does more than its class's ``forward``."""
+def _observed(module: Any, traced: bool = False) -> bool:
+    """Returns whether a call of a module does more than its class's ``forward``.
+
+    Args:
+        module: the module, or a :class:`GeluCall`.
+        traced: whether Dynamo traces, which traces through a compiled module.
+    """
     if isinstance(module, GeluCall):
         module = module.function
         if not isinstance(module, nn.Module):
             return False
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or (not is_traced() and module._compiled_call_impl is not None)  # Dynamo traces through a compiled module
-        or "forward" in module.__dict__
-        or nn_module._global_forward_hooks
-        or nn_module._global_forward_pre_hooks
-        or nn_module._global_backward_hooks
-        or nn_module._global_backward_pre_hooks
+    return _hooked(module, traced)
+
+
+def _hooked(module: Any, traced: bool) -> bool:
+    return not (
+        not module._forward_hooks
+        and not module._forward_pre_hooks
+        and not module._backward_hooks
+        and not module._backward_pre_hooks
+        and (traced or module._compiled_call_impl is None)
+        and "forward" not in module.__dict__
+        and not nn_module._global_forward_hooks
+        and not nn_module._global_forward_pre_hooks
+        and not nn_module._global_backward_hooks
+        and not nn_module._global_backward_pre_hooks
     )
 
 
 @inlined_only
 def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     """Returns ``act(linear(x))``, by one operator if ``linear`` is a linear layer and ``act`` an optimised GELU."""
-    if not is_traced() and type(x) is Tensor and is_small_product(x):
+    traced = in_graph()
+    if not traced and type(x) is Tensor and is_small_product(x):
         return act(linear(x))
-    product = product_of(linear)
     form = getattr(act, "_cupyops_gelu", None)
-    if (
-        product is not None
-        and form is not None
-        and type(x) is Tensor
-        and not (_observed(linear) or _observed(act))
-        and (approximate := form(x)) is not None
-    ):
-        weight, bias = product(linear)
+    if form is not None and type(x) is Tensor and (approximate := form(x)) is not None:
+        operands = _operands(linear, traced)
         # A library for quantised weights exchanges the weight for a subclass of Tensor, and keeps the layer.
-        if type(weight) is Parameter or type(weight) is Tensor:
-            return linear_gelu(x, weight, bias, approximate)
+        if (
+            operands is not None
+            and not _observed(act, traced)
+            and (type(operands[0]) is Parameter or type(operands[0]) is Tensor)
+        ):
+            if traced:
+                return linear_gelu_node(x, *operands, approximate)[0]
+            return linear_gelu(x, *operands, approximate)
     return act(linear(x))
+
+
+def _operands(linear: Any, traced: bool) -> Any:
+    """Returns the weight (N, K) and the bias of a linear layer, or None if the call of the layer does anything else."""
+    if type(linear) is Linear:  # Dynamo guards less here than in product_of
+        return None if _hooked(linear, traced) else (linear.weight, linear.bias)
+    product = product_of(linear)
+    return None if product is None or _hooked(linear, traced) else product(linear)
 
 
 @inlined_only
 def add_then_norm(norm: Any, a: Any, b: Any) -> Any:
     """Returns ``norm(a + b)``, by one operator if ``norm`` is an optimised layer norm or RMS norm."""
-    found = None if not is_traced() and type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
+    found = _add_norm(norm, a, b)
     return norm(a + b) if found is None else found[0]
 
 
@@ -171,7 +191,7 @@ def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
 
     The list lets the caller take the result out, so that no variable of the caller keeps it alive.
     """
-    found = None if not is_traced() and type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
+    found = _add_norm(norm, a, b)
     if found is not None:
         return [found[0]], found[1]
     s = a + b
@@ -184,22 +204,33 @@ _promoted = cache(torch.promote_types)
 
 @inlined_only
 def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
-    operator: Callable[..., tuple[Tensor, Tensor]] = add_layer_norm
+    traced = in_graph()
+    if type(a) is not Tensor or type(b) is not Tensor or (not traced and is_small(a)):
+        return None
+    operator: Callable[..., tuple[Tensor, Tensor]] | None = None
     operands = getattr(norm, "_cupyops_norm", None)
     if operands is None:
         operator, operands = add_rms_norm, getattr(norm, "_cupyops_rms_norm", None)
-    if operands is None or type(a) is not Tensor or type(b) is not Tensor or a.shape != b.shape:
+    if operands is None or a.shape != b.shape:
         return None
-    if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _observed(norm):
+    if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _hooked(norm, traced):
         return None
     shape, *parameters, eps = operands(a)
-    dtype = a.dtype if a.dtype is b.dtype else (torch.promote_types if is_traced() else _promoted)(a.dtype, b.dtype)
+    if a.dtype is b.dtype:
+        dtype = a.dtype
+    else:
+        dtype = (torch.promote_types if is_traced() else _promoted)(a.dtype, b.dtype)
     given = {p.dtype for p in parameters if p is not None}
     # Autocast converts the operands of the norms to float32, and does not convert the operands of the fused operators.
     cast = is_autocast_enabled("cuda") and dtype is not torch.float32
     if cast or not given <= {dtype}:
         return None
-    return operator(a, b, shape, *parameters, eps)
+    if operator is not None:
+        return operator(a, b, shape, *parameters, eps)
+    if traced:
+        found: tuple[Tensor, Tensor] = add_layer_norm_node(a, b, *parameters, shape, eps, None)
+        return found
+    return add_layer_norm(a, b, shape, *parameters, eps)
 
 
 @cache

@@ -26,15 +26,16 @@ from torch.nn.utils.parametrize import is_parametrized
 from cupyops.codegen import write
 from cupyops.ops.linear.odd import has_odd_rows
 from cupyops.torch.compiled.frames import inlined_only
-from cupyops.torch.ops.gelu import gelu
-from cupyops.torch.ops.layer_norm import layer_norm
+from cupyops.torch.core.dispatch import in_graph
+from cupyops.torch.ops.gelu import gelu, gelu_node
+from cupyops.torch.ops.layer_norm import layer_norm, layer_norm_node
 from cupyops.torch.ops.linear import linear
 from cupyops.torch.ops.rms_norm import rms_norm
 from cupyops.torch.scale.distributed import is_dtensor
 
 from .classes import is_optimised, made_class
 from .recognise import RMS_NORM_KEEPS_DTYPE, Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
-from .small import is_small, is_small_padded, is_traced
+from .small import is_small, is_small_padded
 
 __all__ = ["FORWARDS", "TRAITS", "Leaf", "by_operator", "leaf_of", "product_of", "unfit"]
 
@@ -68,6 +69,8 @@ class _Kind(NamedTuple):
         small: what is computed for few elements (:mod:`.small`), an expression of ``self`` and ``x``; if empty, all
             calls are calls of the operator.
         few: whether the elements are few, an expression of ``self`` and ``x``.
+        node: the call while Dynamo traces (:func:`cupyops.torch.core.dispatch.in_graph`), an expression of ``self`` and
+            ``x``; if empty, that of the operator.
         plain: whether the operator computes plain tensors, and not DTensors alone.
     """
 
@@ -77,6 +80,7 @@ class _Kind(NamedTuple):
     trait: str
     small: str = _OWN
     few: str = "is_small({x})"
+    node: str = ""
     plain: bool = True
 
 
@@ -86,6 +90,7 @@ _LAYER_NORM = _Kind(
     "",
     "layer_norm({x}, self.normalized_shape, self.weight, self.bias, self.eps)",
     "(self.normalized_shape, self.weight, self.bias, self.eps)",
+    node="layer_norm_node({x}, self.weight, self.bias, self.normalized_shape, self.eps, None)",
 )
 _RMS_NORM = _Kind(
     "rms_norm",
@@ -93,7 +98,7 @@ _RMS_NORM = _Kind(
     "rms_norm({x}, self.normalized_shape, self.weight, self.eps)",
     "(self.normalized_shape, self.weight, self.eps)",
 )
-_GELU = _Kind("gelu", "", "gelu({x}, self.approximate)", "self.approximate")
+_GELU = _Kind("gelu", "", "gelu({x}, self.approximate)", "self.approximate", node="gelu_node({x}, self.approximate)")
 _LINEAR = _Kind(
     "linear", "", "linear({x}, self.weight, self.bias)", "", few="is_small_padded({x}, self.weight.size(0))"
 )
@@ -188,7 +193,8 @@ def _look_alike(module: nn.Module) -> _Kind | str | None:
         condition = "" if form.exact else "{x}.dtype is not float64"
         text = repr(form.approximate)
         trait = text if form.exact else f"None if {{x}}.dtype is float64 else {text}"
-        return _Kind("gelu", condition, f"gelu({{x}}, {text})", trait, f"F.gelu({{x}}, approximate={text})")
+        call, small = f"gelu({{x}}, {text})", f"F.gelu({{x}}, approximate={text})"
+        return _Kind("gelu", condition, call, trait, small, node=f"gelu_node({{x}}, {text})")
     if norm_candidate(module):
         norm = norm_of(module)
         if norm is None:
@@ -217,7 +223,8 @@ def _norm_kind(norm: Norm, module: nn.Module) -> _Kind:
         return _Kind(operator, condition, call, operands, "" if norm.one_more else f"F.{call}")
     operands = f"{shape}, {weight}, {bias}, {eps}"
     call = f"layer_norm({{x}}, {operands})"
-    return _Kind(operator, condition, call, f"({operands})", f"F.{call}")
+    node = f"layer_norm_node({{x}}, {weight}, {bias}, {shape}, {eps}, None)"
+    return _Kind(operator, condition, call, f"({operands})", f"F.{call}", node=node)
 
 
 def _is_odd(module: Any) -> bool:
@@ -247,12 +254,14 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         x: the name of the argument of ``forward``, which callers may pass by name.
     """
     condition = f" and {kind.condition.format(x=x)}" if kind.condition else ""
+    choices = {"in_graph()": kind.node, kind.few.format(x=x): kind.small}
     plain = [
         f"    if type({x}) is Tensor{condition}:",
         *(
-            [f"        if not is_traced() and {kind.few.format(x=x)}:", f"            return {kind.small.format(x=x)}"]
-            if kind.small
-            else []
+            line
+            for case, found in choices.items()
+            if found
+            for line in (f"        if {case}:", f"            return {found.format(x=x)}")
         ),
         f"        return {kind.call.format(x=x)}",
     ]
@@ -269,11 +278,13 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         "is_dtensor": is_dtensor,
         "is_small": is_small,
         "is_small_padded": is_small_padded,
-        "is_traced": is_traced,
+        "in_graph": in_graph,
         "float32": torch.float32,
         "float64": torch.float64,
         "is_autocast_enabled": torch.is_autocast_enabled,
         "original": forward,
+        "gelu_node": gelu_node,
+        "layer_norm_node": layer_norm_node,
         **{f.__name__: f for f in (layer_norm, rms_norm, gelu, linear)},
     }
     found: dict[str, Any] = {"forward": inlined_only(write(f"forward of {kind.operator}", "forward", text, scope))}

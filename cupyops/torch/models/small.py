@@ -29,13 +29,13 @@ is_traced = torch.compiler.is_dynamo_compiling
 def is_small(x: Tensor) -> bool:
     """Returns whether PyTorch computes a call with operand x.
 
-    A caller asks :func:`is_traced` first. A compiled model calls the operators for any size: the compiled code spends
-    less of the host's time on a call, and a condition on the size would be a guard that compiles the model again.
+    A compiled model calls the operators for any size: the compiled code spends less of the host's time on a call, and a
+    condition on the size would be a guard that compiles the model again.
 
     A call in the capture of a CUDA graph is computed as the eager calls before the capture are. The operator's first
     call loads a kernel, which CUDA forbids during a capture. Eager calls on as few elements have not loaded the kernel.
     """
-    return x.numel() < LEAST_ELEMENTS and x.is_cuda
+    return not is_traced() and x.numel() < LEAST_ELEMENTS and x.is_cuda
 
 
 def is_small_product(x: Tensor) -> bool:
@@ -46,7 +46,7 @@ def is_small_product(x: Tensor) -> bool:
     is a call of the operator, which has kernels of its own for few rows. Compiled models call the operator for any
     size, as :func:`is_small` says.
     """
-    if not x.dim() or not x.is_cuda:
+    if is_traced() or not x.dim() or not x.is_cuda:
         return False
     return linear_config.MOST_FEW * x.size(-1) < x.numel() and 4 * x.numel() < LEAST_ELEMENTS
 
@@ -58,4 +58,4 @@ def is_small_padded(x: Tensor, n: int) -> bool:
         x: the operand (..., K) of the linear layer.
         n: the columns N of the result.
     """
-    return x.is_cuda and x.numel() * n < LEAST_PADDED
+    return not is_traced() and x.is_cuda and x.numel() * n < LEAST_PADDED

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from cupyops.ops.checks import check_shapes
 from cupyops.ops.layer_norm.body import add_forward as add_layer_norm_body
 from cupyops.ops.layer_norm.checks import as_shape
+from cupyops.torch.core.composite import node_of
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import symbolic_call, weight_and_bias
 from cupyops.torch.scale.sharding import Split
@@ -133,6 +134,7 @@ def _without_stats(*args: Any) -> tuple[Tensor, Tensor]:
 _y_and_s = _add_layer_norm.shown(
     2, AddLayerNormFunction.forward_of_y_and_s, AddLayerNormFunction.backward_of_y_and_s, _without_stats
 )
+add_layer_norm_node = node_of(_y_and_s)
 
 
 def add_layer_norm(

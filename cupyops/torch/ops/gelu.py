@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from cupyops.ops.gelu import backward as gelu_backward_body
 from cupyops.ops.gelu import check as check_gelu
 from cupyops.ops.gelu import forward as gelu_body
+from cupyops.torch.core.composite import node_of
 from cupyops.torch.core.operator import Operator
 
 from .onnx_values import DOUBLE, cast, in_float32
@@ -90,6 +91,7 @@ gelu_operator = Operator(
     compiled="auto",
     repeats=True,
 )
+gelu_node = node_of(gelu_operator.call)
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:

@@ -15,6 +15,7 @@ from cupyops.ops.layer_norm.checks import check as check_layer_norm
 from cupyops.ops.layer_norm.checks import check_backward as check_layer_norm_backward
 from cupyops.ops.layer_norm.tangent import tangent as layer_norm_jvp_body
 from cupyops.torch.compiled.rules import contiguous
+from cupyops.torch.core.composite import node_of
 from cupyops.torch.core.dispatch import (
     dispatch_modes,
     forward_mode,
@@ -303,8 +304,9 @@ def _y_in_general(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 _y = _layer_norm.shown(
     *(1, LayerNormFunction.forward_of_y, LayerNormFunction.backward_of_y),
-    *(_layer_norm_inference.eager, _y_in_general, "x.dim() != 4"),
+    *(_layer_norm_inference.eager, _y_in_general),
 )
+layer_norm_node = node_of(_y)
 
 
 def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:

@@ -1,6 +1,6 @@
 """The PyTorch operator linear_gelu: gelu(x·Wᵀ + b)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from cupyops.ops.linear.fused_gelu import check_backward as check_linear_gelu_ba
 from cupyops.ops.linear.fused_gelu import forward as linear_gelu_body
 from cupyops.ops.linear.odd import is_odd
 from cupyops.ops.linear.products import check_product
+from cupyops.torch.core.composite import node_of
 from cupyops.torch.core.dispatch import in_plain_backward, is_compiling, rows_of_traced
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, NoStorageError, weight_and_bias
@@ -185,6 +186,14 @@ def _recomputed(z: Tensor, approximate: str) -> Tensor:
     return gelu_reference(z, approximate)
 
 
+def _by_rows(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    x, *others = args
+    rows = rows_of_traced(x)
+    if rows is None:
+        return call(args)
+    return tuple(result.unflatten(0, x.shape[:-1]) for result in call((rows, *others)))
+
+
 _linear_gelu = Operator(
     "cupyops::linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate) -> (Tensor y, Tensor z)",
     LinearGeluFunction,
@@ -197,8 +206,10 @@ _linear_gelu = Operator(
     sharding=_sharding,
     flops=linear_flops,
     parts=_parts,
+    _general=_by_rows,
 )
 _call = _linear_gelu.call
+linear_gelu_node = node_of(_call)
 _linear_gelu_backward = Operator(
     "cupyops::linear_gelu_backward(Tensor grad_y, Tensor z, Tensor? x, Tensor? weight, str approximate, bool want_bias)"
     " -> (Tensor, Tensor, Tensor)",
@@ -247,9 +258,8 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None, approxima
     >>> linear_gelu(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0, 1.0], [0.0, 0.0]]))
     tensor([[0.8413, 0.0000]])
     """
-    rows = rows_of_traced(x)
-    y: Tensor = _call(x if rows is None else rows, weight, bias, approximate)[0]
-    return y if rows is None else y.unflatten(0, x.shape[:-1])
+    y: Tensor = _call(x, weight, bias, approximate)[0]
+    return y
 
 
 def linear_gelu_backward(
