@@ -10,7 +10,7 @@
 //   macro          values    set by
 //   TANH           0, 1      the body: the form
 //   BLOCK_THREADS  128       Elementwise: threads of a block
-//   VECTORS        1         Elementwise: accesses of a thread
+//   VECTORS        1, 4      Elementwise: accesses of a thread
 //   NAIVE          1         tests: the naive kernels alone
 #include "gelu.cuh"
 #include "elementwise.cuh"

@@ -22,6 +22,17 @@ def _kernels(name: str) -> dict[str, Kernel]:
 
 FORWARD, BACKWARD = _kernels("gelu_forward"), _kernels("gelu_backward")
 
+# In float64, the elements of a thread share the loads of the coefficients. With four accesses of 16 bytes a thread in place of one,
+# 2^24 elements take 0.95 to 0.97 times as long on an H200, and 2^28 take 0.87 to 0.92 times; 2^22 elements take up to 1.03 times.
+MANY = 2**24
+
+
+def _kernel_of_many(name: str) -> Kernel:
+    return Kernel(TEXT, name, Elementwise("n", vectors=4), dtypes=("float64",), constants={"TANH": 0})
+
+
+FORWARD_OF_MANY, BACKWARD_OF_MANY = _kernel_of_many("gelu_forward"), _kernel_of_many("gelu_backward")
+
 
 def forward(x: Any, approximate: str = "none") -> Any:
     """Returns y = x·Φ(x), or the tanh form of GELU, in the shape, dtype and layout of x, on arrays of any library."""
@@ -32,9 +43,11 @@ def forward(x: Any, approximate: str = "none") -> Any:
     library = LIBRARIES[type(x)]
     if not library.is_contiguous(x):
         x = dense(x)
-    y = library.empty_like(x)
+    y, n = library.empty_like(x), library.size(x)
+    if n >= MANY and approximate == "none" and library.dtype_name(x) == "float64":
+        kernel = FORWARD_OF_MANY
     try:
-        kernel.launch_vouched(x, y, library.size(x))
+        kernel.launch_vouched(x, y, n)
     except TypeError:
         check(x, approximate)  # raises with a message that names the operator; the launch's message names the kernel
         raise
@@ -54,8 +67,10 @@ def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
         x, grad_y = dense(x), dense(grad_y)
         if library.strides(x) != library.strides(grad_y):
             x, grad_y = library.contiguous(x), library.contiguous(grad_y)
-    grad_x = library.empty_like(x)
-    kernel.launch_vouched(grad_y, x, grad_x, library.size(x))
+    grad_x, n = library.empty_like(x), library.size(x)
+    if n >= MANY and approximate == "none" and library.dtype_name(x) == "float64":
+        kernel = BACKWARD_OF_MANY
+    kernel.launch_vouched(grad_y, x, grad_x, n)
     return grad_x
 
 
