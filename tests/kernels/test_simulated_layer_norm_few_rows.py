@@ -43,3 +43,20 @@ def test_the_cuts_of_backwards_give_few_rows_the_bits_of_many(
     for (a, *others), exact in zip(zip(*found, strict=True), wanted, strict=True):
         for one in (a, *others):
             torch.testing.assert_close(one.float(), exact, atol=2e-2, rtol=8e-3)
+
+
+@pytest.mark.parametrize("n", [32_776, 57_344])
+def test_the_cut_of_long_forwards_gives_few_rows_the_bits_of_many(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last access of a row of 32776 elements goes to one thread of the last block."""
+    monkeypatch.setattr(body.driver, "capability", lambda device: 90)
+    x, weight, bias = torch.randn(5, n).bfloat16(), torch.randn(n).bfloat16(), torch.randn(n).bfloat16()
+    found = []
+    for few in (body.layer_norm_config.FEW_FORWARD, (0, 0)):
+        monkeypatch.setattr(body.layer_norm_config, "FEW_FORWARD", few)
+        with cupyops.simulate(sanitize=True):
+            call = body.forward_call.__wrapped__(x, None, weight, bias, (n,), None)
+            found.append(body.run_forward(call, x, None, weight, bias, 1e-5)[0])
+        assert call.launches[0].kernel.name == ("layer_norm_forward_wide" if few == (0, 0) else "layer_norm_forward")
+    assert torch.equal(*found)
+    right = torch.nn.functional.layer_norm(x.float(), (n,), weight.float(), bias.float(), 1e-5)
+    torch.testing.assert_close(found[0].float(), right, atol=1e-2, rtol=8e-3)

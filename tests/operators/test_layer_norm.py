@@ -70,7 +70,7 @@ def test_values_and_gradients_against_float64(n: int, device: str, dtype: torch.
 @pytest.mark.gpu
 @pytest.mark.parametrize("parameters", ["none", "own", "float32"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("n", [32_768, 65_544, 100_003, 131_072, 196_616, 262_144])
+@pytest.mark.parametrize("n", [32_768, 40_968, 57_344, 65_544, 100_003, 131_072, 196_616, 262_144])
 def test_many_long_rows(n: int, dtype: torch.dtype, parameters: str) -> None:
     """A cluster takes row after row, with weights of each kind and without: the kernels are others, and their shared memory."""
     if parameters == "float32" and dtype is torch.float32:

@@ -324,10 +324,22 @@ def test_the_longest_rows_are_summed_ahead_where_shared_memory_keeps_weight_and_
     assert config.pieces_apart == (weight_bytes > DTYPES[dtype].itemsize)
 
 
-def test_rows_of_65536_elements_and_16_bit_rows_without_a_residual_are_not_summed_ahead() -> None:
+@pytest.mark.parametrize("n", [32776, 40960, 57344, 65528])
+def test_16_bit_rows_between_two_powers_of_two_are_summed_ahead_in_clusters_of_four_blocks(n: int) -> None:
+    config = forward_config(n, "bfloat16", 2, 2, 90, 2)
+    assert (config.kind, config.cluster, config.vectors, config.min_blocks) == ("wide", 4, 8, 1)
+    assert (config.stages, config.sum_ahead, config.affine_registers) == (1, True, 0)
+    assert config.shared == config.slice * (2 + 2 * 2)
+    for inputs, weight_bytes in ((4, 2), (2, 4)):
+        assert not forward_config(n, "bfloat16", inputs, weight_bytes, 90, 2).sum_ahead, "measured without both"
+    assert forward_config(n, "bfloat16", 2, 2, 80, 2).kind == "streaming"
+
+
+def test_other_rows_of_up_to_65536_elements_and_longer_16_bit_rows_without_a_residual_are_not_summed_ahead() -> None:
     for n, dtype, inputs in (
         (65536, "float32", 4),
         (65536, "float32", 8),
+        (65536, "bfloat16", 2),
         (65536, "bfloat16", 4),
         (131072, "bfloat16", 2),
         (262144, "bfloat16", 2),
