@@ -268,9 +268,13 @@ class Kernel:
     def describe(self, types: Mapping[str, str]) -> str:
         """Returns the kernel's name with its dtypes for messages, ``gelu_forward<float16>``.
 
-        The kernel's own constants and the cluster size follow the dtypes. The constants of the geometry do not appear.
+        The kernel's own constants follow the dtypes. Of the geometry's constants, the cluster size appears, and the accesses
+        of a thread if there are several.
         """
-        extra = [f"{k}={v}" for k, v in self.constants.items() if k not in self.geometry.constants or k == "CLUSTER"]
+        hidden = {name: value for name, value in self.geometry.constants.items() if name != "CLUSTER"}
+        if hidden.get("VECTORS", 1) != 1:
+            del hidden["VECTORS"]
+        extra = [f"{k}={v}" for k, v in self.constants.items() if k not in hidden]
         dtypes = list(types.values())
         return f"{self.name}<{', '.join((dtypes[:1] if len(set(dtypes)) == 1 else dtypes) + extra)}>"
 
