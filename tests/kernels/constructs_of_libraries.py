@@ -174,7 +174,7 @@ OF_LIBRARIES = {
         " thrust::uniform_real_distribution<float> u(-1, 1); thrust::uniform_int_distribution<int> dice(1, 6);\n"
         " const float first = u(numbers); y[i] = first + dice(numbers) + 10 * (others() == 16807) + 0 * x[i]; }",
         "k",
-        lambda x: torch.tensor([thrown(i + 1) for i in range(len(x))]),
+        lambda x: torch.tensor([thrown(i + 1) for i in range(len(x))], device=x.device),
         ("discard(5)", "discard(6)"),
     ),
     "iterators that go backwards": Construct(

@@ -330,14 +330,14 @@ OF_PROJECTS = {
     ),
     "questions for features of a compiler, beside headers that nobody has": Construct(
         '#include "my_project.h"\n#include <nvfunctional>\n#include <msgpack.hpp>\n#ifdef __has_feature\n'
-        "#if __has_feature(cxx_constexpr) && !defined(OWN_DOXYGEN_ONLY)\n#define FACTOR 3\n#endif\n#endif\n"
+        "#if __has_feature(cxx_constexpr) && !__has_feature(address_sanitizer) && !defined(OWN_DOXYGEN_ONLY)\n#define FACTOR 3\n#endif\n#endif\n"
         "#ifndef FACTOR\n#define FACTOR 2\n#endif\n"
         "struct Packed {\n float v;\n void pack(msgpack::object& to) const { to.add(v); }\n"
-        " __device__ float twice() const { return FACTOR * v; }\n};\n"
-        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = Packed{{x[i]}}.twice(); }}",
+        " __device__ float thrice() const { return FACTOR * v; }\n};\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = Packed{{x[i]}}.thrice(); }}",
         "k",
-        lambda x: 2 * x,
-        ("FACTOR 2", "FACTOR 4"),
+        lambda x: 3 * x,
+        ("FACTOR 3", "FACTOR 4"),
     ),
     "a user-defined literal of the host that is a friend": Construct(
         'struct Real;\nnamespace literal { Real operator "" _r(long double v); }\n'

@@ -1,8 +1,10 @@
 """Forms of public kernels that the simulator once refused, or ran with other values."""
 
 import ctypes
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -253,6 +255,25 @@ def test_what_nvrtc_refuses_is_refused_by_name_and_line(code: str, words: str) -
     pytest.importorskip("cupy")
     with pytest.raises(CompileError, match=r"k\.cu:2\b.*error"):
         compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
+
+
+def test_a_text_that_asks_for_a_feature_of_the_compiler_gets_nvrtcs_answer() -> None:
+    path = Path(cupyops.__file__).with_name("simulator") / "cuda" / "compiler_features.h"
+    present = re.findall(r"CUPYOPS_FEATURE_(\w+) 1$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"cxx_lambdas", "cxx_constexpr"} <= set(present)
+    absent = "address_sanitizer", "thread_sanitizer", "memory_sanitizer", "cxx_atomic", "objc_arc", "blocks", "tls"
+    lines = [
+        f"#if {word}({name}) != {int(name in present)}\n#error {name}\n#endif"
+        for word in ("__has_feature", "__has_extension")
+        for name in (*present, *absent)
+    ]
+    text = "\n".join([*lines, "#include <cmath>", *lines, "__global__ void k(int* y) { y[0] = 1; }"])
+    y = np.zeros(1, np.int32)
+    with cupyops.simulate():
+        Kernel(text, "k", 1)[1](y)
+    assert y[0] == 1
+    pytest.importorskip("cupy")
+    compile_text(text, "k", "sm_90", OPTIONS)
 
 
 def test_an_initializer_that_names_a_member_is_refused_in_cpp17_alone() -> None:

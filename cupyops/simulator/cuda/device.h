@@ -76,4 +76,5 @@ extern dim3 blockDim, gridDim;
 #endif
 #define __exit cupyops_exit
 
+#include "compiler_features.h"
 #include "text_only.h"

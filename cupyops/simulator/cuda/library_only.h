@@ -6,6 +6,8 @@
 #undef __CUDACC_VER_MAJOR__
 #undef __CUDACC_VER_MINOR__
 #undef __CUDA_ARCH_LIST__
+#undef __has_feature
+#undef __has_extension
 #undef asm
 #undef __asm__
 #undef __asm

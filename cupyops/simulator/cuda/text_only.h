@@ -14,6 +14,10 @@
 #undef __CUDA_ARCH_LIST__
 #define __CUDA_ARCH_LIST__ 900
 #define __CUDACC_RTC__ 1
+#undef __has_feature
+#define __has_feature(name) CUPYOPS_FEATURE_##name
+#undef __has_extension
+#define __has_extension(name) CUPYOPS_FEATURE_##name
 #define CUPYOPS_NOT_COVERED_ASM _Pragma("GCC error \"inline PTX is not covered by the simulator; give the function a twin in C++ under #ifdef CUPYOPS_SIMULATOR\"")
 #define asm CUPYOPS_NOT_COVERED_ASM asm
 #define __asm__ CUPYOPS_NOT_COVERED_ASM asm
