@@ -270,10 +270,10 @@ def test_a_text_that_asks_for_a_feature_of_the_compiler_gets_nvrtcs_answer() -> 
     text = "\n".join([*lines, "#include <cmath>", *lines, "__global__ void k(int* y) { y[0] = 1; }"])
     y = np.zeros(1, np.int32)
     with cupyops.simulate():
-        Kernel(text, "k", 1)[1](y)
+        (kernel := Kernel(text, "k", 1))[1](y)
     assert y[0] == 1
     pytest.importorskip("cupy")
-    compile_text(text, "k", "sm_90", OPTIONS)
+    compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
 
 
 def test_an_initializer_that_names_a_member_is_refused_in_cpp17_alone() -> None:
