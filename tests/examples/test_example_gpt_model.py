@@ -307,7 +307,6 @@ def test_host_waits_for_the_gpu_in_no_step(backend: str, tmp_path: Path) -> None
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
 def test_compiled_trains_like_eager_on_the_gpu(tmp_path: Path) -> None:
     compiled, eager = (trainer(tmp_path, *GPU, "--layers", 1, "--no-amp", *mode) for mode in (["--compile"], []))
     compiled.warm_up()

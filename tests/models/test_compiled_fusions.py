@@ -367,7 +367,7 @@ def test_the_cache_of_graphs_keeps_fused_graphs_apart() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores", "ignore:The CUDA Graph is empty")
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_on_a_gpu_models_train_as_they_did(mode: str, autocast: bool) -> None:

@@ -144,7 +144,7 @@ def test_another_version_of_pytorch_keeps_the_graphs(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores", "ignore:The CUDA Graph is empty")
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("name", NORMS)

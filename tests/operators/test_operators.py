@@ -129,9 +129,7 @@ def test_compile_fullgraph(case: Case, device: str) -> None:
 
 
 # Inductor's own first capture is of nothing, and says so.
-@pytest.mark.filterwarnings(
-    "ignore:The CUDA Graph is empty:UserWarning", "ignore:TensorFloat32 tensor cores:UserWarning"
-)
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["cuda"], indirect=True)
 @EACH
