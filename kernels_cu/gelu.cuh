@@ -53,7 +53,7 @@ __device__ __forceinline__ float tail(float a) {
 
 // For float64: e^(-a²/2) and Φ(-a)·e^(a²/2) by two polynomials, without branches. In CUDA's erf nearly every warp takes both ways of
 // a branch. A coefficient takes two moves into registers, which the elements of a thread share (VECTORS). Measured on an H200, in
-// percent of a copy's bandwidth, with CUDA's erf and exp, and with these: the forward 63 and 80, the derivative 64 and 97.
+// percent of a copy's bandwidth, with CUDA's erf and exp, and with these: the forward 63 and 76, the derivative 64 and 93.
 template <int N> __device__ __forceinline__ double polynomial(const double (&coefficients)[N], double x) {
     double p = coefficients[0];
 #pragma unroll
