@@ -79,7 +79,7 @@ def more_than_pytorch(count: int) -> int:
 
 def test_an_optimized_layer_adds_few_guards() -> None:
     """The general dispatch of three operators would add 140."""
-    assert more_than_pytorch(1) <= 30
+    assert more_than_pytorch(1) <= 40
 
 
 def test_the_guards_of_operators_are_checked_once_for_all_layers() -> None:

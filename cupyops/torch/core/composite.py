@@ -12,13 +12,61 @@ from typing import Any
 
 import torch
 
+from .dispatch import write_call
 from .gradients import Schema
 from .implementations import completed
 
-__all__ = ["define", "node_of"]
+__all__ = ["Composites", "node_of"]
 
 
-def define(schema: Schema, name: str, count: int, call: Callable[..., Any]) -> tuple[torch.library.Library, Any]:
+class Composites:
+    """The composite operators of an Operator, each with the generated dispatch that calls it while Dynamo traces.
+
+    Args:
+        schema: the Operator's schema.
+        find: returns the Composites of the newest Operator of the name, or None.
+        last: ``last(library, overload, find)`` keeps a definition until the Operator ends; ``find`` returns the newest
+            ``OpOverload`` in its place.
+    """
+
+    def __init__(
+        self, schema: Schema, find: Callable[[], "Composites | None"], last: Callable[[Any, Any, Any], None]
+    ) -> None:
+        self._schema, self._find, self._last = schema, find, last
+        self._all: list[tuple[Any, Callable[[tuple[Any, ...]], Any]]] = []  # operators and implementations
+        self._scopes: list[dict[str, Any]] = []  # the globals of the generated dispatches
+
+    def write(
+        self, text: str, parts: dict[str, Any], count: int, first: Callable[..., Any] | None = None
+    ) -> Callable[..., Any]:
+        """Compiles the text of a generated dispatch, and defines the composite operator that it calls.
+
+        Args:
+            text: the text (:func:`.dispatch.call_source`).
+            parts: the functions that the text calls. ``dispatch`` is also the implementation of the composite operator.
+            count: how many results ``dispatch`` returns.
+            first: called in place of ``body`` until one call of it has returned.
+        """
+        schema, find, number = self._schema, self._find, len(self._all)
+        shown = "" if count == len(schema.results) else "_".join(("_of", *schema.results[:count]))
+
+        def composite(*args: Any) -> Any:
+            return find()._all[number][1](args)  # type: ignore[union-attr]
+
+        library, op = _define(schema, f"_{schema.name}_call{shown}", count, composite)
+        self._all.append((op, parts["dispatch"]))
+        self._last(library, op, lambda: (newest := find()) and newest._all[number][0])
+        written: Callable[..., Any] = write_call(text, {**parts, "composite": op}, first=first)
+        self._scopes.append(written.__globals__)
+        return written
+
+    def withdraw(self, call: Callable[..., Any]) -> None:
+        """Has the generated dispatches call another function in place of the composite operators."""
+        for scope in self._scopes:
+            scope["composite"] = call
+
+
+def _define(schema: Schema, name: str, count: int, call: Callable[..., Any]) -> tuple[torch.library.Library, Any]:
     """Defines a composite operator with the arguments of another operator.
 
     Args:

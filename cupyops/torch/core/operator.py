@@ -51,7 +51,7 @@ from cupyops.torch.scale.declared import Scale
 from cupyops.torch.scale.distributed import correct_dtypes
 
 from .checkpoints import checkpointed, of_plain_tensors
-from .composite import define
+from .composite import Composites
 from .declared import declared, recorded
 from .dispatch import (
     call_source,
@@ -281,7 +281,8 @@ class Operator:
         declared_once = self._scale, elementwise, self._recomputation, find
         library = register(parsed, self._held, eager, self._plain, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
-        self._ends = [ending_with(self, library, self.op, lambda: (newest := find()) and newest.op)]
+        self._ends: list[Callable[[], object]] = []
+        self._last(library, self.op, lambda: (newest := find()) and newest.op)
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
         rest = self.name, self._registered, vmap, len(parsed.types), self._tangents
         self._transformed = None if gradient is None else transformable(gradient, *rest)
@@ -289,12 +290,15 @@ class Operator:
         self._alone = of_plain_tensors(self._checkpointed, self._tensors, self._optional, self._autocast)
         self.parts = parts
         kinds = parsed.tensors, parsed.others, parsed.defaults
-        self._composites: list[tuple[Any, Callable[[tuple[Any, ...]], Any]]] = []  # operators and implementations
-        self._scopes: list[dict[str, Any]] = []  # the globals of the generated dispatches that call them
+        self._composites = Composites(parsed, lambda: getattr(find(), "_composites", None), self._last)
         text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=not parsed.mutated)
         general = self._dispatch if _general is None else partial(_general, self._dispatch)
         called = {"body": self.eager, "apply": self._apply, "dispatch": general}
-        self.call: Callable[..., Any] = self._written(parsed, text, called, len(parsed.results), self._held)
+        self.call: Callable[..., Any] = (
+            write_call(text, called, self._held)
+            if parsed.mutated
+            else self._composites.write(text, called, len(parsed.results), self._held)
+        )
         of_scale = rule, self._scale.prepare, gradient, len(parsed.tensors), self._autocast
         self._on_dtensors = on_dtensors(self.name, self.op, self.call, *of_scale)
         _DECLARED[self.qualified_name] = self
@@ -347,42 +351,11 @@ class Operator:
             return recorded[0] if recorded else found[0] if count == 1 else found[:count]
 
         parts = {"body": body, "apply": apply, "dispatch": call if general is None else partial(general, call)}
-        return self._written(schema, text, parts, count)
+        return self._composites.write(text, parts, count)
 
-    def _written(
-        self,
-        schema: Schema,
-        text: str,
-        parts: dict[str, Any],
-        count: int,
-        first: Callable[..., Any] | None = None,
-    ) -> Callable[..., Any]:
-        """Compiles the text of a generated dispatch.
-
-        Args:
-            schema: the operator's schema.
-            text: the text.
-            parts: the functions that the text calls. ``dispatch`` is also the implementation of the composite operator
-                (:mod:`.composite`) that the text calls while Dynamo traces.
-            count: how many results ``dispatch`` returns.
-            first: called in place of ``body`` until one call of it has returned.
-        """
-        if schema.mutated:
-            only: Callable[..., Any] = write_call(text, parts, first=first)
-            return only
-        number, find = len(self._composites), partial(_DECLARED.get, self.qualified_name)
-        shown = "" if count == len(schema.results) else "_".join(("_of", *schema.results[:count]))
-        name = f"_{self.name}_call{shown}"
-
-        def composite(*args: Any) -> Any:
-            return find()._composites[number][1](args)  # type: ignore[union-attr]
-
-        library, op = define(schema, name, count, composite)
-        self._composites.append((op, parts["dispatch"]))
-        self._ends.append(ending_with(self, library, op, lambda: (newest := find()) and newest._composites[number][0]))
-        written: Callable[..., Any] = write_call(text, {**parts, "composite": op}, first=first)
-        self._scopes.append(written.__globals__)
-        return written
+    def _last(self, library: Any, overload: Any, find: Callable[[], Any]) -> None:
+        """Keeps a definition until this Operator ends; ``find`` returns the newest OpOverload in its place."""
+        self._ends.append(ending_with(self, library, overload, find))
 
     def _dispatch(self, args: tuple[Any, ...], apply: Callable[..., Any] | None = None) -> Any:
         """Runs a call that the generated dispatch does not handle, such as one on CPU tensors or tensor subclasses.
@@ -464,8 +437,7 @@ class Operator:
         """Removes the registration with PyTorch, so that another operator can take the name. Calls on plain tensors
         still work, since they need no registration."""
         self._withdrawn = True
-        for scope in self._scopes:
-            scope["composite"] = lambda *args: self._registered(args)
+        self._composites.withdraw(lambda *args: self._registered(args))
         for end in self._ends:
             end()
 

@@ -164,9 +164,10 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
             and not _observed(act, traced)
             and (type(operands[0]) is Parameter or type(operands[0]) is Tensor)
         ):
+            weight, bias = operands
             if traced:
-                return linear_gelu_node(x, *operands, approximate)[0]
-            return linear_gelu(x, *operands, approximate)
+                return linear_gelu_node(x, weight, bias, approximate)[0]
+            return linear_gelu(x, weight, bias, approximate)
     return act(linear(x))
 
 
@@ -207,10 +208,10 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     traced = in_graph()
     if type(a) is not Tensor or type(b) is not Tensor or (not traced and is_small(a)):
         return None
-    operator: Callable[..., tuple[Tensor, Tensor]] | None = None
     operands = getattr(norm, "_cupyops_norm", None)
-    if operands is None:
-        operator, operands = add_rms_norm, getattr(norm, "_cupyops_rms_norm", None)
+    is_rms_norm = operands is None
+    if is_rms_norm:
+        operands = getattr(norm, "_cupyops_rms_norm", None)
     if operands is None or a.shape != b.shape:
         return None
     if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _hooked(norm, traced):
@@ -225,12 +226,13 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     cast = is_autocast_enabled("cuda") and dtype is not torch.float32
     if cast or not given <= {dtype}:
         return None
-    if operator is not None:
-        return operator(a, b, shape, *parameters, eps)
+    if is_rms_norm:
+        return add_rms_norm(a, b, shape, parameters[0], eps)
+    weight, bias = parameters
     if traced:
-        found: tuple[Tensor, Tensor] = add_layer_norm_node(a, b, *parameters, shape, eps, None)
+        found: tuple[Tensor, Tensor] = add_layer_norm_node(a, b, weight, bias, shape, eps, None)
         return found
-    return add_layer_norm(a, b, shape, *parameters, eps)
+    return add_layer_norm(a, b, shape, weight, bias, eps)
 
 
 @cache
