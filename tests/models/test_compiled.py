@@ -375,6 +375,34 @@ def test_the_simulator_runs_the_body_of_an_operator_that_is_decomposed_elsewhere
     assert torch.equal(compiled(x), 2 * x)
 
 
+def test_graphs_on_disk_are_of_one_reference_and_of_one_policy_of_autocast() -> None:
+    """AOTAutograd's cache takes Dynamo's graph as the key."""
+    from torch._dynamo.utils import counters
+    from torch._inductor.utils import fresh_cache
+
+    x = torch.arange(1.0, 7.0)
+
+    def found(**declared: Any) -> Tensor:
+        op = Operator("tests::cached_scale(Tensor x, float factor) -> Tensor y", lambda x, f: x * f, **declared)
+        torch.compiler.reset()
+        with torch.autocast("cpu", torch.bfloat16):
+            y: Tensor = torch.compile(lambda x: op(x, 3.0), fullgraph=True)(x)
+        return y
+
+    with fresh_cache():
+        assert torch.equal(found(reference=torch.mul, compiled="decompose"), 3 * x)
+        assert torch.equal(found(reference=torch.add, compiled="decompose"), 3 + x)
+        for _ in range(2):
+            assert found(reference=torch.mul).dtype == torch.float32
+            assert found(reference=torch.mul, autocast="lower").dtype == torch.bfloat16
+        assert counters["aot_autograd"]["autograd_cache_hit"] == 2
+        for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+            torch.compiler.reset()
+            weight = torch.ones(6, 6)
+            with torch.autocast("cpu", dtype):
+                assert torch.compile(bridge.linear, fullgraph=True)(x, weight).dtype == dtype
+
+
 def test_importing_loads_no_part_of_inductor() -> None:
     found = "sorted(m for m in sys.modules if m.startswith(('torch._inductor', 'torch._dynamo')))"
     text = (

@@ -5,18 +5,28 @@ guards before it runs, which takes the host's time. While Dynamo traces, the gen
 one call of another operator, with the same arguments, and reads nothing else. That operator is composite
 (``CompositeImplicitAutograd`` in PyTorch's dispatcher): its implementation is the general dispatch. It runs when AOTAutograd
 traces Dynamo's graph, and AOTAutograd's graph has the operations that it calls.
+
+AOTAutograd keeps traced graphs on disk, by Dynamo's graph. What the implementation does is no part of that graph, so the name of
+the overload has a hash of it: of this package's code, and of what the operator declares. A reference of other code may stand
+in AOTAutograd's graph, too, if it is declared with ``compiled=``. No hash tells what that code calls, so Dynamo traces the general
+dispatch of such an operator itself.
 """
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from cupyops.torch.compiled.rules import Rule
 
 from .dispatch import write_call
 from .gradients import Schema
 from .implementations import completed
 
-__all__ = ["Composites", "node_of"]
+__all__ = ["Composites", "node_of", "shipped"]
 
 
 class Composites:
@@ -24,22 +34,35 @@ class Composites:
 
     Args:
         schema: the Operator's schema.
+        rule: what the Operator is in a graph (:mod:`cupyops.torch.compiled.rules`).
+        policies: the policies of autocast, by the type of device.
         find: returns the Composites of the newest Operator of the name, or None.
         last: ``last(library, overload, find)`` keeps a definition until the Operator ends; ``find`` returns the newest
             ``OpOverload`` in its place.
+
+    Attributes:
+        used: whether there are composite operators; if not, Dynamo traces the general dispatch.
     """
 
     def __init__(
-        self, schema: Schema, find: Callable[[], "Composites | None"], last: Callable[[Any, Any, Any], None]
+        self,
+        schema: Schema,
+        rule: str | Rule,
+        policies: Mapping[str, str],
+        find: Callable[[], "Composites | None"],
+        last: Callable[[Any, Any, Any], None],
     ) -> None:
         self._schema, self._find, self._last = schema, find, last
+        self.used = (rule == "kernel" or schema.namespace == "cupyops") and not schema.mutated
+        text = f"{_hash_of_code()} {schema.text} {getattr(rule, '__qualname__', rule)} {sorted(policies.items())}"
+        self._overload = f"of_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self._all: list[tuple[Any, Callable[[tuple[Any, ...]], Any]]] = []  # operators and implementations
         self._scopes: list[dict[str, Any]] = []  # the globals of the generated dispatches
 
     def write(
         self, text: str, parts: dict[str, Any], count: int, first: Callable[..., Any] | None = None
     ) -> Callable[..., Any]:
-        """Compiles the text of a generated dispatch, and defines the composite operator that it calls.
+        """Compiles the text of a generated dispatch, and defines the composite operator that it calls, if it is to call one.
 
         Args:
             text: the text (:func:`.dispatch.call_source`).
@@ -47,13 +70,16 @@ class Composites:
             count: how many results ``dispatch`` returns.
             first: called in place of ``body`` until one call of it has returned.
         """
+        if not self.used:
+            plain: Callable[..., Any] = write_call(text, parts, first=first)
+            return plain
         schema, find, number = self._schema, self._find, len(self._all)
         shown = "" if count == len(schema.results) else "_".join(("_of", *schema.results[:count]))
 
         def composite(*args: Any) -> Any:
             return find()._all[number][1](args)  # type: ignore[union-attr]
 
-        library, op = _define(schema, f"_{schema.name}_call{shown}", count, composite)
+        library, op = _define(schema, f"_{schema.name}_call{shown}", self._overload, count, composite)
         self._all.append((op, parts["dispatch"]))
         self._last(library, op, lambda: (newest := find()) and newest._all[number][0])
         written: Callable[..., Any] = write_call(text, {**parts, "composite": op}, first=first)
@@ -66,12 +92,14 @@ class Composites:
             scope["composite"] = call
 
 
-def _define(schema: Schema, name: str, count: int, call: Callable[..., Any]) -> tuple[torch.library.Library, Any]:
+def _define(
+    schema: Schema, name: str, overload: str, count: int, call: Callable[..., Any]
+) -> tuple[torch.library.Library, Any]:
     """Defines a composite operator with the arguments of another operator.
 
     Args:
         schema: the schema of the other operator.
-        name: the name of the composite operator, without a namespace.
+        name, overload: the name of the composite operator, without a namespace, and of its overload.
         count: how many of the results the composite operator returns; the first ones.
         call: takes the arguments and returns these results. The library holds it, so it must hold no reference to an
             Operator.
@@ -82,12 +110,28 @@ def _define(schema: Schema, name: str, count: int, call: Callable[..., Any]) -> 
     library = torch.library.Library(schema.namespace, "FRAGMENT")
     arguments = schema.text[schema.text.index("(") : schema.text.rindex("->")]
     results = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-    library.define(f"{name}{arguments}-> {results}", tags=(torch.Tag.pt2_compliant_tag,))
+    library.define(f"{name}.{overload}{arguments}-> {results}", tags=(torch.Tag.pt2_compliant_tag,))
     implementation = completed(call, schema)
     # torch.func has no rule for operators of torch.library. The second key intercepts a call while a transform is active.
     for key in ("CompositeImplicitAutograd", "FuncTorchDynamicLayerFrontMode"):
-        library.impl(name, implementation, key)
-    return library, getattr(getattr(torch.ops, schema.namespace), name).default
+        library.impl(f"{name}.{overload}", implementation, key)
+    return library, getattr(getattr(getattr(torch.ops, schema.namespace), name), overload)
+
+
+@cache
+def _hash_of_code() -> str:
+    """Returns a hash of this package's code that runs while AOTAutograd traces."""
+    rooms = (Path(__file__).parents[1] / name for name in ("compiled", "core", "ops"))
+    files = [path for room in rooms for path in sorted(room.glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+@cache
+def shipped(name: str) -> Any:
+    """Returns the composite operator of this package with a name, such as ``"_gelu_call"``."""
+    packet = getattr(torch.ops.cupyops, name)
+    (overload,) = packet.overloads()
+    return getattr(packet, overload)
 
 
 def node_of(call: Callable[..., Any]) -> Any:

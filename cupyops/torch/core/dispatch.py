@@ -65,6 +65,8 @@ _SELECTIVE = tuple(
     for name in ("_CachingTorchDispatchMode", "_CachedTorchDispatchMode")
     if hasattr(torch.utils.checkpoint, name)
 )
+# Whether the key of AOTAutograd's cache on disk has the dtype of autocast. Older versions have whether autocast is on.
+_AUTOCAST_IN_KEY = torch.__version__ >= (2, 13)  # type: ignore[operator]
 # What torch.compile traces in place of plain tensors.
 _TRACED = (FakeTensor, FunctionalTensor)
 _mode_at = torch._C._get_dispatch_stack_at
@@ -86,7 +88,10 @@ def in_graph() -> bool:
     export keeps the operator itself. A program may compile a graph and simulate later, so that Dynamo guards the choice.
     """
     return (
-        is_traced() and forward_ad._current_level < 0 and not (compiler._is_exporting_flag or simulator._setting.now.on)
+        is_traced()
+        and forward_ad._current_level < 0
+        and not (compiler._is_exporting_flag or simulator._setting.now.on)
+        and (_AUTOCAST_IN_KEY or not (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")))
     )
 
 

@@ -290,15 +290,17 @@ class Operator:
         self._alone = of_plain_tensors(self._checkpointed, self._tensors, self._optional, self._autocast)
         self.parts = parts
         kinds = parsed.tensors, parsed.others, parsed.defaults
-        self._composites = Composites(parsed, lambda: getattr(find(), "_composites", None), self._last)
-        text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=not parsed.mutated)
+        self._composites = Composites(
+            parsed,
+            "kernel" if self._plain is None else self._compiled,
+            self._autocast,
+            lambda: getattr(find(), "_composites", None),
+            self._last,
+        )
+        text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=self._composites.used)
         general = self._dispatch if _general is None else partial(_general, self._dispatch)
         called = {"body": self.eager, "apply": self._apply, "dispatch": general}
-        self.call: Callable[..., Any] = (
-            write_call(text, called, self._held)
-            if parsed.mutated
-            else self._composites.write(text, called, len(parsed.results), self._held)
-        )
+        self.call: Callable[..., Any] = self._composites.write(text, called, len(parsed.results), self._held)
         of_scale = rule, self._scale.prepare, gradient, len(parsed.tensors), self._autocast
         self._on_dtensors = on_dtensors(self.name, self.op, self.call, *of_scale)
         _DECLARED[self.qualified_name] = self
@@ -342,7 +344,7 @@ class Operator:
         schema = Schema.parse(self.schema)
         casts, tensors = self._autocast.get("cuda"), len(schema.tensors)
         kinds = schema.tensors, schema.others
-        text = call_source(self.name, *kinds, schema.defaults, casts=casts, packed=True, traced=True)
+        text = call_source(self.name, *kinds, schema.defaults, casts=casts, packed=True, traced=self._composites.used)
         apply = function_of(self.name, forward, backward)
 
         def call(args: tuple[Any, ...]) -> Any:

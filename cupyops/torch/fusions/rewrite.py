@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
+from cupyops.torch.core.composite import shipped
+
 from .fused import add_then_layer_norm, add_then_rms_norm, addmm_then_gelu, linear_then_gelu
 from .spelled import ADDITIONS, find_gelu
 
@@ -154,10 +156,7 @@ def _own_norm(norm: Node, names: Collection[str], devices: Collection[str]) -> b
         _Refused: the operations must stay apart.
     """
 
-    def operator(name: str) -> Any:
-        return getattr(torch.ops.cupyops, name).default
-
-    name = next((n for n in names if norm.op == "call_function" and norm.target is operator(_OWN_NORMS[n][0])), None)
+    name = next((n for n in names if norm.op == "call_function" and norm.target is shipped(_OWN_NORMS[n][0])), None)
     if name is None or norm.kwargs:
         return False
     s, *rest = norm.args
@@ -171,7 +170,7 @@ def _own_norm(norm: Node, names: Collection[str], devices: Collection[str]) -> b
         if name != "layer_norm":
             raise _Refused(f"its result is {of_y.dtype}, and the sum is {of_s.dtype}")
         rest[-1] = str(of_y.dtype).removeprefix("torch.")
-    _replace_both(norm, s, operator(_OWN_NORMS[name][1]), (*added, *rest), (of_y, of_s))
+    _replace_both(norm, s, shipped(_OWN_NORMS[name][1]), (*added, *rest), (of_y, of_s))
     return True
 
 
@@ -289,7 +288,7 @@ FUSIONS: dict[str, Callable[[Node, Collection[str]], bool]] = {
 
 
 def _is_product(target: Any) -> bool:
-    return target in (F.linear, torch.addmm) or target is torch.ops.cupyops._linear_call.default
+    return target in (F.linear, torch.addmm) or target is shipped("_linear_call")
 
 
 def _arguments(node: Node, **defaults: Any) -> list[Any]:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
+from cupyops.torch.core.composite import shipped
+
 __all__ = ["ADDITIONS", "Gelu", "find_gelu"]
 
 ADDITIONS = (operator.add, torch.add, "add")
@@ -64,7 +66,7 @@ class Gelu:
 
 def find_gelu(node: Node) -> Gelu | None:
     """Returns the GELU whose result is the result of a node, or None."""
-    if node.op == "call_function" and (node.target is F.gelu or node.target is torch.ops.cupyops._gelu_call.default):
+    if node.op == "call_function" and (node.target is F.gelu or node.target is shipped("_gelu_call")):
         approximate = node.kwargs.get("approximate", node.args[1] if len(node.args) > 1 else "none")
         z = node.args[0] if node.args else node.kwargs.get("input")
         return Gelu(z, str(approximate)) if isinstance(z, Node) else None
