@@ -2,6 +2,7 @@
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -164,3 +165,25 @@ def test_the_end_of_the_earlier_operator_leaves_the_newest_in_torch_ops() -> Non
     with FlopCounterMode(display=False) as counter:
         new(torch.ones(1))
     assert counter.get_total_flops() == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
+def test_an_operator_may_end_during_an_export() -> None:
+    """torch.export keeps all composite operators in a dictionary while it decomposes a program."""
+
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    held = [Operator("tests::ends_in_an_export(Tensor x) -> Tensor y", torch.sin, reference=torch.sin)]
+    x = torch.randn(3)
+    program = torch.export.export(Module(), (x,))
+
+    def add(x: Any, y: Any) -> Any:
+        held.clear()
+        gc.collect()
+        return torch.ops.aten.sub(x, -y)
+
+    decomposed = program.run_decompositions({torch.ops.aten.add.Tensor: add})
+    assert not held
+    torch.testing.assert_close(decomposed.module()(x), x + 1)

@@ -29,6 +29,12 @@ from .implementations import completed
 __all__ = ["Composites", "node_of", "shipped"]
 
 
+# The libraries that hold the definitions. A definition stays: torch.export keeps composite operators in dictionaries, whose keys
+# would change if a definition ended during an export. It calls the newest Operator of the name.
+_LIBRARIES: list[torch.library.Library] = []
+_DEFINED: dict[tuple[str, str, str], Any] = {}
+
+
 class Composites:
     """The composite operators of an Operator, each with the generated dispatch that calls it while Dynamo traces.
 
@@ -37,8 +43,6 @@ class Composites:
         rule: what the Operator is in a graph (:mod:`cupyops.torch.compiled.rules`).
         policies: the policies of autocast, by the type of device.
         find: returns the Composites of the newest Operator of the name, or None.
-        last: ``last(library, overload, find)`` keeps a definition until the Operator ends; ``find`` returns the newest
-            ``OpOverload`` in its place.
 
     Attributes:
         used: whether there are composite operators; if not, Dynamo traces the general dispatch.
@@ -50,13 +54,12 @@ class Composites:
         rule: str | Rule,
         policies: Mapping[str, str],
         find: Callable[[], "Composites | None"],
-        last: Callable[[Any, Any, Any], None],
     ) -> None:
-        self._schema, self._find, self._last = schema, find, last
+        self._schema, self._find = schema, find
         self.used = (rule == "kernel" or schema.namespace == "cupyops") and not schema.mutated
         text = f"{_hash_of_code()} {schema.text} {getattr(rule, '__qualname__', rule)} {sorted(policies.items())}"
         self._overload = f"of_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        self._all: list[tuple[Any, Callable[[tuple[Any, ...]], Any]]] = []  # operators and implementations
+        self._all: list[Callable[[tuple[Any, ...]], Any]] = []  # the implementations
         self._scopes: list[dict[str, Any]] = []  # the globals of the generated dispatches
 
     def write(
@@ -76,12 +79,19 @@ class Composites:
         schema, find, number = self._schema, self._find, len(self._all)
         shown = "" if count == len(schema.results) else "_".join(("_of", *schema.results[:count]))
 
-        def composite(*args: Any) -> Any:
-            return find()._all[number][1](args)  # type: ignore[union-attr]
+        name = f"_{schema.name}_call{shown}"
 
-        library, op = _define(schema, f"_{schema.name}_call{shown}", self._overload, count, composite)
-        self._all.append((op, parts["dispatch"]))
-        self._last(library, op, lambda: (newest := find()) and newest._all[number][0])
+        def composite(*args: Any) -> Any:
+            if (newest := find()) is None:
+                whole = f"{schema.namespace}::{schema.name}"
+                raise RuntimeError(
+                    f"{whole} is not declared any more: its Operator has been garbage collected; keep it alive"
+                )
+            return newest._all[number](args)
+
+        self._all.append(parts["dispatch"])
+        key = schema.namespace, name, self._overload
+        op = _DEFINED.get(key) or _DEFINED.setdefault(key, _define(schema, name, self._overload, count, composite))
         written: Callable[..., Any] = write_call(text, {**parts, "composite": op}, first=first)
         self._scopes.append(written.__globals__)
         return written
@@ -92,20 +102,17 @@ class Composites:
             scope["composite"] = call
 
 
-def _define(
-    schema: Schema, name: str, overload: str, count: int, call: Callable[..., Any]
-) -> tuple[torch.library.Library, Any]:
+def _define(schema: Schema, name: str, overload: str, count: int, call: Callable[..., Any]) -> Any:
     """Defines a composite operator with the arguments of another operator.
 
     Args:
         schema: the schema of the other operator.
         name, overload: the name of the composite operator, without a namespace, and of its overload.
         count: how many of the results the composite operator returns; the first ones.
-        call: takes the arguments and returns these results. The library holds it, so it must hold no reference to an
-            Operator.
+        call: takes the arguments and returns these results. It must hold no reference to an Operator.
 
     Returns:
-        The library that holds the definition, and the ``OpOverload``.
+        The ``OpOverload``.
     """
     library = torch.library.Library(schema.namespace, "FRAGMENT")
     arguments = schema.text[schema.text.index("(") : schema.text.rindex("->")]
@@ -115,7 +122,8 @@ def _define(
     # torch.func has no rule for operators of torch.library. The second key intercepts a call while a transform is active.
     for key in ("CompositeImplicitAutograd", "FuncTorchDynamicLayerFrontMode"):
         library.impl(f"{name}.{overload}", implementation, key)
-    return library, getattr(getattr(getattr(torch.ops, schema.namespace), name), overload)
+    _LIBRARIES.append(library)
+    return getattr(getattr(getattr(torch.ops, schema.namespace), name), overload)
 
 
 @cache

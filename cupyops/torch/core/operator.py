@@ -281,8 +281,7 @@ class Operator:
         declared_once = self._scale, elementwise, self._recomputation, find
         library = register(parsed, self._held, eager, self._plain, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
-        self._ends: list[Callable[[], object]] = []
-        self._last(library, self.op, lambda: (newest := find()) and newest.op)
+        self._unregister = ending_with(self, library, self.op, lambda: (newest := find()) and newest.op)
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
         rest = self.name, self._registered, vmap, len(parsed.types), self._tangents
         self._transformed = None if gradient is None else transformable(gradient, *rest)
@@ -295,7 +294,6 @@ class Operator:
             "kernel" if self._plain is None else self._compiled,
             self._autocast,
             lambda: getattr(find(), "_composites", None),
-            self._last,
         )
         text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=self._composites.used)
         general = self._dispatch if _general is None else partial(_general, self._dispatch)
@@ -354,10 +352,6 @@ class Operator:
 
         parts = {"body": body, "apply": apply, "dispatch": call if general is None else partial(general, call)}
         return self._composites.write(text, parts, count)
-
-    def _last(self, library: Any, overload: Any, find: Callable[[], Any]) -> None:
-        """Keeps a definition until this Operator ends; ``find`` returns the newest OpOverload in its place."""
-        self._ends.append(ending_with(self, library, overload, find))
 
     def _dispatch(self, args: tuple[Any, ...], apply: Callable[..., Any] | None = None) -> Any:
         """Runs a call that the generated dispatch does not handle, such as one on CPU tensors or tensor subclasses.
@@ -440,8 +434,7 @@ class Operator:
         still work, since they need no registration."""
         self._withdrawn = True
         self._composites.withdraw(lambda *args: self._registered(args))
-        for end in self._ends:
-            end()
+        self._unregister()
 
     def _refuse(self, *args: Any) -> Any:
         raise RuntimeError(
