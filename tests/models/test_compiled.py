@@ -375,7 +375,7 @@ def test_the_simulator_runs_the_body_of_an_operator_that_is_decomposed_elsewhere
     assert torch.equal(compiled(x), 2 * x)
 
 
-def test_graphs_on_disk_are_of_one_reference_and_of_one_policy_of_autocast() -> None:
+def test_graphs_on_disk_are_of_one_reference_with_its_gradient_and_of_one_policy_of_autocast() -> None:
     """AOTAutograd's cache takes Dynamo's graph as the key."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
@@ -392,10 +392,18 @@ def test_graphs_on_disk_are_of_one_reference_and_of_one_policy_of_autocast() -> 
     with fresh_cache():
         assert torch.equal(found(reference=torch.mul, compiled="decompose"), 3 * x)
         assert torch.equal(found(reference=torch.add, compiled="decompose"), 3 + x)
+        assert found(reference=torch.mul).dtype == torch.float32
+        assert found(reference=torch.mul, autocast="lower").dtype == torch.bfloat16
+        x.requires_grad_()
+        for reference, wanted in ((torch.mul, 3 + 0 * x), (lambda x, factor: x * x * factor, 6 * x)):
+            (grad,) = torch.autograd.grad(found(reference=reference).sum(), x)
+            assert torch.equal(grad, wanted)
+        x = x.detach()
+        counters.clear()
         for _ in range(2):
-            assert found(reference=torch.mul).dtype == torch.float32
-            assert found(reference=torch.mul, autocast="lower").dtype == torch.bfloat16
-        assert counters["aot_autograd"]["autograd_cache_hit"] == 2
+            torch.compiler.reset()
+            torch.compile(bridge.gelu, fullgraph=True)(x)
+        assert counters["aot_autograd"]["autograd_cache_hit"] == 1
         for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
             torch.compiler.reset()
             weight = torch.ones(6, 6)

@@ -7,12 +7,13 @@ one call of another operator, with the same arguments, and reads nothing else. T
 traces Dynamo's graph, and AOTAutograd's graph has the operations that it calls.
 
 AOTAutograd keeps traced graphs on disk, by Dynamo's graph. What the implementation does is no part of that graph, so the name of
-the overload has a hash of it: of this package's code, and of what the operator declares. A reference of other code may stand
-in AOTAutograd's graph, too, if it is declared with ``compiled=``. No hash tells what that code calls, so Dynamo traces the general
-dispatch of such an operator itself.
+the overload stands for it. For a shipped operator it is a hash of this package's code. An operator of other code has a name of its own in
+each process, since no hash tells what its reference or its backward calls: AOTAutograd traces its gradient again in another
+process. If its reference may stand in the graph, by ``compiled=``, Dynamo traces the general dispatch itself.
 """
 
 import hashlib
+import secrets
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -57,7 +58,8 @@ class Composites:
     ) -> None:
         self._schema, self._find = schema, find
         self.used = (rule == "kernel" or schema.namespace == "cupyops") and not schema.mutated
-        text = f"{_hash_of_code()} {schema.text} {getattr(rule, '__qualname__', rule)} {sorted(policies.items())}"
+        code = _hash_of_code() if schema.namespace == "cupyops" else secrets.token_hex()
+        text = f"{code} {schema.text} {getattr(rule, '__qualname__', rule)} {sorted(policies.items())}"
         self._overload = f"of_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self._all: list[Callable[[tuple[Any, ...]], Any]] = []  # the implementations
         self._scopes: list[dict[str, Any]] = []  # the globals of the generated dispatches
@@ -78,7 +80,6 @@ class Composites:
             return plain
         schema, find, number = self._schema, self._find, len(self._all)
         shown = "" if count == len(schema.results) else "_".join(("_of", *schema.results[:count]))
-
         name = f"_{schema.name}_call{shown}"
 
         def composite(*args: Any) -> Any:
