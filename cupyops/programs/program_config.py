@@ -162,6 +162,7 @@ class Work:
         passes: passes over a row. A program with one pass does not hold the row.
         reductions: reductions of a row.
         exponentials: a reduction is Σ exp(a - max a).
+        written: the program writes arrays (M, N), and none that it reads.
     """
 
     elements: tuple[int, ...]
@@ -171,6 +172,7 @@ class Work:
     passes: int = 2
     reductions: int = 1
     exponentials: bool = False
+    written: bool = True
 
     def row(self, width: int, acc: int) -> int:
         """Returns the registers of an access of ``width`` elements to a row, with ``acc`` bytes a kept value."""

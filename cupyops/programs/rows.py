@@ -274,7 +274,7 @@ _TAKEN = frozenset(
             "INFINITY",
         ),
         *("MIN_BLOCKS", "NAN", "PARTS", "PREFETCH", "READERS", "ROW_THREADS", "ROW_WARPS", "SLICE", "STAGES", "STREAM"),
-        *("FEW", "ROW_EACH", "UNIT"),
+        *("EVICT_LAST", "FEW", "ROW_EACH", "UNIT"),
         *("VECTORS", "VECTOR_WIDTH", "acc_t", "scalar_t", "Always", "Columns", "ColumnSums", "ColumnValues", "Fold"),
         *("Held", "PartsExchange", "Team", "Vectors", "N", "j", "ROW_SHARED", "SPREAD", "SUMS_SHARED"),
     )

@@ -25,8 +25,10 @@ from cupyops.launch.kernel import Kernel
 
 from .config import CLUSTERS_SINCE, Config, threads_for
 
-__all__ = ["RowsChoice", "RowsConfig", "at_once", "choice_of", "is_few"]
+__all__ = ["EVICT_LAST_ON", "RowsChoice", "RowsConfig", "at_once", "choice_of", "is_few"]
 
+# The compute capabilities whose kernels for many rows have evict_last. It was measured on an H200 alone.
+EVICT_LAST_ON = (90,)
 SHARED_MEMORY = 200 * 1024  # bytes of shared memory that stages may fill on a multiprocessor; sm_90 has 227 KiB
 SHARED_MEMORY_OF = {120: 84 * 1024, 121: 84 * 1024}  # the same, by compute capability, where the GPU has less
 MOST_FOLDED = 2**15  # bytes of the longest row that RowsConfig.fold puts into the registers of one block
@@ -77,6 +79,8 @@ class RowsConfig(Config):
         aligned_apart: aligned rows take a separate path without an alignment check for each access, if the source has
             such a path.
         full: a row fills every access of its threads, so no access needs a bounds check.
+        evict_last: the L2 cache keeps the rows that the kernel has read longer than those that it has written
+            (``eviction.cuh``).
         shared: bytes of dynamic shared memory of a block.
 
     >>> config = RowsConfig.of(4096, vector_width=8, vectors=2)
@@ -98,6 +102,7 @@ class RowsConfig(Config):
     folded: int = 1
     aligned_apart: bool = False
     full: bool = False
+    evict_last: bool = False
     shared: int = 0
 
     @classmethod
@@ -151,12 +156,12 @@ class RowsConfig(Config):
 
     def one_a_block(self: Some, **others: Any) -> Some:
         """Returns the config with one row a block, so that few rows occupy more multiprocessors. The bits of a row stay
-        the same.
+        the same. Few rows fit the L2 cache, beside what was written.
 
         Args:
             others: further fields.
         """
-        return replace(self, block=max(32, self.row_threads), rows_each=1, min_blocks=1, **others)
+        return replace(self, block=max(32, self.row_threads), rows_each=1, min_blocks=1, evict_last=False, **others)
 
     def fold(self: Some, row_bytes: int) -> Some:
         """Returns the config with one block in place of a cluster, or the config itself if a row does not fit one

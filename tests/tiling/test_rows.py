@@ -44,8 +44,10 @@ def test_stages_take_the_room_that_there_is() -> None:
 
 
 def test_few_rows_are_cut_apart_and_a_cluster_is_folded_where_a_block_has_room() -> None:
-    many = RowsConfig(256, 64, 4, 2, rows_each=2, min_blocks=3)
+    many = RowsConfig(256, 64, 4, 2, rows_each=2, min_blocks=3, evict_last=True)
     few = many.one_a_block(aligned_apart=True)
+    assert many.constants["EVICT_LAST"] == 1
+    assert "EVICT_LAST" not in few.constants
     assert (few.block, few.row_threads, few.rows_each, few.min_blocks, few.aligned_apart) == (64, 64, 1, 1, True)
     cluster = RowsConfig(128, 128, 4, 2, cluster=8)
     folded = cluster.fold(2**15)
