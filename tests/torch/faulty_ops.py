@@ -149,6 +149,17 @@ class Mix:
         )
 
 
+class Totals(Mix):
+    """Declares that sums of x·w follow from x."""
+
+    def operator(self) -> Operator:
+        def totals(x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+            return reference(x, w, factor), (x * w).sum(-1)
+
+        schema = f"faulty::totals{next(_numbers)}(Tensor x, Tensor w, float factor) -> (Tensor y, Tensor total)"
+        return Operator(schema, totals, reference=totals, common={"total": ("total", "x")})
+
+
 # The faults
 
 

@@ -80,6 +80,11 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Mix(recompute=lambda x, w, factor: faulty.reference(x, w, factor).sum(0)),
         r"float32, recomputed: output has shape \(7,\), and the reference in float64 gives \(19, 7\)",
     ),
+    "a common result that follows from another input": (
+        "common",
+        lambda: faulty.Totals(),
+        r"float32: `total` changes with `w`, which `common` does not name.* Name in `common=` each input and result",
+    ),
     "takes NaN for 0": (
         "special_values",
         lambda: Mix(body=faulty.without_nan),
@@ -397,10 +402,10 @@ def test_a_right_operator_passes_every_check_that_runs_on_a_cpu(capsys: pytest.C
     schema = "(Tensor x, Tensor w, float factor=0.25) -> Tensor"
     report = check_op(Mix(schema=schema, repeats=True, recompute=faulty.reference).operator(), given)
     assert not report.failed
-    assert not report.skipped
-    on_a_cpu = {c.name for c in CHECKS.values() if "simulator" in c.backends}
+    assert {row.check for row in report.skipped} == {"common"}, "it has one result"
+    on_a_cpu = {c.name for c in CHECKS.values() if "simulator" in c.backends} - {"common"}
     assert {row.check for row in report.passed if row.backend == "simulator"} == on_a_cpu
-    assert set(CHECKS) - on_a_cpu == {
+    assert set(CHECKS) - on_a_cpu - {"common"} == {
         *("guard_bands", "side_stream", "second_device", "graph_replay"),
         "tensor_parallel",  # compares with the reference, on the backend of the reference
     }
@@ -421,6 +426,7 @@ def test_a_right_operator_passes_every_check_on_a_gpu() -> None:
         "sanitizer",
         "defaults",
         "recompute",
+        "common",
     }  # it has none
     assert {row.check for row in report.rows} == {c.name for c in CHECKS.values() if "cuda" in c.backends}
 

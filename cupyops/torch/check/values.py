@@ -18,6 +18,7 @@ from .subject import Subject, first_words, quiet, refuses_gradient
 __all__ = [
     *(
         "Target",
+        "common",
         "gradcheck",
         "gradgradcheck",
         "gradients",
@@ -212,6 +213,36 @@ def recompute(subject: Subject) -> str:
         error = assert_close(f"{dtype}, recomputed", got, right.exact, right.allowed, right.than)
         errors[dtype] = max(errors.get(dtype, 0.0), error)
     return _told(subject, errors)
+
+
+@check(
+    "Name in `common=` each input and result from which the result follows.",
+    backends=KERNEL_BACKENDS,
+    needs=("values",),
+)
+def common(subject: Subject) -> str:
+    """A result that common= declares changes with no input as long as what it follows from stays the same."""
+    declared = subject.op._common
+    if declared is None:
+        raise Skip("the operator does not declare common=")
+
+    def results(args: Arguments) -> dict[str, Tensor]:
+        return dict(zip(declared.results, subject.outputs(args).values(), strict=True))
+
+    for dtype, args in subject.variants:
+        before = results(fresh(args))
+        for place, argument in enumerate(subject.schema[: len(args)]):
+            given = args[place]
+            if not isinstance(given, Tensor) or not given.is_floating_point():
+                continue
+            others = list(fresh(args))
+            others[place] = 2 * given.detach() + 1
+            after = results(tuple(others))
+            same = {name for name, x in before.items() if torch.allclose(x, after[name], 0, 0, equal_nan=True)}
+            for result, (_, *read) in declared.computations.items():
+                if result not in same and argument.name not in read and set(read) & {*before} <= same:
+                    raise Fault(f"{dtype}: `{result}` changes with `{argument.name}`, which `common` does not name")
+    return f"of other inputs independent: {', '.join(declared.computations)}"
 
 
 @check(

@@ -36,6 +36,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from cupyops.errors import expected
 
+from .common import Common, arguments_of, name_of, share
 from .versions import supported
 
 __all__ = ["Recomputation", "allow"]
@@ -43,6 +44,7 @@ __all__ = ["Recomputation", "allow"]
 _MODULE = "torch._functorch.partitioners"
 _NAMES: set[str] = set()  # the qualified names of elementwise operators that have been traced
 _READERS: set[str] = set()  # of operators without matrix products
+_COMMON: dict[str, Common] = {}  # what operators declare of their results
 
 
 class Recomputation:
@@ -105,19 +107,30 @@ class _Reading:
 reading = _Reading()
 
 
-def allow(name: str, elementwise: bool, recomputation: Recomputation | None = None, multiplies: bool = False) -> None:
-    """Lets the partitioner recompute the results of an operator, if the partitioner is imported.
+def allow(
+    name: str,
+    elementwise: bool,
+    recomputation: Recomputation | None = None,
+    common: Common | None = None,
+    multiplies: bool = False,
+) -> None:
+    """Lets the partitioner recompute and share the results of an operator, if the partitioner is imported.
 
     Args:
         name: the qualified name of the operator, ``"mylib::scale"``.
         elementwise: whether the operator is elementwise.
         recomputation: how the first result follows from other tensors, or None.
+        common: from which values results follow, or None.
         multiplies: whether the operator computes matrix products.
     """
     partitioners: Any = sys.modules.get(_MODULE)
     if not multiplies:
         _READERS.add(name)
-    if not (elementwise or recomputation) or partitioners is None or not supported():
+    if common is None:
+        _COMMON.pop(name, None)  # an earlier operator of this name may have declared it
+    else:
+        _COMMON[name] = common
+    if not (elementwise or recomputation or common) or partitioners is None or not supported():
         return
     if elementwise:
         _NAMES.add(name)
@@ -161,7 +174,7 @@ def _in_front(original: Any) -> Any:
             if own in info.fw_order and node in info.fw_order:
                 info.fw_order[node] = info.fw_order[own] - 0.5
         for node in list(joint.graph.nodes):
-            if node.target is recomputed or _name_of(node) in _NAMES:
+            if node.target is recomputed or name_of(node) in _NAMES:
                 _replace_readers(node, info.is_required_fw)
         return info
 
@@ -175,7 +188,7 @@ def _weighed(original: Any) -> Any:
         # otherwise. A kernel may write what a recomputation reads, so that saving the result, too, would weigh the same.
         for reader in joint.find_nodes(op="call_function", target=reading):
             for node in reader.all_input_nodes:
-                if node.target is recomputed or _name_of(node) in _NAMES:
+                if node.target is recomputed or name_of(node) in _NAMES:
                     node.dist_from_bw += 1
         return original(joint, *args, **kwargs)
 
@@ -184,8 +197,9 @@ def _weighed(original: Any) -> Any:
 
 def _behind(original: Any) -> Any:
     @functools.wraps(original)
-    def extract(*args: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
-        forward, backward = original(*args, **kwargs)
+    def extract(joint: GraphModule, saved: list[Node], *args: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+        share(saved, _COMMON, recomputed)
+        forward, backward = original(joint, saved, *args, **kwargs)
         readers = backward.graph.find_nodes(op="call_function", target=reading)
         for node in readers:
             node.target, node.args = _overload(node.args[0]), node.args[1:]
@@ -216,9 +230,7 @@ def _replace_result(node: Node) -> None:
     found = _RECOMPUTATIONS.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
     if found is None or "recompute" in node.meta:  # the policy of a checkpoint decides about this node
         return
-    graph, arguments = node.graph, target._schema.arguments
-    given = [node.kwargs.get(a.name, a.default_value) for a in arguments]
-    values = dict(zip(found.inputs, [*node.args, *given[len(node.args) :]], strict=True))
+    graph, values = node.graph, arguments_of(node)
     firsts, last = [node], node
     if len(found.results) > 1:
         readers = {user.args[1]: user for user in reversed(list(node.users))}
@@ -244,16 +256,11 @@ def _replace_result(node: Node) -> None:
 def _replace_readers(node: Node, is_required_fw: Callable[[Node], bool]) -> None:
     """Has a node :data:`reading` stand for each kernel of the backward that reads a node, or a view of it."""
     for user in list(node.users):
-        name = _name_of(user)
+        name = name_of(user)
         if getattr(user.target, "is_view", False):
             _replace_readers(user, is_required_fw)
         elif name in _READERS and name not in _NAMES and not is_required_fw(user):
             user.target, user.args = reading, (name, *user.args)
-
-
-def _name_of(node: Node) -> str:
-    """Returns the qualified name of the operator that a node calls, or an empty text."""
-    return str(node.target.name()) if isinstance(node.target, torch._ops.OpOverload) else ""
 
 
 def _overload(name: Any) -> Any:

@@ -44,6 +44,7 @@ from torch import Tensor
 from cupyops import simulator
 from cupyops.errors import expected
 from cupyops.torch.compiled import calls
+from cupyops.torch.compiled.common import Common
 from cupyops.torch.compiled.recompute import Recomputation
 from cupyops.torch.compiled.rules import Rule, decomposes, rule_of
 from cupyops.torch.scale import sharding as scale
@@ -133,6 +134,9 @@ class Operator:
         recompute: a function that computes the first result by pointwise operations of PyTorch. The names of its
             parameters select its arguments: inputs, and the other results, at least one of these or all inputs. In the
             backward of a compiled graph, the function replaces a saved result if that saves fewer bytes.
+        common: the values from which results follow, ``{"mean": ("row mean", "x")}``: for the name of one of several
+            results, a computation, and the inputs and other results that it reads. A compiled graph shares results that
+            follow from equal values by the same computation, also between operators of the same namespace.
         repeats: whether the steps of the body, and of a backward that is declared as a function, depend on the shapes,
             strides, dtypes and numbers of the arguments alone. The steps are allocations, launches and calls of
             PyTorch's functions. Later calls then repeat the steps of one call, in compiled graphs with fixed shapes and
@@ -156,7 +160,7 @@ class Operator:
     Raises:
         ValueError: ``autocast``, ``compiled`` or ``sharding`` is none of the values above; ``compiled="decompose"`` is
             declared without a reference; the schema has no namespace, or has a tensor after other arguments; the backward has a
-            parameter of unknown name; or a gradient or repeated launches are declared for an operator that writes to
+            parameter of unknown name; ``common`` has an unknown name; or a gradient or repeated launches are declared for an operator that writes to
             its arguments.
     """
 
@@ -176,6 +180,7 @@ class Operator:
         vmap: Callable[..., Any] | None = None,
         compiled: str | Rule = "kernel",
         recompute: Callable[..., Any] | None = None,
+        common: Mapping[str, Sequence[str]] | None = None,
         repeats: bool = False,
         sharding: "str | scale.Rule | None" = None,
         flops: Callable[..., int] | None = None,
@@ -278,7 +283,9 @@ class Operator:
         self._scale = Scale(parsed, rule, flops, elementwise)
         eager = held_to_schema(self.eager, parsed)
         self._recomputation = recompute and Recomputation(self.name, recompute, [*parsed.types], parsed.results)
-        declared_once = self._scale, elementwise, self._recomputation, find
+        of_names = parsed.namespace, self.name, common or {}, [*parsed.types], parsed.results
+        self._common = Common(*of_names) if common else None
+        declared_once = self._scale, elementwise, self._recomputation, self._common, find
         library = register(parsed, self._held, eager, self._plain, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._unregister = ending_with(self, library, self.op, lambda: (newest := find()) and newest.op)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from cupyops.torch.compiled import graphs, recompute
+from cupyops.torch.compiled.common import Common
 from cupyops.torch.compiled.lowering import prepare
 from cupyops.torch.scale.declared import Scale
 
@@ -38,6 +39,7 @@ def register(
     scale: Scale,
     elementwise: bool,
     recomputation: recompute.Recomputation | None,
+    common: Common | None,
     find: Callable[[], Any],
 ) -> torch.library.Library:
     """Defines an operator in ``torch.library``. No earlier operator may have the name.
@@ -52,6 +54,7 @@ def register(
         scale: what the operator declares for DTensor, jagged tensors and FLOP counters.
         elementwise: whether the operator is elementwise.
         recomputation: how the first result follows from other tensors, or None.
+        common: from which values results follow, or None.
         find: returns the Operator of this name.
 
     Returns:
@@ -68,7 +71,7 @@ def register(
         # torch.func does not handle operators of torch.library. This dispatch key intercepts a call while a transform
         # is active, and applies another Function instead (transformable).
         library.impl(schema.name, under_transforms(find, schema), "FuncTorchDynamicLayerFrontMode")
-    allowed = partial(recompute.allow, name, elementwise, recomputation, scale.flops is not None)
+    allowed = partial(recompute.allow, name, elementwise, recomputation, common, scale.flops is not None)
     steps = partial(prepare, name), allowed, graphs.prepare, scale.prepare
     torch.library.register_fake(name, preparing(steps, completed(body, schema)), lib=library)
     if gradient is not None:

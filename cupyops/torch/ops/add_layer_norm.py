@@ -121,6 +121,7 @@ _add_layer_norm = Operator(
     reference=_add_layer_norm_reference,
     onnx=_add_layer_norm_onnx,
     recompute=_recomputed,
+    common={"stats": ("layer_norm", "s", "normalized_shape", "eps")},  # as of layer_norm, up to the order of the sums
     repeats=True,
     sharding=_sharding,
 )

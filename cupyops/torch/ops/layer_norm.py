@@ -267,6 +267,7 @@ _layer_norm = Operator(
     repeats=True,
     compiled=contiguous,
     recompute=recomputed_layer_norm,
+    common={"stats": ("layer_norm", "x", "normalized_shape", "eps")},
     sharding=_sharding,
 )
 # The operator for calls that record no gradient. Its kernel does not write the statistics to memory.
