@@ -407,13 +407,17 @@ def test_many_rows_stay_in_the_cache_of_the_gpu_on_which_it_was_measured(n: int,
     assert not any(forward_config(n, dtype, input_bytes, size, c, size).evict_last for c in (75, 80, 89, 100, 120))
     assert not backward_config(n, dtype, size, 90).evict_last
     assert not forward_config(262144, "bfloat16", 2, 2, 90, 2).evict_last
+    assert not forward_config(2560, "float32", 4, 4, 90, 4).evict_last, "accesses with bounds"
+    assert forward_config(2560, "float32", 8, 4, 90, 4).evict_last
+    assert forward_config(2048, "float32", 4, 4, 90, 4).evict_last
 
 
-def test_three_blocks_of_512_threads_hold_full_rows_alone() -> None:
+def test_three_blocks_of_512_threads_hold_rows_without_a_second_array() -> None:
     assert forward_config(8192, "float32", 4, 4, 90, 4).min_blocks == 3
     assert forward_config(8192, "float32", 8, 4, 90, 4).min_blocks == 2, "a second array"
     assert forward_config(8192, "float32", 4, 4, 90, 8).min_blocks == 2, "a wider result"
-    assert forward_config(8000, "float32", 4, 4, 90, 4).min_blocks == 2, "accesses beyond the end"
+    assert forward_config(8000, "float32", 4, 4, 90, 4).min_blocks == 3, "accesses beyond the end"
+    assert forward_config(8000, "float32", 4, 4, 80, 4).min_blocks == 2, "on a GPU where they take registers"
 
 
 def test_a_plan_does_not_depend_on_the_number_of_rows() -> None:
