@@ -382,10 +382,10 @@ def test_graphs_on_disk_are_of_one_reference_with_its_gradient_and_of_one_policy
 
     x = torch.arange(1.0, 7.0)
 
-    def found(**declared: Any) -> Tensor:
+    def found(lower: bool = True, **declared: Any) -> Tensor:
         op = Operator("tests::cached_scale(Tensor x, float factor) -> Tensor y", lambda x, f: x * f, **declared)
         torch.compiler.reset()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=lower):
             y: Tensor = torch.compile(lambda x: op(x, 3.0), fullgraph=True)(x)
         return y
 
@@ -396,7 +396,7 @@ def test_graphs_on_disk_are_of_one_reference_with_its_gradient_and_of_one_policy
         assert found(reference=torch.mul, autocast="lower").dtype == torch.bfloat16
         x.requires_grad_()
         for reference, wanted in ((torch.mul, 3 + 0 * x), (lambda x, factor: x * x * factor, 6 * x)):
-            (grad,) = torch.autograd.grad(found(reference=reference).sum(), x)
+            (grad,) = torch.autograd.grad(found(lower=False, reference=reference).sum(), x)
             assert torch.equal(grad, wanted)
         x = x.detach()
         counters.clear()
@@ -404,6 +404,14 @@ def test_graphs_on_disk_are_of_one_reference_with_its_gradient_and_of_one_policy
             torch.compiler.reset()
             torch.compile(bridge.gelu, fullgraph=True)(x)
         assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+        # An operator of a user has another name after each declaration, unless it has a version.
+        x.requires_grad_()
+        for version, hits in ((None, 0), (None, 0), ("1", 0), ("1", 1), ("2", 0)):
+            counters.clear()
+            y = found(lower=False, reference=torch.mul, version=version)
+            torch.autograd.grad(y.sum(), x)  # the backward's compilation saves the graph
+            assert counters["aot_autograd"]["autograd_cache_hit"] == hits, version
+        x = x.detach()
         for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
             torch.compiler.reset()
             weight = torch.ones(6, 6)

@@ -9,7 +9,7 @@ traces Dynamo's graph, and AOTAutograd's graph has the operations that it calls.
 AOTAutograd keeps traced graphs on disk, by Dynamo's graph. What the implementation does is no part of that graph, so the name of
 the overload stands for it. For a shipped operator it is a hash of this package's code. An operator of other code has a name of its own in
 each process, since no hash tells what its reference or its backward calls: AOTAutograd traces its gradient again in another
-process. If its reference may stand in the graph, by ``compiled=``, Dynamo traces the general dispatch itself.
+process, unless its author gives it a version. If its reference may stand in the graph, by ``compiled=``, Dynamo traces the general dispatch itself.
 """
 
 import hashlib
@@ -43,6 +43,7 @@ class Composites:
         schema: the Operator's schema.
         rule: what the Operator is in a graph (:mod:`cupyops.torch.compiled.rules`).
         policies: the policies of autocast, by the type of device.
+        version: the version that the Operator's author gives its code, or None.
         find: returns the Composites of the newest Operator of the name, or None.
 
     Attributes:
@@ -54,11 +55,13 @@ class Composites:
         schema: Schema,
         rule: str | Rule,
         policies: Mapping[str, str],
+        version: str | None,
         find: Callable[[], "Composites | None"],
     ) -> None:
         self._schema, self._find = schema, find
         self.used = (rule == "kernel" or schema.namespace == "cupyops") and not schema.mutated
-        code = _hash_of_code() if schema.namespace == "cupyops" else secrets.token_hex()
+        known = schema.namespace == "cupyops" or version is not None
+        code = f"{_hash_of_code()} {version}" if known else secrets.token_hex()
         text = f"{code} {schema.text} {getattr(rule, '__qualname__', rule)} {sorted(policies.items())}"
         self._overload = f"of_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self._all: list[Callable[[tuple[Any, ...]], Any]] = []  # the implementations

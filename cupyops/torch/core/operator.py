@@ -150,6 +150,8 @@ class Operator:
             tensors. The default counts 0.
         parts: ``parts(*args)`` computes the results by other differentiable operators. Selective activation
             checkpointing calls ``parts``, so that its policy decides about each of these operators.
+        version: a text that you change whenever you change what the operator computes. Compiled graphs on disk are then used
+            in other processes. Without it, AOTAutograd traces the operator again in each process.
 
     Attributes:
         op: the registered ``torch.ops.mylib.scale.default``.
@@ -159,9 +161,9 @@ class Operator:
 
     Raises:
         ValueError: ``autocast``, ``compiled`` or ``sharding`` is none of the values above; ``compiled="decompose"`` is
-            declared without a reference; the schema has no namespace, or has a tensor after other arguments; the backward has a
-            parameter of unknown name; ``common`` has an unknown name; or a gradient or repeated launches are declared for an operator that writes to
-            its arguments.
+            declared without a reference; the schema has no namespace, or has a tensor after other arguments; the backward or
+            ``common`` has an unknown name; or a gradient or repeated launches are declared for an operator that writes to its
+            arguments.
     """
 
     def __init__(
@@ -185,6 +187,7 @@ class Operator:
         sharding: "str | scale.Rule | None" = None,
         flops: Callable[..., int] | None = None,
         parts: Callable[..., Any] | None = None,
+        version: str | None = None,
         _mend: str = "",
         _by_parts: bool = False,
         _general: Callable[[Callable[..., Any], tuple[Any, ...]], Any] | None = None,
@@ -300,6 +303,7 @@ class Operator:
             parsed,
             "kernel" if self._plain is None else self._compiled,
             self._autocast,
+            version,
             lambda: getattr(find(), "_composites", None),
         )
         text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=self._composites.used)
