@@ -240,6 +240,12 @@ def test_forward_of_special_values_and_of_no_eps(way: Way) -> None:
 SUMS = {
     "registers": (replace(FORWARD["a part of a warp"], dtype=torch.float32), torch.bfloat16, torch.float32),
     "registers in pairs": (FORWARD["three warps"], torch.float16, torch.float16),
+    "registers, aligned apart": (FORWARD["aligned apart"], torch.float16, torch.float16),
+    "registers, half accesses, aligned apart": (
+        FORWARD["half accesses, aligned apart"],
+        torch.bfloat16,
+        torch.bfloat16,
+    ),
     "wide": (staged(replace(FORWARD["wide"], n=1032), 6, 4), torch.float32, torch.float16),
     # Halves of such a row do not begin at multiples of 16 bytes.
     "wide and not whole": (staged(FORWARD["wide"], 6, 4), torch.float16, torch.float32),
