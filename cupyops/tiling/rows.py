@@ -79,9 +79,9 @@ class RowsConfig(Config):
         aligned_apart: aligned rows take a separate path without an alignment check for each access, if the source has
             such a path.
         full: a row fills every access of its threads, so no access needs a bounds check.
+        shared: bytes of dynamic shared memory of a block.
         evict_last: the L2 cache keeps the rows that the kernel has read longer than those that it has written
             (``eviction.cuh``).
-        shared: bytes of dynamic shared memory of a block.
 
     >>> config = RowsConfig.of(4096, vector_width=8, vectors=2)
     >>> config.row_threads, config.groups, config.full
@@ -102,8 +102,8 @@ class RowsConfig(Config):
     folded: int = 1
     aligned_apart: bool = False
     full: bool = False
-    evict_last: bool = False
     shared: int = 0
+    evict_last: bool = False
 
     @classmethod
     def of(
@@ -156,7 +156,7 @@ class RowsConfig(Config):
 
     def one_a_block(self: Some, **others: Any) -> Some:
         """Returns the config with one row a block, so that few rows occupy more multiprocessors. The bits of a row stay
-        the same. Few rows fit the L2 cache, beside what was written.
+        the same. Its kernel loads without an L2 policy: few rows fit the cache together with what the kernel writes.
 
         Args:
             others: further fields.

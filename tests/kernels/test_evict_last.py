@@ -56,6 +56,7 @@ def test_a_forward_has_the_policy_for_rows_and_not_for_weights(n: int, dtype: st
     loads = assembly(forward(n, dtype, residual), dtype)
     kept = [load for load in loads if HINT in load]
     assert kept
+    assert all(HINT in load for load in loads if "bulk" in load)
     # Rows are loaded once, weight and bias once each at the least.
     assert len(loads) - len(kept) >= 2
     if residual and kept[0].startswith("ld") and forward_apart(n, dtype):

@@ -248,6 +248,37 @@ def test_a_call_in_a_backward_computes_its_own_result() -> None:
     assert not statistics(Module())
 
 
+def test_a_result_of_another_dtype_is_not_shared() -> None:
+    def double(x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        y, largest = scaled(x, factor)
+        return y, largest.double()
+
+    schema = "tests::scaled_double(Tensor x, float factor) -> (Tensor y, Tensor largest)"
+    wide = Operator(schema, double, reference=double, backward=scaled_backward, common=LARGEST)
+    assert len(statistics(Norms(Own(own("tests::scaled_single", common=LARGEST), 2.0), Own(wide, 3.0)))) == 2
+
+
+def test_a_forward_may_read_a_shared_result() -> None:
+    """It reads the first one, which stands in front of every reader of the others."""
+    op = own("tests::scaled_read", common=LARGEST)
+
+    class Read(Norms):
+        def results(self, x: Tensor) -> list[Tensor]:
+            y, m = op(x, 2.0)
+            y = y * m.sin()
+            z, n = op(x, 3.0)
+            return [y, z * n.cos()]
+
+    torch.manual_seed(0)
+    module, x = (
+        Read(nn.Identity(), nn.Identity()).double(),
+        torch.randn(4, WIDTH, dtype=torch.float64, requires_grad=True),
+    )
+    torch.compiler.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager_decomp_partition")
+    torch.testing.assert_close(gradients(compiled, module, x), gradients(module, module, x))
+
+
 def test_a_result_that_the_program_gets_has_memory_of_its_own() -> None:
     op = own("tests::scaled_returned", common=LARGEST)
     x = torch.randn(4, WIDTH, requires_grad=True)
@@ -273,8 +304,11 @@ def test_a_result_that_the_program_gets_has_memory_of_its_own() -> None:
         {"largest": ("largest",)},
         {"largest": ()},
         {"largest": "largest"},
+        {"largest": 3},
+        ["largest"],
+        {"largest": ("largest", 3)},
     ],
-    ids=["no result", "no input", "itself", "no values", "empty", "text"],
+    ids=["no result", "no input", "itself", "no values", "empty", "text", "number", "list", "number of an input"],
 )
 def test_wrong_declarations_are_refused(common: Any) -> None:
     words = (
@@ -287,3 +321,11 @@ def test_wrong_declarations_are_refused(common: Any) -> None:
 def test_an_operator_with_one_result_has_nothing_to_share() -> None:
     with pytest.raises(ValueError, match="`common` must name one of several results, a computation, and"):
         Operator("tests::single(Tensor x) -> Tensor y", torch.sin, common={"y": ("sine", "x")})
+
+
+@pytest.mark.parametrize("wrong", [{"version": 1}, {"common": {"m": ("k", "x")}}, {"recompute": lambda q: q}])
+def test_a_refused_declaration_leaves_the_operator_of_that_name(wrong: dict[str, Any]) -> None:
+    op, x = own("tests::scaled_kept"), torch.randn(4, WIDTH)
+    with pytest.raises(ValueError, match=f"scaled_kept: `{next(iter(wrong))}` must"):
+        own("tests::scaled_kept", **wrong)
+    assert torch.equal(torch.ops.tests.scaled_kept(x, 2.0)[0], op(x, 2.0)[0])

@@ -149,17 +149,6 @@ class Mix:
         )
 
 
-class Totals(Mix):
-    """Declares that sums of x·w follow from x."""
-
-    def operator(self) -> Operator:
-        def totals(x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-            return reference(x, w, factor), (x * w).sum(-1)
-
-        schema = f"faulty::totals{next(_numbers)}(Tensor x, Tensor w, float factor) -> (Tensor y, Tensor total)"
-        return Operator(schema, totals, reference=totals, common={"total": ("total", "x")})
-
-
 # The faults
 
 
@@ -447,35 +436,3 @@ def marked_in_the_function_alone() -> Operator:
 
     schema = f"faulty::mix{next(_numbers)}(Tensor x, Tensor w, float factor) -> (Tensor y, Tensor z)"
     return Operator(schema, Function, reference=both, elementwise=True)
-
-
-def on_the_default_stream(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    if isinstance(x, FakeTensor) or not x.is_cuda:
-        return body(x, w, factor)
-    x, w = x.contiguous(), w.contiguous()
-    y = torch.empty_like(x)
-    with torch.cuda.stream(torch.cuda.default_stream(x.device)):
-        FORWARD(x, w, y, factor, x.numel())
-    return y
-
-
-def prefetched() -> Body:
-    """In a capture it takes what it has kept of the call before, whose memory the replay does not fill again."""
-    kept: dict[Any, Tensor] = {}
-
-    def broken(x: Tensor, w: Tensor, factor: float) -> Tensor:
-        if isinstance(x, FakeTensor) or not x.is_cuda:
-            return body(x, w, factor)
-        key = (x.dtype, x.device)
-        if torch.cuda.is_current_stream_capturing():
-            return body(x, kept[key], factor)
-        kept[key] = w.detach().clone()
-        return body(x, w, factor)
-
-    return broken
-
-
-def on_the_first_gpu(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    if isinstance(x, FakeTensor) or not x.is_cuda:
-        return body(x, w, factor)
-    return body(x.to("cuda:0"), w.to("cuda:0"), factor)

@@ -10,8 +10,9 @@ from torch import Tensor
 from cupyops.commands.compile import compile_job
 from cupyops.torch import CHECKS, check_op
 from cupyops.torch.check import running
+from tests.torch import faulty_gpu, faulty_scale
 from tests.torch import faulty_ops as faulty
-from tests.torch import faulty_scale
+from tests.torch.faulty_common import Totals
 from tests.torch.faulty_ops import Mix, changed
 from tests.torch.finding import assert_found, failing, samples
 
@@ -82,8 +83,13 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     ),
     "a common result that follows from another input": (
         "common",
-        lambda: faulty.Totals(),
+        Totals,
         r"float32: `total` changes with `w`, which `common` does not name.* Name in `common=` each input and result",
+    ),
+    "a common result that follows from a number": (
+        "common",
+        lambda: Totals(total=lambda x, w, factor: (x * factor).sum(-1)),
+        r"float32: `total` changes with `factor`, which `common` does not name",
     ),
     "takes NaN for 0": (
         "special_values",
@@ -304,12 +310,12 @@ PLANTED_ON_A_GPU: dict[str, tuple[str, Callable[[], Mix], str]] = {
     ),
     "the default stream": (
         "side_stream",
-        lambda: Mix(body=faulty.on_the_default_stream),
+        lambda: Mix(body=faulty_gpu.on_the_default_stream),
         "on a side stream: .* elements of output differ.* no default stream",
     ),
     "data of an earlier call": (
         "graph_replay",
-        lambda: Mix(body=faulty.prefetched()),
+        lambda: Mix(body=faulty_gpu.prefetched()),
         "replayed with new data: .* of output differ.* runs no Python",
     ),
     "a wrong factor": ("values", lambda: Mix(body=lambda x, w, factor: faulty.body(x, w, factor * 1.001)), "off by"),
@@ -353,7 +359,7 @@ def test_a_fault_of_the_gpu_fails_the_check_that_is_for_it_and_no_other(fault: s
 @pytest.mark.multi_gpu
 @pytest.mark.gpu
 def test_an_operator_of_one_gpu_fails_on_the_second() -> None:
-    found = failing(Mix(body=faulty.on_the_first_gpu).operator(), "cuda", "second_device")
+    found = failing(Mix(body=faulty_gpu.on_the_first_gpu).operator(), "cuda", "second_device")
     assert_found(found, "second_device", "cuda:1.* Allocate on the tensors' device")
 
 

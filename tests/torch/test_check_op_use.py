@@ -16,6 +16,7 @@ from cupyops.compile.compiler import first_error
 from cupyops.simulator import host
 from cupyops.torch import CHECKS, CheckFailed, check_op, checks_for
 from tests.torch import faulty_ops as faulty
+from tests.torch.faulty_common import Totals
 from tests.torch.faulty_ops import Mix
 from tests.torch.finding import samples
 
@@ -184,7 +185,7 @@ def test_a_gpu_that_is_lost_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> No
 def test_every_check_says_what_holds_and_what_to_change() -> None:
     names = checks_for(Mix(repeats=True, recompute=faulty.reference).operator())
     assert names == [name for name in CHECKS if name != "common"], "it has one result"
-    assert "common" in checks_for(faulty.Totals().operator())
+    assert "common" in checks_for(Totals().operator())
     assert set(names) - set(checks_for(Mix().operator())) == {"recompute", "repeats"}
     for one in CHECKS.values():
         assert len(one.holds) > 20

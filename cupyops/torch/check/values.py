@@ -233,11 +233,14 @@ def common(subject: Subject) -> str:
         before = results(fresh(args))
         for place, argument in enumerate(subject.schema[: len(args)]):
             given = args[place]
-            if not isinstance(given, Tensor) or not given.is_floating_point():
+            if not isinstance(given, float) and not (isinstance(given, Tensor) and given.is_floating_point()):
                 continue
             others = list(fresh(args))
-            others[place] = 2 * given.detach() + 1
-            after = results(tuple(others))
+            others[place] = 2 * (given.detach() if isinstance(given, Tensor) else given) + 1
+            try:
+                after = results(tuple(others))
+            except ValueError:  # the operator does not take this value
+                continue
             same = {name for name, x in before.items() if torch.allclose(x, after[name], 0, 0, equal_nan=True)}
             for result, (_, *read) in declared.computations.items():
                 if result not in same and argument.name not in read and set(read) & {*before} <= same:

@@ -41,11 +41,13 @@ class Common:
         inputs: Sequence[str],
         results: Sequence[str],
     ) -> None:
+        wanted = "name one of several results, a computation, and the inputs and other results that it reads"
         self.results, self.computations = tuple(results), dict[str, tuple[str, ...]]()
+        if not isinstance(declared, Mapping):
+            raise ValueError(expected(name, "common", wanted, repr(declared)))
         for result, words in declared.items():
-            read, others = set(words[1:]), {*inputs, *results} - {result}
-            if isinstance(words, str) or len(results) < 2 or result not in results or not read or not read <= others:
-                wanted = "name one of several results, a computation, and the inputs and other results that it reads"
+            read = set(words[1:]) if isinstance(words, tuple | list) else set()
+            if len(results) < 2 or result not in results or not read or not read <= {*inputs, *results} - {result}:
                 raise ValueError(expected(name, "common", wanted, f"{result!r}: {words!r}"))
             # Another library may give the name to another computation.
             self.computations[result] = f"{namespace}::{words[0]}", *words[1:]
@@ -69,7 +71,9 @@ def share(saved: Sequence[Node], declarations: Mapping[str, Common], apart: Any)
         apart: the target of nodes that read the results of their own operator.
     """
     firsts: dict[Any, Node] = {}
-    for node in saved:
+    places = {node: i for i, node in enumerate(saved[0].graph.nodes)} if saved else {}
+    # A reader may stand in the forward: what it reads must stand in front of it.
+    for node in sorted(saved, key=places.__getitem__):
         call: Any = node.args[0] if node.target is operator.getitem else None
         found = declarations.get(name_of(call)) if isinstance(call, Node) else None
         value = found and found.value(call, node.args[1])  # type: ignore[arg-type]

@@ -9,7 +9,8 @@ traces Dynamo's graph, and AOTAutograd's graph has the operations that it calls.
 AOTAutograd keeps traced graphs on disk, by Dynamo's graph. What the implementation does is no part of that graph, so the name of
 the overload stands for it. For a shipped operator it is a hash of this package's code. An operator of other code has a name of its own in
 each process, since no hash tells what its reference or its backward calls: AOTAutograd traces its gradient again in another
-process, unless its author gives it a version. If its reference may stand in the graph, by ``compiled=``, Dynamo traces the general dispatch itself.
+process, unless its author gives it a version. If its reference may stand in the graph, by ``compiled=``, Dynamo traces the
+general dispatch itself.
 """
 
 import hashlib
@@ -21,13 +22,14 @@ from typing import Any
 
 import torch
 
+from cupyops.errors import expected
 from cupyops.torch.compiled.rules import Rule
 
 from .dispatch import write_call
 from .gradients import Schema
 from .implementations import completed
 
-__all__ = ["Composites", "node_of", "shipped"]
+__all__ = ["Composites", "check_version", "node_of", "shipped"]
 
 
 # The libraries that hold the definitions. A definition stays: torch.export keeps composite operators in dictionaries, whose keys
@@ -128,6 +130,12 @@ def _define(schema: Schema, name: str, overload: str, count: int, call: Callable
         library.impl(f"{name}.{overload}", implementation, key)
     _LIBRARIES.append(library)
     return getattr(getattr(getattr(torch.ops, schema.namespace), name), overload)
+
+
+def check_version(name: str, version: object) -> None:
+    """Raises ValueError if the version of an operator is neither a text nor None."""
+    if version is not None and not isinstance(version, str):
+        raise ValueError(expected(name, "version", "be a text or None", repr(version)))
 
 
 @cache

@@ -52,7 +52,7 @@ from cupyops.torch.scale.declared import Scale
 from cupyops.torch.scale.distributed import correct_dtypes
 
 from .checkpoints import checkpointed, of_plain_tensors
-from .composite import Composites
+from .composite import Composites, check_version
 from .declared import declared, recorded
 from .dispatch import (
     call_source,
@@ -197,6 +197,10 @@ class Operator:
         parsed = Schema.parse(schema)
         rule = scale.rule_of(sharding, elementwise, len(parsed.tensors), len(parsed.results), bool(parsed.mutated))
         self.name = parsed.name
+        names = [*parsed.types], parsed.results
+        self._recomputation = recompute and Recomputation(self.name, recompute, *names)
+        self._common = None if common is None else Common(parsed.namespace, self.name, common, *names)
+        check_version(self.name, version)
         self.qualified_name = f"{parsed.namespace}::{self.name}"
         self.schema, self.reference = schema, reference
         plain = None if reference is None else without_autocast(reference)
@@ -285,9 +289,6 @@ class Operator:
                 vmap = vmap_by_loop(find) if plain is None else vmap_of_reference(completed(plain, parsed))
         self._scale = Scale(parsed, rule, flops, elementwise)
         eager = held_to_schema(self.eager, parsed)
-        self._recomputation = recompute and Recomputation(self.name, recompute, [*parsed.types], parsed.results)
-        of_names = parsed.namespace, self.name, common or {}, [*parsed.types], parsed.results
-        self._common = Common(*of_names) if common else None
         declared_once = self._scale, elementwise, self._recomputation, self._common, find
         library = register(parsed, self._held, eager, self._plain, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
@@ -299,13 +300,8 @@ class Operator:
         self._alone = of_plain_tensors(self._checkpointed, self._tensors, self._optional, self._autocast)
         self.parts = parts
         kinds = parsed.tensors, parsed.others, parsed.defaults
-        self._composites = Composites(
-            parsed,
-            "kernel" if self._plain is None else self._compiled,
-            self._autocast,
-            version,
-            lambda: getattr(find(), "_composites", None),
-        )
+        in_graph = self._compiled if self._plain else "kernel", self._autocast, version
+        self._composites = Composites(parsed, *in_graph, lambda: getattr(find(), "_composites", None))
         text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=self._composites.used)
         general = self._dispatch if _general is None else partial(_general, self._dispatch)
         called = {"body": self.eager, "apply": self._apply, "dispatch": general}
