@@ -325,6 +325,10 @@ def test_rows_stay_in_the_cache_of_the_gpu_on_which_it_was_measured() -> None:
     assert kept("bfloat16", Work(two))
     assert kept("float32", Work(four, sums=1))
     assert not kept("bfloat16", Work(two, sums=1))
+    uneven, even = (config_of(n, "bfloat16", Work(two), 90) for n in (13096, 13312))
+    assert (uneven.evict_last, uneven.full, uneven.block) == (False, False, 416)
+    assert even.evict_last
+    assert config_of(13096, "float32", Work(four), 90).evict_last
     long = config_of(131072, "bfloat16", Work(two, exponentials=True), 90)
     assert long.prefetch
     assert not long.evict_last
