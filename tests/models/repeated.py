@@ -17,7 +17,7 @@ def main() -> int:
     from cupyops.launch import hooks, recording
     from cupyops.torch import Operator, elementwise
     from cupyops.torch.compiled.calls import direct
-    from tests.models.repeated_ops import cases, dispatching, mixing, reading, returning
+    from tests.models.repeated_ops import cases, dispatching, mixing, overwriting, reading, returning
 
     torch.set_grad_enabled(False)
 
@@ -67,6 +67,14 @@ def main() -> int:
     found["refused"] = [_kept(torch, direct, make(torch, Operator)) for make in (reading, returning)]
     found["dispatched"] = _alike(torch, direct, dispatching(torch, Operator))
     found["mixed"] = _alike(torch, direct, mixing(torch, Operator))
+    writing, scope = overwriting(torch, Operator), {}
+    scope["f"] = direct(writing.qualified_name, "cuda", scope, "f", True)
+    scope["f"](torch.eye(4))
+    machine.watch([])
+    try:
+        scope["f"](-torch.eye(4))
+    except torch.linalg.LinAlgError:
+        found["failed"] = [scope["f"].__name__, len(machine.events)]
     x = torch.randn(4, 8)
     scope = {}
     scope["f"] = direct("cupyops::gelu_backward", "cuda", scope, "f", True)

@@ -25,6 +25,7 @@ def cases(torch: Any, operator: Any, elementwise: Any) -> dict[str, tuple[Any, .
         "cupyops::add2": (rows, rows.clone(), 0.5),
         "cupyops::gelu": (rows, "tanh"),
         "cupyops::gelu_backward": (rows, rows.clone(), "none"),
+        "cupyops::gelu_bias_backward_": (rows, rows.clone(), "none"),
         "cupyops::layer_norm": (rows, weight, bias, [768], 1e-5, None),
         "cupyops::layer_norm_inference": (rows, None, None, [768], 1e-5, "float32"),
         "cupyops::layer_norm_backward": (rows, rows.clone(), stats, weight, None, [768], 1e-5, True, True, True),
@@ -57,6 +58,17 @@ def mixing(torch: Any, operator: Any) -> Any:
         return again, z, torch.mm(x, x.T)
 
     return operator("tests::mixing(Tensor x) -> (Tensor, Tensor, Tensor)", body, repeats=True)
+
+
+def overwriting(torch: Any, operator: Any) -> Any:
+    """A body that writes to its argument, and then calls a function that some arguments have fail."""
+    kernel = _launches(torch)
+
+    def body(x: Any) -> Any:
+        kernel(x, x, x.numel())
+        return torch.linalg.cholesky(x)
+
+    return operator("tests::overwriting(Tensor(a!) x) -> Tensor", body, repeats=True)
 
 
 def reading(torch: Any, operator: Any) -> Any:

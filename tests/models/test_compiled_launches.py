@@ -19,7 +19,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_repeated_launches_are_those_of_the_body(seen: Any) -> None:
     """Kernels, grids, streams and the bytes of all arguments, for other tensors than those of the recorded call."""
     operators = {name: found for name, found in seen.items() if "::" in name}
-    assert len(operators) == 9
+    assert len(operators) == 10
     for name, found in operators.items():
         assert found == {"repeated": True, "same": True, "results": True}, name
 
@@ -43,6 +43,10 @@ def test_a_body_whose_steps_may_change_runs_in_every_call(seen: Any) -> None:
     assert seen["one tensor twice"] == "backward", (
         "two arguments are one tensor in this call, and perhaps not in another"
     )
+
+
+def test_a_step_that_fails_does_not_run_a_body_again_that_has_written(seen: Any) -> None:
+    assert seen["failed"] == ["repeat", 1]
 
 
 def test_functions_of_pytorch_between_launches_are_called_again(seen: Any) -> None:

@@ -1,6 +1,7 @@
 """What eager calls ask the driver for, by the body and by repeated steps. Run in a process of its own, since the GPU is not there
 (tests/gpu/stub_h200.py); prints JSON."""
 
+import inspect
 import json
 import sys
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def main() -> int:
         return list(machine.events)
 
     def steps(operator: Any) -> Any:
-        found = operator.eager.__globals__["repeats"]
+        found = inspect.unwrap(operator.eager).__globals__["repeats"]
         return {key: call for key, call in found.items() if type(call) is not repeated._Count}
 
     def others(args: Any) -> Any:

@@ -57,6 +57,7 @@ def kernel(name: str, *changes: tuple[str, str]) -> Kernel:
 
 
 FORWARD, BACKWARD = kernel("mix"), kernel("mix_backward")
+IN_PLACE = kernel("mix", ("* __restrict__ x,", "* x,"), ("* __restrict__ y, ", "* y, "))
 
 Body = Callable[..., Any]
 
@@ -66,6 +67,10 @@ def body(x: Tensor, w: Tensor, factor: float, mix: Kernel = FORWARD) -> Tensor:
     y = torch.empty_like(x)
     mix(x, w, y, factor, x.numel())
     return y
+
+
+def in_place(x: Tensor, w: Tensor, factor: float, mix: Kernel | None = None) -> None:
+    (mix or IN_PLACE)(x, w.contiguous(), x, factor, x.numel())
 
 
 def backward_body(grad_y: Tensor, x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
@@ -111,6 +116,7 @@ class Mix:
     jvp: Body | None = None
     repeats: bool = False
     recompute: Body | None = None
+    inplace: Body | None = None
 
     def operator(self) -> Operator:
         """An operator of these parts, under a name of its own."""
@@ -146,6 +152,7 @@ class Mix:
             jvp=self.jvp,
             repeats=self.repeats,
             recompute=self.recompute,
+            inplace=self.inplace,
         )
 
 

@@ -91,6 +91,16 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Totals(total=lambda x, w, factor: (x * factor).sum(-1)),
         r"float32: `total` changes with `factor`, which `common` does not name",
     ),
+    "another factor in place": (
+        "inplace",
+        lambda: Mix(inplace=lambda x, w, factor: faulty.in_place(x, w, 2 * factor)),
+        r"float32, in place: output\[\d+, \d\] is .*, and the reference in float64 gives .* Have the body of `inplace=`",
+    ),
+    "writes nothing in place": (
+        "inplace",
+        lambda: Mix(inplace=lambda x, w, factor: None),
+        r"float32, in place: output\[\d+, \d\] is .*, and the reference in float64 gives",
+    ),
     "takes NaN for 0": (
         "special_values",
         lambda: Mix(body=faulty.without_nan),
@@ -406,7 +416,9 @@ def test_a_right_operator_passes_every_check_that_runs_on_a_cpu(capsys: pytest.C
     given = [samples()[0], samples()[1][:2]]
     before = [[x.clone() if isinstance(x, Tensor) else x for x in args] for args in given]
     schema = "(Tensor x, Tensor w, float factor=0.25) -> Tensor"
-    report = check_op(Mix(schema=schema, repeats=True, recompute=faulty.reference).operator(), given)
+    report = check_op(
+        Mix(schema=schema, repeats=True, recompute=faulty.reference, inplace=faulty.in_place).operator(), given
+    )
     assert not report.failed
     assert {row.check for row in report.skipped} == {"common"}, "it has one result"
     on_a_cpu = {c.name for c in CHECKS.values() if "simulator" in c.backends} - {"common"}
@@ -433,6 +445,7 @@ def test_a_right_operator_passes_every_check_on_a_gpu() -> None:
         "defaults",
         "recompute",
         "common",
+        "inplace",
     }  # it has none
     assert {row.check for row in report.rows} == {c.name for c in CHECKS.values() if "cuda" in c.backends}
 

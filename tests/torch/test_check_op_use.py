@@ -183,10 +183,10 @@ def test_a_gpu_that_is_lost_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_check_says_what_holds_and_what_to_change() -> None:
-    names = checks_for(Mix(repeats=True, recompute=faulty.reference).operator())
+    names = checks_for(Mix(repeats=True, recompute=faulty.reference, inplace=faulty.in_place).operator())
     assert names == [name for name in CHECKS if name != "common"], "it has one result"
     assert "common" in checks_for(Totals().operator())
-    assert set(names) - set(checks_for(Mix().operator())) == {"recompute", "repeats"}
+    assert set(names) - set(checks_for(Mix().operator())) == {"recompute", "repeats", "inplace"}
     for one in CHECKS.values():
         assert len(one.holds) > 20
         assert one.change.endswith((".", "opcheck"))

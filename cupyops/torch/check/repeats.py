@@ -201,11 +201,13 @@ def _kind(x: Any) -> str:
 
 def _assert_repeated_bits(subject: Subject) -> None:
     """Raises unless calls that repeat remembered steps give the bits of calls that run the body."""
-    changes: list[tuple[str, Arguments]] = []
-    for dtype, args in subject.each:
-        changes += [(f"{dtype}, {what}", changed) for what, changed in _like(args)]
+
+    def changes() -> list[tuple[str, Arguments]]:
+        """Returns the calls, each time with tensors of their own: an operator may write to them."""
+        return [(f"{dtype}, {what}", given) for dtype, args in subject.each for what, given in _like(args)]
+
     wanted = []
-    for _, args in changes:
+    for _, args in changes():
         with recording.recorded():  # a recording ends the repetition
             wanted.append(subject.results(args))
     for _, args in subject.each:
@@ -213,7 +215,7 @@ def _assert_repeated_bits(subject: Subject) -> None:
             subject.results(fresh(args))
     for on_side in (False, True):
         with _on_stream(subject) if on_side else nullcontext():
-            for (what, args), right in zip(changes, wanted, strict=True):
+            for (what, args), right in zip(changes(), wanted, strict=True):
                 got = subject.results(args)
                 torch.cuda.current_stream(subject.device).synchronize()
                 where = f"{what}{', on another stream' if on_side else ''}, repeated"

@@ -64,6 +64,7 @@ CHECKS: dict[str, Check] = {
         check_values.values,
         check_values.recompute,
         check_values.common,
+        check_values.inplace,
         check_values.special_values,
         check_values.gradients,
         check_values.gradcheck,
@@ -317,7 +318,7 @@ def checks_for(op: Any) -> list[str]:
     """Returns the names of the checks that apply to an operator, for ``pytest.mark.parametrize``.
 
     The checks of gradients do not apply to an operator whose schema declares a written argument, ``Tensor(a!)``. The
-    checks ``repeats``, ``recompute`` and ``common`` apply to an operator that declares these.
+    checks ``repeats``, ``recompute``, ``common`` and ``inplace`` apply to an operator that declares these.
     """
     operator = operator_of(op, "checks_for")
     arguments = operator.op._schema.arguments
@@ -328,6 +329,7 @@ def checks_for(op: Any) -> list[str]:
     others = (of_gradients if mutates else set()) | (set() if declares_repeats(operator) else {"repeats"})
     others |= {"recompute"} if operator._recomputation is None else set()
     others |= {"common"} if operator._common is None else set()
+    others |= {"inplace"} if operator.inplace is None else set()
     return [name for name in CHECKS if name not in others]
 
 

@@ -19,6 +19,7 @@ __all__ = [
     *(
         "Target",
         "common",
+        "inplace",
         "gradcheck",
         "gradgradcheck",
         "gradients",
@@ -212,6 +213,34 @@ def recompute(subject: Subject) -> str:
         right = target(subject, args, got, {})
         error = assert_close(f"{dtype}, recomputed", got, right.exact, right.allowed, right.than)
         errors[dtype] = max(errors.get(dtype, 0.0), error)
+    return _told(subject, errors)
+
+
+@check(
+    "Have the body of `inplace=` write the first result over the first argument, and return the other results.",
+    backends=KERNEL_BACKENDS,
+    needs=("values",),
+)
+def inplace(subject: Subject) -> str:
+    """The operator of inplace= gives all results, with at most the error that the check of values allows."""
+    form = subject.op.inplace
+    if form is None:
+        raise Skip("the operator does not declare inplace=")
+    errors: dict[str, float] = {}
+    for dtype, args in subject.variants:
+        outputs, given = subject.outputs(fresh(args)), fresh(args)
+        first, name = given[0], next(iter(outputs))
+        if (first.shape, first.dtype) != (outputs[name].shape, outputs[name].dtype):
+            continue
+        with torch.no_grad():
+            found = form.call(*given)
+        others = [] if found is None else [found] if isinstance(found, Tensor) else list(found)
+        got = dict(zip(outputs, [first, *others], strict=True))
+        right = target(subject, args, got, {})
+        error = assert_close(f"{dtype}, in place", got, right.exact, right.allowed, right.than)
+        errors[dtype] = max(errors.get(dtype, 0.0), error)
+    if not errors:
+        raise Skip("the first argument of no sample has the shape and the dtype of the first result")
     return _told(subject, errors)
 
 

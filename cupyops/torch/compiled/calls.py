@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from .repeats import Site
 
-__all__ = ["Bodies", "declare", "direct"]
+__all__ = ["Bodies", "declare", "direct", "form_in_place", "known"]
 
 
 class Bodies:
@@ -26,30 +26,48 @@ class Bodies:
         by_device: the functions for CUDA tensors (the body) and for CPU tensors. Each takes all arguments of the
         schema.
         repeats: whether a call with fixed shapes always makes the same steps (:mod:`cupyops.torch.compiled.repeats`).
+        writes: whether the functions write to their arguments.
+        in_place: the overload that writes the first result over the first argument, or None.
     """
 
-    __slots__ = ("__weakref__", "by_device", "repeats")
+    __slots__ = ("__weakref__", "by_device", "in_place", "repeats", "writes")
 
-    def __init__(self, by_device: Mapping[str, Callable[..., Any]], repeats: bool) -> None:
+    def __init__(
+        self, by_device: Mapping[str, Callable[..., Any]], repeats: bool, writes: bool = False, in_place: Any = None
+    ) -> None:
         self.by_device = dict(by_device)
-        self.repeats = repeats
+        self.repeats, self.writes = repeats, writes
+        self.in_place = in_place
 
 
 # The bodies of all operators by qualified name. The dictionary does not keep an operator's functions alive.
 _BODIES: WeakValueDictionary[str, Bodies] = WeakValueDictionary()
 
 
-def declare(name: str, cuda: Callable[..., Any], cpu: Callable[..., Any], *, repeats: bool) -> Bodies:
+def declare(
+    name: str,
+    cuda: Callable[..., Any],
+    cpu: Callable[..., Any],
+    repeats: bool,
+    writes: bool = False,
+    in_place: Any = None,
+) -> Bodies:
     """Makes the functions of an operator known to :func:`direct`, and returns an object that the operator must hold.
 
     Args:
         name: the qualified name, ``"mylib::scale"``.
         cuda: the function for CUDA tensors; takes all arguments of the schema.
         cpu: the function for CPU tensors.
-        repeats: the attribute of :class:`Bodies`.
+        repeats, writes, in_place: the attributes of :class:`Bodies`.
     """
-    _BODIES[name] = found = Bodies({"cuda": cuda, "cpu": cpu}, repeats)
+    _BODIES[name] = found = Bodies({"cuda": cuda, "cpu": cpu}, repeats, writes, in_place)
     return found
+
+
+def form_in_place(name: str) -> Any:
+    """Returns the overload that writes the first result of an operator over its first argument, or None."""
+    found = _BODIES.get(name)
+    return found and found.in_place
 
 
 def known(name: str, device: str) -> bool:
@@ -77,4 +95,4 @@ def direct(name: str, device: str, scope: dict[str, Any], variable: str, fixed: 
     body = found.by_device[device]
     if not (fixed and found.repeats and device == "cuda"):
         return body
-    return Site(name, body, scope, variable).begin
+    return Site(name, body, scope, variable, writes=found.writes).begin

@@ -10,12 +10,14 @@ then, so that this module imports nothing that the program has not imported.
 
 import functools
 import sys
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
 import torch
 
-from .calls import known
+from .calls import form_in_place, known
+from .in_place import may_overwrite
 from .versions import supported
 
 __all__ = ["prepare"]
@@ -54,16 +56,22 @@ def _register(overload: Any) -> None:
 
     def lowered(*args: Any, **kwargs: Any) -> Any:
         # PyTorch omits arguments that equal their defaults. The functions of the operator take all arguments.
-        rest = (kwargs.get(a.name, a.default_value) for a in arguments[len(args) :])
-        found = call.create(overload, *args, *rest)
-        node: Any = V.graph.current_node
-        if node.target is overload and not overload._schema.is_mutable:
+        given = (*args, *(kwargs.get(a.name, a.default_value) for a in arguments[len(args) :]))
+        graph, form = V.graph, form_in_place(overload.name())
+        node: Any = graph.current_node
+        fakes = _pytree.tree_leaves(node.meta["val"]) if node.target is overload else []
+        if form is not None and fakes and not _in_other_code(graph) and may_overwrite(graph, node, given, fakes[0]):
+            others = call.create(form, *given)
+            found = given[0] if others is None else (given[0], *([others] if isinstance(others, ir.IRNode) else others))
+        else:
+            found = call.create(overload, *given)
+        if not overload._schema.is_mutable:
             # A body allocates its results, and PyTorch's allocators align memory. Inductor assumes unaligned results of
             # custom operators, and generates slower code for the readers of the results.
-            for buffer, fake in zip(_pytree.tree_leaves(found), _pytree.tree_leaves(node.meta["val"]), strict=True):
-                if isinstance(buffer, ir.IRNode) and tensor_is_aligned(fake):
-                    V.graph.unaligned_buffers.discard(buffer.get_name())
-        return _pytree.tree_map(lambda x: ir.TensorBox.create(x) if isinstance(x, ir.IRNode) else x, found)
+            for buffer, fake in zip(_pytree.tree_leaves(found), fakes, strict=bool(fakes)):
+                if isinstance(buffer, ir.IRNode) and buffer is not given[0] and tensor_is_aligned(fake):
+                    graph.unaligned_buffers.discard(buffer.get_name())
+        return _pytree.tree_map_only(ir.IRNode, lambda x: x if x is given[0] else ir.TensorBox.create(x), found)
 
     lowering.register_lowering(overload, type_promotion_kind=None)(lowered)
 
@@ -81,8 +89,7 @@ def _direct_call() -> Any:
             self.direct_name = None
             operator: Any = self.op_overload
             device, name = self.get_device(), operator.name()
-            other = V.graph.cpp_wrapper or getattr(V.graph, "fx_wrapper", False)
-            if device is not None and known(name, device.type) and not other:
+            if device is not None and known(name, device.type) and not _in_other_code(V.graph):
                 self.direct_name = variable = f"cupyops_{self.get_name()}"
                 wrapper.add_import_once("from cupyops.torch.compiled.calls import direct as cupyops_direct")
                 arguments = f"{name!r}, {device.type!r}, globals(), {variable!r}, {_fixed(self)}"
@@ -92,7 +99,17 @@ def _direct_call() -> Any:
         def get_kernel_name(self) -> str:
             return self.direct_name or super().get_kernel_name()
 
+        def get_inputs_that_alias_output(self) -> Sequence[str]:
+            # Results are tensors of their own. Inductor assumes that those of an operator that writes to an argument are views
+            # of it, and would keep the argument's memory as long as a result.
+            return ()
+
     return DirectCall
+
+
+def _in_other_code(graph: Any) -> bool:
+    """Returns whether the graph becomes code that calls the registered operators, and no function of :mod:`.calls`."""
+    return bool(graph.cpp_wrapper or getattr(graph, "fx_wrapper", False))
 
 
 def _fixed(node: Any) -> bool:

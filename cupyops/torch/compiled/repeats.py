@@ -50,6 +50,8 @@ class Site:
         eager: the calls are eager, and nothing guards PyTorch's settings. A body that calls a matrix product is not
             repeated, since a program can switch TF32 between two calls. Steps with other functions of PyTorch are
             repeated under the same state of autocast.
+        writes: the body writes to its arguments. If a step fails, the body is not called, since an earlier step may have
+            written.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class Site:
         variable: Any,
         *,
         eager: bool = False,
+        writes: bool = False,
     ) -> None:
-        self.name, self.body, self.scope, self.variable, self.eager = name, body, scope, variable, eager
+        self.name, self.body, self.scope, self.variable = name, body, scope, variable
+        self.eager, self.writes = eager, writes
 
     def begin(self, *args: Any) -> Any:
         """Calls the body and records its launches. Later calls repeat the launches, or call the body if the record
@@ -168,7 +172,7 @@ class _NotRepeated(Exception):
 
 def _written(site: Site, args: Sequence[Any], found: Any, record: Record) -> Callable[..., Any] | None:
     """Returns the function that repeats a record, or None if the record cannot be repeated."""
-    results = found if isinstance(found, (tuple, list)) else (found,)
+    results = found if isinstance(found, (tuple, list)) else () if found is None else (found,)
     launches = [step for step in record.steps if isinstance(step, recording.Submitted)]
     tensors = {id(x): f"a{i}" for i, x in enumerate(args) if isinstance(x, Tensor)}
     # Two arguments that are one tensor now may be two tensors in another call.
@@ -191,14 +195,15 @@ def _written(site: Site, args: Sequence[Any], found: Any, record: Record) -> Cal
         lines.scope["is_autocast_enabled"] = torch.is_autocast_enabled
         state = torch.is_autocast_enabled("cuda")
         guards = [f"    if is_autocast_enabled('cuda') is not {state}:", f"        return body({arguments})"]
+    given_back = "None" if found is None else returned if isinstance(found, Tensor) else f"({returned},)"
     text = [
         f"def repeat({arguments}):",
         *guards,
         "    try:",
         *(f"        {line}" for line in lines.lines),
-        f"        return {returned if isinstance(found, Tensor) else f'({returned},)'}",
+        f"        return {given_back}",
         "    except Exception:",  # an error of the allocator or the driver: the body raises the proper error
-        f"        return body({arguments})",
+        "        raise" if site.writes else f"        return body({arguments})",
     ]
     # The generated function takes half of the host time of layer_norm's body.
     return write(f"launches of {site.name}", "repeat", text, lines.scope)

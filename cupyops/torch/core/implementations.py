@@ -6,6 +6,7 @@ operator alive.
 """
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -173,6 +174,7 @@ def counted(body: Callable[..., Any], mutated: Sequence[int]) -> Callable[..., A
         mutated: positions of the arguments that the body writes to.
     """
 
+    @wraps(body)
     def counting(*args: Any) -> Any:
         results = body(*args)
         for i in mutated:

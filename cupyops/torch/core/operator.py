@@ -75,6 +75,7 @@ from .dispatch import (
 from .dtensors import on_dtensors
 from .gradients import Backward, Schema, of_reference, refused, without_autocast
 from .implementations import completed, counted, detaching, on_cpu, transformable
+from .in_place import in_place_options
 from .registration import ending_with, register
 from .repeated import repeated
 from .results import held_to_schema
@@ -137,6 +138,8 @@ class Operator:
         common: the values from which results follow, ``{"mean": ("row mean", "x")}``: for the name of one of several
             results, a computation, and the inputs and other results that it reads. A compiled graph shares results that
             follow from equal values by the same computation, also between operators of the same namespace.
+        inplace: a body that writes the first result over the first argument, and returns the other results. The argument is
+            contiguous. A compiled graph calls it if no other operation reads the argument later.
         repeats: whether the steps of the body, and of a backward that is declared as a function, depend on the shapes,
             strides, dtypes and numbers of the arguments alone. The steps are allocations, launches and calls of
             PyTorch's functions. Later calls then repeat the steps of one call, in compiled graphs with fixed shapes and
@@ -157,13 +160,14 @@ class Operator:
         op: the registered ``torch.ops.mylib.scale.default``.
         call: the operator as a plain function, which takes slightly less host time than calling the Operator.
         backward, jvp: the operators that compute the gradient and the tangents, or None if not declared.
+        inplace: the operator ``mylib::scale_``, which writes the first result over the first argument, or None.
         parts: the declared function, or None.
 
     Raises:
         ValueError: ``autocast``, ``compiled`` or ``sharding`` is none of the values above; ``compiled="decompose"`` is
             declared without a reference; the schema has no namespace, or has a tensor after other arguments; the backward or
-            ``common`` has an unknown name; or a gradient or repeated launches are declared for an operator that writes to its
-            arguments.
+            ``common`` has an unknown name; a gradient is declared for an operator that writes to its arguments; or ``inplace``
+            for one without a result, or whose first argument may be None.
     """
 
     def __init__(
@@ -183,6 +187,7 @@ class Operator:
         compiled: str | Rule = "kernel",
         recompute: Callable[..., Any] | None = None,
         common: Mapping[str, Sequence[str]] | None = None,
+        inplace: Callable[..., Any] | None = None,
         repeats: bool = False,
         sharding: "str | scale.Rule | None" = None,
         flops: Callable[..., int] | None = None,
@@ -201,6 +206,7 @@ class Operator:
         self._recomputation = recompute and Recomputation(self.name, recompute, *names)
         self._common = None if common is None else Common(parsed.namespace, self.name, common, *names)
         check_version(self.name, version)
+        in_place: Any = inplace and in_place_options(parsed, inplace, reference)
         self.qualified_name = f"{parsed.namespace}::{self.name}"
         self.schema, self.reference = schema, reference
         plain = None if reference is None else without_autocast(reference)
@@ -218,11 +224,10 @@ class Operator:
         self.body: Callable[..., Any] = implementation
         recording: Callable[..., Any] | None = None
         if parsed.mutated:
-            if repeats:
-                raise ValueError(expected("Operator", "repeats", "be False for an operator that writes", "True"))
             if backward is not None or jvp is not None or isinstance(implementation, type):
                 raise ValueError(f"{self.name} writes to {', '.join(parsed.mutated)}, so it can have no gradient")
-            self.body = counted(implementation, [i for i, name in self._tensors if name in parsed.mutated])
+            counting = partial(counted, mutated=[i for i, name in self._tensors if name in parsed.mutated])
+            self.body = counting(implementation)
             gradient = None
         elif isinstance(implementation, type):
             function: Any = implementation
@@ -260,10 +265,14 @@ class Operator:
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
-        self._bodies = calls.declare(self.qualified_name, self.body, on_cpu(self.body, self._plain), repeats=repeats)
+        self.inplace: Operator | None = in_place and Operator(**in_place, repeats=repeats, version=version)
+        bodies = self.body, on_cpu(self.body, self._plain), repeats, bool(parsed.mutated)
+        self._bodies = calls.declare(self.qualified_name, *bodies, self.inplace and self.inplace.op)
         self._held = held_to_schema(self.body, parsed)
         # The body for plain tensors on a GPU.
-        self.eager: Callable[..., Any] = repeated(parsed, self.body) if repeats else self.body
+        self.eager: Callable[..., Any] = self.body
+        if repeats:  # the function that repeats steps counts no versions
+            self.eager = counting(repeated(parsed, implementation)) if parsed.mutated else repeated(parsed, self.body)
         self._apply: Callable[..., Any]
         if gradient is None:
             self._apply = self._refuse

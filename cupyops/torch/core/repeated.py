@@ -40,7 +40,7 @@ def repeated(schema: Schema, body: Callable[..., Any]) -> Callable[..., Any]:
     current = getattr(torch._C, "_cuda_getDevice", None)
     if current is None or any("Tensor" in schema.types[name] for name in schema.others):
         return body
-    found = _Repeated(f"{schema.namespace}::{schema.name}", body, current)
+    found = _Repeated(f"{schema.namespace}::{schema.name}", body, current, bool(schema.mutated))
     arguments = ", ".join(schema.types)
     parts = [part for name in schema.types for part in _key(name, schema)]
     lines = [
@@ -91,8 +91,8 @@ class _Repeated:
         records: the number of functions in ``repeats`` that are no :class:`_Count`.
     """
 
-    def __init__(self, name: str, body: Callable[..., Any], current: Callable[[], int]) -> None:
-        self.name, self.body, self.current = name, body, current
+    def __init__(self, name: str, body: Callable[..., Any], current: Callable[[], int], writes: bool) -> None:
+        self.name, self.body, self.current, self.writes = name, body, current, writes
         self.repeats: dict[Any, Callable[..., Any]] = {}
         self.records = 0
 
@@ -121,6 +121,6 @@ class _Count:
             return of.body(*args)
         if next(x for x in args if x is not None).get_device() != of.current():
             return of.body(*args)
-        found = Site(of.name, of.body, of.repeats, self.key, eager=True).begin(*args)
+        found = Site(of.name, of.body, of.repeats, self.key, eager=True, writes=of.writes).begin(*args)
         of.records += of.repeats.get(self.key) is not self
         return found

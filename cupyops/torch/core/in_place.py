@@ -1,0 +1,54 @@
+"""Makes the operator ``scale_``, which writes the first result of an operator ``scale`` over its first argument."""
+
+from collections.abc import Callable
+from typing import Any
+
+from cupyops.errors import expected
+
+from .gradients import Schema
+
+__all__ = ["in_place_options"]
+
+
+def in_place_options(
+    schema: Schema, in_place: Callable[..., Any], reference: Callable[..., Any] | None
+) -> dict[str, Any]:
+    """Returns the arguments of the Operator in place: ``schema``, ``implementation`` and ``reference``.
+
+    Args:
+        schema: the schema of the operator that allocates all of its results.
+        in_place: the body in place. It returns the results other than the first.
+        reference: the reference of the operator that allocates, or None.
+
+    Raises:
+        ValueError: the operator has no result, writes to an argument, or has a first argument that may be None.
+    """
+    first = next(iter(schema.types))
+    if schema.mutated or not schema.results or schema.types[first] != "Tensor":
+        wanted = (
+            "be declared for an operator that writes to no argument, whose first argument is a tensor, with a result"
+        )
+        raise ValueError(expected(schema.name, "inplace", wanted, repr(schema.text)))
+    whole = schema.text[schema.text.index("(") : schema.text.rindex("->")]
+    arguments = whole.replace("Tensor", "Tensor(a!)", 1)
+    others = ", ".join(f"Tensor {name}" for name in schema.results[1:])
+    text = f"{schema.namespace}::{schema.name}_{arguments}-> ({others})"
+
+    def written(*args: Any) -> Any:
+        x = args[0]
+        if x.is_contiguous():
+            found = in_place(*args)
+        else:
+            copy = x.contiguous()
+            found = in_place(copy, *args[1:])
+            x.copy_(copy)
+        return found if others else None  # PyTorch's functions in place return their argument
+
+    def plain(*args: Any) -> Any:
+        assert reference is not None
+        found = reference(*args)
+        first, *rest = found if len(schema.results) > 1 else (found,)
+        args[0].copy_(first)
+        return tuple(rest) if len(rest) > 1 else rest[0] if rest else None
+
+    return {"schema": text, "implementation": written, "reference": None if reference is None else plain}
