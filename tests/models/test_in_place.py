@@ -193,8 +193,6 @@ def test_a_result_that_does_not_fit_has_memory_of_its_own(body: Callable[[Tensor
 
 
 def test_a_result_keeps_no_memory_of_the_argument() -> None:
-    """Inductor takes results of an operator that writes to an argument for views of the argument."""
-
     def run(x: Tensor, w: Tensor) -> Any:
         y, total = SCALED(x @ w, 3.0)
         z = y @ w

@@ -10,7 +10,6 @@ then, so that this module imports nothing that the program has not imported.
 
 import functools
 import sys
-from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -98,11 +97,6 @@ def _direct_call() -> Any:
 
         def get_kernel_name(self) -> str:
             return self.direct_name or super().get_kernel_name()
-
-        def get_inputs_that_alias_output(self) -> Sequence[str]:
-            # Results are tensors of their own. Inductor assumes that those of an operator that writes to an argument are views
-            # of it, and would keep the argument's memory as long as a result.
-            return ()
 
     return DirectCall
 
