@@ -58,7 +58,9 @@ def _register(overload: Any) -> None:
         given = (*args, *(kwargs.get(a.name, a.default_value) for a in arguments[len(args) :]))
         graph, form = V.graph, form_in_place(overload.name())
         node: Any = graph.current_node
-        fakes = _pytree.tree_leaves(node.meta["val"]) if node.target is overload else []
+        # PyTorch 2.11 gives the node of an operator that writes to an argument no value.
+        known_results = node.target is overload and not overload._schema.is_mutable
+        fakes = _pytree.tree_leaves(node.meta["val"]) if known_results else []
         if form is not None and fakes and not _in_other_code(graph) and may_overwrite(graph, node, given, fakes[0]):
             others = call.create(form, *given)
             found = given[0] if others is None else (given[0], *([others] if isinstance(others, ir.IRNode) else others))
