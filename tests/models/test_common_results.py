@@ -323,7 +323,9 @@ def test_an_operator_with_one_result_has_nothing_to_share() -> None:
         Operator("tests::single(Tensor x) -> Tensor y", torch.sin, common={"y": ("sine", "x")})
 
 
-@pytest.mark.parametrize("wrong", [{"version": 1}, {"common": {"m": ("k", "x")}}, {"recompute": lambda q: q}])
+@pytest.mark.parametrize(
+    "wrong", [{"version": 1}, {"common": {"m": ("k", "x")}}, {"recompute": lambda q: q}, {"inplace": 3}]
+)
 def test_a_refused_declaration_leaves_the_operator_of_that_name(wrong: dict[str, Any]) -> None:
     op, x = own("tests::scaled_kept"), torch.randn(4, WIDTH)
     with pytest.raises(ValueError, match=f"scaled_kept: `{next(iter(wrong))}` must"):

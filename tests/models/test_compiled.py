@@ -229,31 +229,6 @@ def test_an_operator_that_writes_to_its_argument(device: str) -> None:
     assert torch.equal(found, torch.full_like(x, 4))
 
 
-def test_a_node_that_writes_may_have_no_value_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with PyTorch 2.11."""
-    from torch._inductor.graph import GraphLowering
-
-    def fill(x: Tensor, value: float) -> None:
-        x.fill_(value)
-
-    filling = Operator("tests::valueless(Tensor(a!) x, float value) -> ()", fill)
-    lower, met = GraphLowering.call_function, []
-
-    def without(self: Any, target: Any, args: Any, kwargs: Any) -> Any:
-        if target is filling.op:
-            met.append(self.current_node.meta.pop("val", None))
-        return lower(self, target, args, kwargs)
-
-    def run(x: Tensor) -> Tensor:
-        filling(x, 3.0)
-        return x + 1
-
-    monkeypatch.setattr(GraphLowering, "call_function", without)
-    code = code_of(lambda: torch.compile(run, fullgraph=True)(torch.zeros(6)))
-    assert lines_of(code, "'tests::valueless'")
-    assert met
-
-
 def test_results_count_as_aligned() -> None:
     """Inductor takes results of other custom operators to be unaligned, and then reads them without vectors."""
     op = _scale("aligned_scale")

@@ -255,7 +255,44 @@ def test_the_operator_in_place_is_called_like_any_other() -> None:
         op(torch.ones(3, requires_grad=True), 3.0)
 
 
-@pytest.mark.parametrize("schema", ["(Tensor? x) -> Tensor", "(Tensor(a!) x) -> Tensor", "(Tensor x) -> ()"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *("(Tensor? x) -> Tensor", "(Tensor(a!) x) -> Tensor", "(Tensor x) -> ()"),
+        *("(Tensor x) -> Tensor[]", "(Tensor x) -> (Tensor y, Tensor? z)"),
+    ],
+)
 def test_what_has_no_first_result_or_argument_to_write_over_is_refused(schema: str) -> None:
     with pytest.raises(ValueError, match="overwrong: `inplace` must be declared for an operator that writes to no arg"):
         Operator(f"tests::overwrong{schema}", torch.sin, inplace=torch.sin_)
+
+
+@pytest.mark.parametrize("body", [0, "sin_"])
+def test_a_body_in_place_is_a_function(body: Any) -> None:
+    with pytest.raises(ValueError, match="overwrong: `inplace` must be a function of the operator's arguments, got"):
+        Operator("tests::overwrong(Tensor x) -> Tensor", torch.sin, inplace=body)
+
+
+def test_a_node_that_writes_may_have_no_value_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with PyTorch 2.11."""
+    from torch._inductor.graph import GraphLowering
+
+    def fill(x: Tensor, value: float) -> None:
+        x.fill_(value)
+
+    filling = Operator("tests::valueless(Tensor(a!) x, float value) -> ()", fill)
+    lower, met = GraphLowering.call_function, []
+
+    def without(self: Any, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is filling.op:
+            met.append(self.current_node.meta.pop("val", None))
+        return lower(self, target, args, kwargs)
+
+    def run(x: Tensor) -> Tensor:
+        filling(x, 3.0)
+        return x + 1
+
+    monkeypatch.setattr(GraphLowering, "call_function", without)
+    code = code_of(lambda: torch.compile(run, fullgraph=True)(torch.zeros(6)))
+    assert lines_of(code, "'tests::valueless'")
+    assert met

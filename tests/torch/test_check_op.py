@@ -96,11 +96,6 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Mix(inplace=lambda x, w, factor: faulty.in_place(x, w, 2 * factor)),
         r"float32, in place: output\[\d+, \d\] is .*, and the reference in float64 gives .* Have the body of `inplace=`",
     ),
-    "writes nothing in place": (
-        "inplace",
-        lambda: Mix(inplace=lambda x, w, factor: None),
-        r"float32, in place: output\[\d+, \d\] is .*, and the reference in float64 gives",
-    ),
     "takes NaN for 0": (
         "special_values",
         lambda: Mix(body=faulty.without_nan),

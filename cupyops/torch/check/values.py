@@ -190,6 +190,15 @@ def values(subject: Subject) -> str:
     return _all_dtypes(subject, "output")
 
 
+def _hold(
+    subject: Subject, errors: dict[str, float], dtype: str, how: str, args: Arguments, got: dict[str, Tensor]
+) -> None:
+    """Holds results to the bound of :func:`values`, and notes the greatest error of the dtype."""
+    right = target(subject, args, got, {})
+    error = assert_close(f"{dtype}, {how}", got, right.exact, right.allowed, right.than)
+    errors[dtype] = max(errors.get(dtype, 0.0), error)
+
+
 @check(
     "Have the function of `recompute=` compute the first result as the kernel does, in the dtype of the arithmetic, and "
     "round once.",
@@ -210,9 +219,7 @@ def recompute(subject: Subject) -> str:
         values |= dict(zip(again.results, outputs.values(), strict=True))
         with torch.no_grad():
             got = {name: again.function(*(values[x] for x in again.names))}
-        right = target(subject, args, got, {})
-        error = assert_close(f"{dtype}, recomputed", got, right.exact, right.allowed, right.than)
-        errors[dtype] = max(errors.get(dtype, 0.0), error)
+        _hold(subject, errors, dtype, "recomputed", args, got)
     return _told(subject, errors)
 
 
@@ -236,9 +243,7 @@ def inplace(subject: Subject) -> str:
             found = form.call(*given)
         others = [] if found is None else [found] if isinstance(found, Tensor) else list(found)
         got = dict(zip(outputs, [first, *others], strict=True))
-        right = target(subject, args, got, {})
-        error = assert_close(f"{dtype}, in place", got, right.exact, right.allowed, right.than)
-        errors[dtype] = max(errors.get(dtype, 0.0), error)
+        _hold(subject, errors, dtype, "in place", args, got)
     if not errors:
         raise Skip("the first argument of no sample has the shape and the dtype of the first result")
     return _told(subject, errors)

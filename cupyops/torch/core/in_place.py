@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from cupyops.errors import expected
 
 from .gradients import Schema
@@ -21,13 +23,15 @@ def in_place_options(
         reference: the reference of the operator that allocates, or None.
 
     Raises:
-        ValueError: the operator has no result, writes to an argument, or has a first argument that may be None.
+        ValueError: ``in_place`` is no function; or the operator has no result, has a result that is no tensor, writes to an
+            argument, or has a first argument that may be None.
     """
+    if not callable(in_place):
+        raise ValueError(expected(schema.name, "inplace", "be a function of the operator's arguments", repr(in_place)))
     first = next(iter(schema.types))
-    if schema.mutated or not schema.results or schema.types[first] != "Tensor":
-        wanted = (
-            "be declared for an operator that writes to no argument, whose first argument is a tensor, with a result"
-        )
+    kinds = [str(r.type) for r in torch._C.parse_schema(schema.text).returns]
+    if schema.mutated or not kinds or {*kinds} != {"Tensor"} or schema.types[first] != "Tensor":
+        wanted = "be declared for an operator that writes to no argument, whose first argument and results are tensors, with a result"
         raise ValueError(expected(schema.name, "inplace", wanted, repr(schema.text)))
     whole = schema.text[schema.text.index("(") : schema.text.rindex("->")]
     arguments = whole.replace("Tensor", "Tensor(a!)", 1)

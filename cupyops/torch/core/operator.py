@@ -206,7 +206,7 @@ class Operator:
         self._recomputation = recompute and Recomputation(self.name, recompute, *names)
         self._common = None if common is None else Common(parsed.namespace, self.name, common, *names)
         check_version(self.name, version)
-        in_place: Any = inplace and in_place_options(parsed, inplace, reference)
+        in_place: Any = None if inplace is None else in_place_options(parsed, inplace, reference)
         self.qualified_name = f"{parsed.namespace}::{self.name}"
         self.schema, self.reference = schema, reference
         plain = None if reference is None else without_autocast(reference)
