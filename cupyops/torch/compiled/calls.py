@@ -5,7 +5,7 @@ neither: AOTAutograd has traced forward and backward apart, and Inductor knows e
 Inductor generates (:mod:`cupyops.torch.compiled.lowering`) therefore takes a function from :func:`direct` when the code
 is loaded, and calls the function.
 
-PyTorch keeps generated code in a cache on disk, and later versions of this module load the code. The name and the
+A program may save a compiled graph, and load its code beside a later version of this module. The name and the
 parameters of :func:`direct` must therefore not change. The code holds no other name of this package, so that a change of
 a body reaches cached code, too.
 """
@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from .repeats import Site
 
-__all__ = ["Bodies", "declare", "direct", "form_in_place", "known"]
+__all__ = ["Bodies", "bodies_of", "declare", "direct", "known"]
 
 
 class Bodies:
@@ -28,16 +28,22 @@ class Bodies:
         repeats: whether a call with fixed shapes always makes the same steps (:mod:`cupyops.torch.compiled.repeats`).
         writes: whether the functions write to their arguments.
         in_place: the overload that writes the first result over the first argument, or None.
+        code: a text that stands for the operator's code in the keys of graphs on disk (:func:`.keys.code_of`).
     """
 
-    __slots__ = ("__weakref__", "by_device", "in_place", "repeats", "writes")
+    __slots__ = ("__weakref__", "by_device", "code", "in_place", "repeats", "writes")
 
     def __init__(
-        self, by_device: Mapping[str, Callable[..., Any]], repeats: bool, writes: bool = False, in_place: Any = None
+        self,
+        by_device: Mapping[str, Callable[..., Any]],
+        repeats: bool,
+        writes: bool = False,
+        in_place: Any = None,
+        code: str = "",
     ) -> None:
         self.by_device = dict(by_device)
         self.repeats, self.writes = repeats, writes
-        self.in_place = in_place
+        self.in_place, self.code = in_place, code
 
 
 # The bodies of all operators by qualified name. The dictionary does not keep an operator's functions alive.
@@ -51,6 +57,7 @@ def declare(
     repeats: bool,
     writes: bool = False,
     in_place: Any = None,
+    code: str = "",
 ) -> Bodies:
     """Makes the functions of an operator known to :func:`direct`, and returns an object that the operator must hold.
 
@@ -58,16 +65,15 @@ def declare(
         name: the qualified name, ``"mylib::scale"``.
         cuda: the function for CUDA tensors; takes all arguments of the schema.
         cpu: the function for CPU tensors.
-        repeats, writes, in_place: the attributes of :class:`Bodies`.
+        repeats, writes, in_place, code: the attributes of :class:`Bodies`.
     """
-    _BODIES[name] = found = Bodies({"cuda": cuda, "cpu": cpu}, repeats, writes, in_place)
+    _BODIES[name] = found = Bodies({"cuda": cuda, "cpu": cpu}, repeats, writes, in_place, code)
     return found
 
 
-def form_in_place(name: str) -> Any:
-    """Returns the overload that writes the first result of an operator over its first argument, or None."""
-    found = _BODIES.get(name)
-    return found and found.in_place
+def bodies_of(name: str) -> Bodies | None:
+    """Returns what the operator of this name has declared, or None if no operator of this package has the name."""
+    return _BODIES.get(name)
 
 
 def known(name: str, device: str) -> bool:

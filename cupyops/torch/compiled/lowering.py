@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 import torch
 
-from .calls import form_in_place, known
+from .calls import bodies_of, known
 from .in_place import may_overwrite
 from .versions import supported
 
@@ -56,7 +56,8 @@ def _register(overload: Any) -> None:
     def lowered(*args: Any, **kwargs: Any) -> Any:
         # PyTorch omits arguments that equal their defaults. The functions of the operator take all arguments.
         given = (*args, *(kwargs.get(a.name, a.default_value) for a in arguments[len(args) :]))
-        graph, form = V.graph, form_in_place(overload.name())
+        graph, bodies = V.graph, bodies_of(overload.name())
+        form = bodies and bodies.in_place
         node: Any = graph.current_node
         # PyTorch 2.11 gives the node of an operator that writes to an argument no value.
         known_results = node.target is overload and not overload._schema.is_mutable

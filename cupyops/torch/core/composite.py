@@ -10,26 +10,23 @@ AOTAutograd keeps traced graphs on disk, by Dynamo's graph. What the implementat
 the overload stands for it. For a shipped operator it is a hash of this package's code. An operator of other code has a name of its own in
 each process, since no hash tells what its reference or its backward calls: AOTAutograd traces its gradient again in another
 process, unless its author gives it a version. If its reference may stand in the graph, by ``compiled=``, Dynamo traces the
-general dispatch itself.
+general dispatch itself, and the graph has the operator or the reference (for their keys see :mod:`cupyops.torch.compiled.keys`).
 """
 
 import hashlib
-import secrets
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from cupyops.errors import expected
 from cupyops.torch.compiled.rules import Rule
 
 from .dispatch import write_call
 from .gradients import Schema
 from .implementations import completed
 
-__all__ = ["Composites", "check_version", "node_of", "shipped"]
+__all__ = ["Composites", "node_of", "shipped"]
 
 
 # The libraries that hold the definitions. A definition stays: torch.export keeps composite operators in dictionaries, whose keys
@@ -45,7 +42,7 @@ class Composites:
         schema: the Operator's schema.
         rule: what the Operator is in a graph (:mod:`cupyops.torch.compiled.rules`).
         policies: the policies of autocast, by the type of device.
-        version: the version that the Operator's author gives its code, or None.
+        code: a text that stands for the Operator's code (:func:`cupyops.torch.compiled.keys.code_of`).
         find: returns the Composites of the newest Operator of the name, or None.
 
     Attributes:
@@ -57,13 +54,11 @@ class Composites:
         schema: Schema,
         rule: str | Rule,
         policies: Mapping[str, str],
-        version: str | None,
+        code: str,
         find: Callable[[], "Composites | None"],
     ) -> None:
         self._schema, self._find = schema, find
         self.used = (rule == "kernel" or schema.namespace == "cupyops") and not schema.mutated
-        known = schema.namespace == "cupyops" or version is not None
-        code = f"{_hash_of_code()} {version}" if known else secrets.token_hex()
         text = f"{code} {schema.text} {getattr(rule, '__qualname__', rule)} {sorted(policies.items())}"
         self._overload = f"of_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self._all: list[Callable[[tuple[Any, ...]], Any]] = []  # the implementations
@@ -130,20 +125,6 @@ def _define(schema: Schema, name: str, overload: str, count: int, call: Callable
         library.impl(f"{name}.{overload}", implementation, key)
     _LIBRARIES.append(library)
     return getattr(getattr(getattr(torch.ops, schema.namespace), name), overload)
-
-
-def check_version(name: str, version: object) -> None:
-    """Raises ValueError if the version of an operator is neither a text nor None."""
-    if version is not None and not isinstance(version, str):
-        raise ValueError(expected(name, "version", "be a text or None", repr(version)))
-
-
-@cache
-def _hash_of_code() -> str:
-    """Returns a hash of this package's code that runs while AOTAutograd traces."""
-    rooms = (Path(__file__).parents[1] / name for name in ("compiled", "core", "ops"))
-    files = [path for room in rooms for path in sorted(room.glob("*.py"))]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 @cache

@@ -45,6 +45,7 @@ from cupyops import simulator
 from cupyops.errors import expected
 from cupyops.torch.compiled import calls
 from cupyops.torch.compiled.common import Common
+from cupyops.torch.compiled.keys import code_of
 from cupyops.torch.compiled.recompute import Recomputation
 from cupyops.torch.compiled.rules import Rule, decomposes, rule_of
 from cupyops.torch.scale import sharding as scale
@@ -52,7 +53,7 @@ from cupyops.torch.scale.declared import Scale
 from cupyops.torch.scale.distributed import correct_dtypes
 
 from .checkpoints import checkpointed, of_plain_tensors
-from .composite import Composites, check_version
+from .composite import Composites
 from .declared import declared, recorded
 from .dispatch import (
     call_source,
@@ -153,8 +154,8 @@ class Operator:
             tensors. The default counts 0.
         parts: ``parts(*args)`` computes the results by other differentiable operators. Selective activation
             checkpointing calls ``parts``, so that its policy decides about each of these operators.
-        version: a text that you change whenever you change what the operator computes. Compiled graphs on disk are then used
-            in other processes. Without it, AOTAutograd traces the operator again in each process.
+        version: a text that you change whenever you change what the operator computes, or these arguments. Compiled graphs
+            on disk are then used in other processes. Without it, AOTAutograd traces the operator again in each process.
 
     Attributes:
         op: the registered ``torch.ops.mylib.scale.default``.
@@ -205,7 +206,7 @@ class Operator:
         names = [*parsed.types], parsed.results
         self._recomputation = recompute and Recomputation(self.name, recompute, *names)
         self._common = None if common is None else Common(parsed.namespace, self.name, common, *names)
-        check_version(self.name, version)
+        code = code_of(parsed.namespace, self.name, version)
         in_place: Any = None if inplace is None else in_place_options(parsed, inplace, reference)
         self.qualified_name = f"{parsed.namespace}::{self.name}"
         self.schema, self.reference = schema, reference
@@ -267,7 +268,7 @@ class Operator:
         self._with_derivatives = self._plain
         self.inplace: Operator | None = in_place and Operator(**in_place, repeats=repeats, version=version)
         bodies = self.body, on_cpu(self.body, self._plain), repeats, bool(parsed.mutated)
-        self._bodies = calls.declare(self.qualified_name, *bodies, self.inplace and self.inplace.op)
+        self._bodies = calls.declare(self.qualified_name, *bodies, self.inplace and self.inplace.op, code)
         self._held = held_to_schema(self.body, parsed)
         # The body for plain tensors on a GPU.
         self.eager: Callable[..., Any] = self.body
@@ -309,7 +310,7 @@ class Operator:
         self._alone = of_plain_tensors(self._checkpointed, self._tensors, self._optional, self._autocast)
         self.parts = parts
         kinds = parsed.tensors, parsed.others, parsed.defaults
-        in_graph = self._compiled if self._plain else "kernel", self._autocast, version
+        in_graph = self._compiled if self._plain else "kernel", self._autocast, code
         self._composites = Composites(parsed, *in_graph, lambda: getattr(find(), "_composites", None))
         text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=self._composites.used)
         general = self._dispatch if _general is None else partial(_general, self._dispatch)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from cupyops.torch.compiled import graphs, recompute
+from cupyops.torch.compiled import graphs, keys, recompute
 from cupyops.torch.compiled.common import Common
 from cupyops.torch.compiled.lowering import prepare
 from cupyops.torch.scale.declared import Scale
@@ -72,7 +72,7 @@ def register(
         # is active, and applies another Function instead (transformable).
         library.impl(schema.name, under_transforms(find, schema), "FuncTorchDynamicLayerFrontMode")
     allowed = partial(recompute.allow, name, elementwise, recomputation, common, scale.flops is not None)
-    steps = partial(prepare, name), allowed, graphs.prepare, scale.prepare
+    steps = partial(prepare, name), allowed, graphs.prepare, keys.prepare, scale.prepare
     torch.library.register_fake(name, preparing(steps, completed(body, schema)), lib=library)
     if gradient is not None:
         setup_context, backward = gradient
