@@ -128,13 +128,15 @@ class MovedModules(MetaPathFinder):
 def moved_names(package: str, module: str) -> Callable[[str], Any]:
     """Returns a ``__getattr__`` for a package that was a module in the previous release.
 
-    The function takes each name from `module`, with a warning.
+    The function takes the names of the `__all__` of `module`, with a warning. It has no other name: pickle asks every
+    module for the name of an object that has no module, and would be warned of what `module` only imports.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807
-        if name.startswith("__"):
-            raise AttributeError(name)
-        found = getattr(import_module(module), name)
+        found = None if name.startswith("__") else import_module(module)
+        if found is None or name not in found.__all__:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(found, name)
         warn(f"{package}.{name}", f"{module}.{name}")
         return found
 
