@@ -1,5 +1,6 @@
 """Code that Inductor keeps on disk: it is used for a graph whose operators are declared as before, and for no other."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,11 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache
 
+import autograd_bridge as bridge
 from cupyops.torch import Operator
 from cupyops.torch.compiled import keys, versions
 from cupyops.torch.core import dispatch
+from cupyops.torch.core.operator import _DECLARED
 
 DOUBLED = "tests::kept_double(Tensor x) -> Tensor y"
 Run = Callable[[Tensor], Any]
@@ -144,6 +147,15 @@ def test_code_of_other_code_of_this_package_is_not_used(monkeypatch: pytest.Monk
         for code, hits in (("a", 0), ("b", 0), ("a", 1)):
             monkeypatch.setattr(keys, "_hash_of_code", lambda code=code: code)
             assert compiled(DOUBLED, lambda x: 2 * x, plus_one)[1] == hits
+
+
+def test_the_hash_covers_the_functions_of_the_shipped_operators() -> None:
+    assert bridge.softmax is not None  # the operators are declared
+    shipped = [op for name, op in _DECLARED.items() if name.startswith("cupyops::")]
+    modules = {inspect.unwrap(f).__module__ for op in shipped for f in (op.body, op.reference) if f is not None}
+    hashed = tuple(f"cupyops.{room.replace('/', '.')}." for room in keys._ROOMS)
+    assert len(modules) > 10
+    assert all(module.startswith(hashed) for module in modules), modules
 
 
 def test_keys_of_graphs_without_operators_of_this_package_are_pytorchs() -> None:

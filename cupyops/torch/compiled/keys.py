@@ -31,6 +31,8 @@ __all__ = ["code_of", "prepare"]
 
 # Dynamo imports the module before it traces. The class's subclass has what AOTAutograd's key is made of.
 _MODULE, _HASHED = "torch._inductor.codecache", "FxGraphHashDetails"
+# The folders of the package with the operators' bodies, references and gradients, and with what traces and lowers them.
+_ROOMS = "ops", "programs", "torch/compiled", "torch/core", "torch/ops", "torch/programs"
 
 
 def code_of(namespace: str, name: str, version: object) -> str:
@@ -54,8 +56,8 @@ def code_of(namespace: str, name: str, version: object) -> str:
 @functools.cache
 def _hash_of_code() -> str:
     """Returns a hash of this package's code that runs while a graph is traced and compiled."""
-    rooms = (Path(__file__).parents[1] / name for name in ("compiled", "core", "ops"))
-    files = [path for room in rooms for path in sorted(room.glob("*.py"))]
+    package = Path(__file__).parents[2]
+    files = [path for room in _ROOMS for path in sorted((package / room).rglob("*.py"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
