@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import autograd_bridge as bridge
 from cupyops.torch import Fusions
 from cupyops.torch.fusions.fused import add_then_layer_norm, addmm_then_gelu, linear_then_gelu
-from cupyops.torch.fusions.rewrite import rewrite
+from cupyops.torch.fusions.rewrite import _place, rewrite
 from tests.models.test_compiled import codes_of, lines_of, targets_of
 
 N = 8
@@ -439,3 +440,10 @@ def test_models_of_transformers(name: str) -> None:
         found, right = torch.compile(model, backend=fusions)(tokens)[0], model(tokens)[0]
     torch.testing.assert_close(found, right)
     assert str(fusions).splitlines() == sites
+
+
+@pytest.mark.parametrize("path", ["L['m'].a.b", "L['m']._modules['a'].b", "getattr(getattr(L['m'], 'a'), 'b')"])
+def test_a_site_has_the_name_of_its_module(path: str) -> None:
+    """Versions of Dynamo write the path of a module in these ways."""
+    node: Any = SimpleNamespace(meta={"nn_module_stack": {"0": ("L['m']", nn.Module), "1": (path, nn.Module)}})
+    assert _place(node) == "a.b"

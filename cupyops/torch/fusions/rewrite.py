@@ -322,6 +322,10 @@ def _replace(node: Node, by: Node, dead: Iterable[Node]) -> None:
 
 
 def _place(node: Node) -> str:
+    """Returns the name of the module that computes a node, as ``named_modules`` has it."""
     stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
-    found = re.sub(r"^L\['\w+'\]\.?", "", stack[-1]) if stack else ""
-    return found or node.name
+    path = stack[-1] if stack else ""
+    path = re.sub(r"\._modules\['(\w+)'\]", r".\1", path)  # PyTorch 2.9 writes modules so
+    while (shorter := re.sub(r"getattr\((.*), '(\w+)'\)", r"\1.\2", path)) != path:
+        path = shorter
+    return re.sub(r"^L\['\w+'\]\.?", "", path) or node.name
