@@ -128,8 +128,8 @@ class MovedModules(MetaPathFinder):
 def moved_names(package: str, module: str) -> Callable[[str], Any]:
     """Returns a ``__getattr__`` for a package that was a module in the previous release.
 
-    The function takes the names of the `__all__` of `module`, with a warning. It has no other name: pickle asks every
-    module for the name of an object that has no module, and would be warned of what `module` only imports.
+    The function takes the names of the `__all__` of `module`, with a warning. Other names are
+    absent: pickle searches all modules for an object without `__module__`, and would cause warnings for mere imports.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807

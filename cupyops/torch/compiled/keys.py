@@ -29,7 +29,7 @@ from .versions import supported
 
 __all__ = ["code_of", "prepare"]
 
-# Dynamo imports the module before it traces. The class's subclass has what AOTAutograd's key is made of.
+# Dynamo imports the module before it traces. Inductor hashes an object of the class, and AOTAutograd one of a subclass.
 _MODULE, _HASHED = "torch._inductor.codecache", "FxGraphHashDetails"
 # The folders of the package with the operators' bodies, references and gradients, and with what traces and lowers them.
 _ROOMS = "ops", "programs", "torch/compiled", "torch/core", "torch/ops", "torch/programs"

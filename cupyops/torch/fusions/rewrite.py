@@ -325,7 +325,7 @@ def _place(node: Node) -> str:
     """Returns the name of the module that computes a node, as ``named_modules`` has it."""
     stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
     path = stack[-1] if stack else ""
-    path = re.sub(r"\._modules\['(\w+)'\]", r".\1", path)  # PyTorch 2.9 writes modules so
+    path = re.sub(r"\._modules\['(\w+)'\]", r".\1", path)  # the paths of PyTorch 2.9
     while (shorter := re.sub(r"getattr\((.*), '(\w+)'\)", r"\1.\2", path)) != path:
         path = shorter
     return re.sub(r"^L\['\w+'\]\.?", "", path) or node.name
