@@ -15,6 +15,7 @@
 //   WIDTH          2^i        ColumnsConfig: threads of a block side by side
 //   MIN_BLOCKS     1 to 4     ColumnsConfig: blocks that are to fit a multiprocessor, which bounds the registers
 //   CLUSTER        1 to 8     ColumnsConfig: blocks that add up their sums
+//   IN_PLACE       1          the body (backward): dL/dz is written over dL/dy
 //   NAIVE          1          tests: the naive kernels alone
 #include "gelu.cuh"
 #include "columns.cuh"
@@ -101,6 +102,13 @@ extern "C" __global__ void __launch_bounds__(256) linear_gelu_forward(
     else finish_rows<false>(bias, z, y, M, N);
 }
 
+// Pointers that are __restrict__ let the compiler load the rows of the next turn in front of the stores of this one.
+#ifdef IN_PLACE
+#define APART
+#else
+#define APART __restrict__
+#endif
+
 struct GradientAndInput {
     Packed<scalar_t> grad_y, z;
 };
@@ -108,8 +116,8 @@ struct GradientAndInput {
 // Computes the gradient of a strip of z, by vector accesses or element by element.
 template <bool VECTORS>
 __device__ __forceinline__ void add_gradient(
-    const Strip& strip, const scalar_t* __restrict__ grad_y, const scalar_t* __restrict__ z, scalar_t* __restrict__ grad_z,
-    long long M, long long N, acc_t (&sums)[VECTOR_WIDTH]) {
+    const Strip& strip, const scalar_t* APART grad_y, const scalar_t* __restrict__ z, scalar_t* APART grad_z, long long M,
+    long long N, acc_t (&sums)[VECTOR_WIDTH]) {
     strip.add_rows(
         M, N, sums,
         [&](long long at) { return GradientAndInput{load_packed(grad_y + at, VECTORS), load_packed(z + at, VECTORS)}; },
@@ -129,10 +137,10 @@ __device__ __forceinline__ void add_gradient(
 // The sums add dL/dz before rounding. With one group, `sums` is the gradient of the bias. With several groups, each
 // group writes a row of acc_t to `sums`, and linear_bias_gradient adds up the rows.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_gelu_backward(
-    const scalar_t* __restrict__ grad_y,  // (M, N)
-    const scalar_t* __restrict__ z,       // (M, N)
-    scalar_t* __restrict__ grad_z,        // (M, N)
-    sum_t* __restrict__ sums,             // (groups, N)
+    const scalar_t* APART grad_y,    // (M, N)
+    const scalar_t* __restrict__ z,  // (M, N)
+    scalar_t* APART grad_z,          // (M, N)
+    sum_t* __restrict__ sums,        // (groups, N)
     long long M, long long N, long long groups, long long tiles) {
     const bool vectors = aligned<VECTOR_WIDTH>(grad_y) && aligned<VECTOR_WIDTH>(z) && aligned<VECTOR_WIDTH>(grad_z);
     sum_columns(N, groups, sums, [&](const Strip& strip, acc_t(&sums)[VECTOR_WIDTH]) {

@@ -57,9 +57,9 @@ SHORT_REGISTERS = {2: 24, 4: 32, 8: 80}
 # than threads that load their next row while they compute. float16 takes more registers, so that fewer threads are
 # resident.
 IN_FLIGHT, HALF_IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 56 * 1024, 24 * 1024
-# Threads of the largest block whose accesses have bounds and evict_last, in 16 bits and for several arrays; and elements of the longest
-# float32 row of exponentials or of several arrays that has it.
-_EVICT_LAST_BOUNDED, _EVICT_LAST_UP_TO = 300, 131072
+# Threads of the largest block whose accesses have bounds and evict_last, in 16 bits and for several arrays; and bytes of the longest
+# row, in all arrays, that has it.
+_EVICT_LAST_BOUNDED, _EVICT_LAST_ROW = 300, 2**20
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 EXPS_BLOCKS = 4  # resident blocks, so that some load while others compute exponentials
 WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
@@ -112,19 +112,13 @@ def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool
     config = _cut_of(n, dtype, work, capability, PORTABLE_CLUSTER if portable else MOST_CLUSTER)
     # Persistent blocks that sum 16-bit rows were up to 2 percent slower with it. Of large blocks whose accesses have bounds, 16-bit rows
     # took up to 4 percent longer, and float32 rows of several arrays up to 25. Exponentials beside the next row of 16-bit elements
-    # leave no register for it, and those of float32 rows of 180224 and 204800 elements took up to 18 percent longer. The backward of
-    # softmax, of two arrays, took up to 4 percent longer from 196608 float32 elements on.
-    itemsize, several = DTYPES[dtype].itemsize, len(work.elements) > 1
+    # leave no register for it. The backward of softmax, which reads two arrays, took up to 4 percent longer for float32 rows of 196608
+    # to 262144 elements, and 1 percent less for shorter ones.
+    half, several = DTYPES[dtype].itemsize == 2, len(work.elements) > 1
     held = not config.stream and config.cluster == 1
-    bounded = (
-        held
-        and not config.full
-        and config.block > _EVICT_LAST_BOUNDED
-        and (itemsize == 2 or (several and itemsize == 4))
-    )
-    slower = itemsize == 2 and (work.sums or (config.prefetch and work.exponentials))
-    long = itemsize == 4 and n > _EVICT_LAST_UP_TO and (work.exponentials or several)
-    slower = slower or bounded or long
+    bounded = held and not config.full and config.block > _EVICT_LAST_BOUNDED and (half or several)
+    slower = half and (work.sums or (config.prefetch and work.exponentials))
+    slower = slower or bounded or n * sum(work.elements) > _EVICT_LAST_ROW
     return replace(config, evict_last=work.written and not slower and capability in EVICT_LAST_ON)
 
 

@@ -6,14 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from autograd_bridge import add_layer_norm, layer_norm
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.dtypes import DTYPES
+from cupyops.launch import recording as launches
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.layer_norm.body import forward_kernel
 from cupyops.ops.layer_norm.config import forward_config
 from cupyops.programs.row_config import config_of, kernel_of, work_of
 from cupyops.programs.row_source import text_of
-from cupyops.tiling.rows import at_once
+from cupyops.tiling.rows import EVICT_LAST_FROM, at_once
 from cupyops.torch import row_reduce
 from cupyops.torch.ops.cross_entropy import cross_entropy
 from cupyops.torch.ops.softmax import softmax
@@ -101,6 +103,20 @@ def test_the_bits_of_a_forward_do_not_depend_on_the_policy(n: int, dtype: torch.
             sizes.append(min(40, at_once(kernel, {}, name, 0)))
         kept, loaded = both_ways(kernel, plain, x, *sizes)
         assert alike(kept, loaded)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [2**16, 2**15, 2**15 - 1, 2**14 - 1])
+def test_the_policy_is_for_rows_of_which_the_cache_holds_a_small_part(rows: int) -> None:
+    x, nbytes = torch.zeros(rows, 4096, device="cuda", dtype=torch.bfloat16), rows * 4096 * 2
+    for call, read in (
+        (lambda: layer_norm(x, (4096,)), nbytes),
+        (lambda: add_layer_norm(x, x, (4096,)), 2 * nbytes),
+        (lambda: softmax(x, 1), nbytes),
+    ):
+        with launches.recorded() as noted:
+            call()
+        assert [bool(launch.kernel.constants.get("EVICT_LAST")) for launch in noted] == [read >= EVICT_LAST_FROM]
 
 
 @pytest.mark.gpu

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import autograd_bridge as bridge
 from cupyops.torch import Operator
+from cupyops.torch.ops.linear_gelu import _gelu_bias_backward
 
 from .test_compiled import CUDA, code_of, codes_of, lines_of
 
@@ -29,19 +31,6 @@ SCALED = Operator(
     scaled,
     reference=scaled,
     inplace=scaled_in_place,
-)
-
-
-def slope(grad_y: Tensor, x: Tensor) -> Tensor:
-    return 2 * grad_y * x
-
-
-def slope_in_place(grad_y: Tensor, x: Tensor) -> None:
-    grad_y.mul_(2 * x)
-
-
-SLOPE = Operator(
-    "tests::overslope(Tensor grad_y, Tensor x) -> Tensor grad_x", slope, reference=slope, inplace=slope_in_place
 )
 SINE = Operator("tests::oversine(Tensor x) -> Tensor", torch.sin, reference=torch.sin, inplace=torch.sin_)
 
@@ -214,25 +203,46 @@ def test_symbolic_sizes() -> None:
         torch.testing.assert_close(compiled(x, w), chain(x, w))
 
 
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.second(bridge.linear_gelu(x, self.first.weight, self.first.bias))
+        return y
+
+
 @pytest.mark.parametrize("device", ["cpu", CUDA])
-def test_a_gradient_is_written_over_the_gradient_that_it_follows_from(device: str) -> None:
-    op = Operator("tests::oversquare(Tensor x) -> Tensor y", torch.square, backward=SLOPE, reference=torch.square)
-    w = torch.randn(16, 16, device=device, dtype=torch.float64, requires_grad=True)
-    x = torch.randn(8, 16, device=device, dtype=torch.float64, requires_grad=True)
+def test_a_gradient_of_linear_gelu_is_written_over_the_gradient_that_it_follows_from(device: str) -> None:
+    model, x = Layers().to(device), torch.randn(8, 40, 16, device=device, requires_grad=True)
 
-    def step(run: Callable[..., Tensor]) -> list[Tensor]:
-        return list(torch.autograd.grad(run(x, w).sum(), [x, w]))
-
-    def model(x: Tensor, w: Tensor) -> Tensor:
-        y: Tensor = op(x @ w) @ w
-        return y.sin()
+    def step(run: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        y = run(x).square().sum()
+        return list(torch.autograd.grad(y, [x, *model.parameters()]))
 
     compiled = torch.compile(model, fullgraph=True)
     found, codes = codes_of(lambda: step(compiled))
-    assert lines_of(codes[-1], "'tests::overslope_'")
+    assert lines_of(codes[-1], "gelu_bias_backward_'")
     for _ in range(3):
         torch.testing.assert_close(found, step(model))
         found = step(compiled)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(4096, 1024), (3, 50, 257), (64, 4096), (1, 8)], ids=str)
+def test_the_kernel_in_place_gives_the_bits_of_the_other(
+    shape: tuple[int, ...], dtype: torch.dtype, approximate: str
+) -> None:
+    grad, z = (torch.randn(shape, device="cuda").to(dtype) for _ in range(2))
+    assert _gelu_bias_backward.inplace is not None
+    grad_z, grad_bias = _gelu_bias_backward(grad, z, approximate)
+    for _ in range(40):  # the later calls repeat the steps of an earlier one
+        over = grad.clone()
+        assert torch.equal(_gelu_bias_backward.inplace(over, z, approximate), grad_bias)
+        assert torch.equal(over, grad_z)
 
 
 # The operator in place

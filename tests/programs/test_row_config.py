@@ -332,8 +332,8 @@ def test_rows_stay_in_the_cache_of_the_gpu_on_which_it_was_measured() -> None:
     bounded = config_of(4544, "float32", Work((4, 4), (4,)), 90)
     assert (bounded.full, bounded.block > 300, bounded.evict_last) == (False, True, False)
     assert config_of(4544, "float32", Work(four, (4,)), 90).evict_last
-    longest = [config_of(n, "float32", Work(four, exponentials=True), 90).evict_last for n in (131072, 180224)]
-    assert longest == [True, False]
+    pairs = [config_of(n, "float32", Work((4, 4)), 90).evict_last for n in (131072, 196608)]
+    assert pairs == [True, False]
     long = config_of(131072, "bfloat16", Work(two, exponentials=True), 90)
     assert long.prefetch
     assert not long.evict_last

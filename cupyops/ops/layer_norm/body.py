@@ -18,7 +18,7 @@ from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_shapes
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
-from cupyops.tiling.rows import at_once, is_few
+from cupyops.tiling.rows import at_once, footprint, is_few, loading
 
 from . import config as layer_norm_config
 from .checks import Shape, as_shape, check, check_backward, stats_shape
@@ -194,18 +194,24 @@ def forward_call(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape
     device, sizes = device_of(library, x), [rows, n]
     row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
     config = forward_config(*row)
-    # The kernel for many rows is declared for few rows, too: a program that compiles ahead may only call with few rows.
-    kernel = forward_kernel(config, dtype, residual is not None)
+    # The kernels for many rows are declared for few rows, too: a program that compiles ahead may only call with few rows.
+    declared = forward_kernel(config, dtype, residual is not None)
     if config.cluster > PORTABLE_CLUSTER:
         try:
-            at_once(kernel, types, dtype, device)
+            at_once(declared, types, dtype, device)
         except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
             config = forward_config(*row, portable=True)
-            kernel = forward_kernel(config, dtype, residual is not None)
+            forward_kernel(config, dtype, residual is not None)
+    forward_kernel(replace(config, evict_last=False), dtype, residual is not None)
     if is_few(rows, n, layer_norm_config.FEW_FORWARD):
         given_both = weight is not None and bias is not None
         config = config.few_rows_forward(n, size["weight_t"], given=given_both)
-        kernel = forward_kernel(config, dtype, residual is not None)
+
+    def footprint_of(config: LayerNormConfig) -> tuple[int, int]:
+        return footprint(forward_kernel(config, dtype, residual is not None), types, dtype, device)
+
+    config = loading(config, rows * n * row[2], footprint_of)
+    kernel = forward_kernel(config, dtype, residual is not None)
     if config.kind == "wide":
         sizes.append(min(at_once(kernel, types, dtype, device), rows))
     return replace(call, launches=(Launch(kernel, None, tuple(sizes)),))

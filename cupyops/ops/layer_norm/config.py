@@ -229,15 +229,13 @@ def forward_config(
     config = _forward_cut(n, dtype, input_bytes, weight_bytes, capability, result_bytes, portable)
     # Measured on an H200, with and without it: 16-bit rows of 262144 elements took 3 to 4 percent longer with it, and beside float32
     # weights those of more than 32768 as long. Of rows whose accesses have bounds, 16-bit ones of 13096 to 16096 elements took up to 3
-    # percent longer, float32 ones of 1152 to 2560 and 9400 to 11096 up to 10, and those with a residual and a path apart 3 to 39. Where a
-    # small block sums its next row ahead, it takes so many registers that fewer blocks are resident: rows of 40960 took 1.43 times as long.
+    # percent longer, float32 ones of 1152 to 2560 and 9400 to 10096 up to 6, and those with a residual and a path apart 3 to 37.
     itemsize = DTYPES[dtype].itemsize
     long = input_bytes == 2 and n > (_EVICT_LAST_WIDER if weight_bytes > itemsize else _EVICT_LAST_UP_TO)
     between = _EVICT_LAST_BOUNDED.get(itemsize, ()) if input_bytes == itemsize else ()
     apart = itemsize == 4 and input_bytes > 4 and config.aligned_apart
     bounded = apart or any(least < n <= most for least, most in between)
-    fewer = config.sum_ahead and config.block < 256
-    slower = long or fewer or (bounded and not config.full)
+    slower = long or (bounded and not config.full)
     return replace(config, evict_last=capability in EVICT_LAST_ON and not slower)
 
 

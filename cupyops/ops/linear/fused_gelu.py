@@ -26,12 +26,15 @@ TEXT = kernels_cu.source("linear_gelu")
 # compute capability). With 2^14 rows, several groups of blocks share a strip of columns. With 64 rows, a cluster shares
 # a strip.
 _AHEAD = {"none": ((2**14, 90), (64, 90)), "tanh": ((2**14, 90),)}
-GRADIENTS = {
-    form: ColumnSums(
-        TEXT, "linear_gelu_backward", "scalar_t", "sum_t", GELU_SUMS, constants=FORMS[form], rest=SUMS, ahead=ahead
-    )
-    for form, ahead in _AHEAD.items()
-}
+
+
+def _gradient(form: str, **constants: int) -> ColumnSums:
+    names = TEXT, "linear_gelu_backward", "scalar_t", "sum_t", GELU_SUMS
+    return ColumnSums(*names, constants=FORMS[form] | constants, rest=SUMS, ahead=_AHEAD[form])
+
+
+GRADIENTS = {form: _gradient(form) for form in FORMS}
+GRADIENTS_IN_PLACE = {form: _gradient(form, IN_PLACE=1) for form in FORMS}
 # The pass that adds the bias to a product and applies GELU. Only products in float32 need the pass, so only float32 is
 # declared for warmup().
 _WIDEST = {2: 8, 4: 4, 8: 2}
@@ -106,6 +109,14 @@ def through_gelu(grad_y: Any, z: Any, approximate: str) -> tuple[Any, Any]:
     check_backward(grad_y, z, None, None, approximate)
     grad_z, grad_bias = _through_gelu(LIBRARIES[type(grad_y)], grad_y, z, approximate)
     return (grad_z if len(z.shape) == 2 else grad_z.reshape(z.shape)), grad_bias
+
+
+def through_gelu_in_place(grad_y: Any, z: Any, approximate: str) -> Any:
+    """Writes dL/dz = dL/dy·gelu'(z) over dL/dy, which is contiguous, and returns dL/db, the sum of its rows (N)."""
+    check_backward(grad_y, z, None, None, approximate)
+    library = LIBRARIES[type(grad_y)]
+    grad, z = rows_of(grad_y), rows_of(library.contiguous(z))
+    return GRADIENTS_IN_PLACE[approximate](library, grad, z, grad)
 
 
 def _through_gelu(library: Any, grad_y: Any, z: Any, approximate: str) -> tuple[Any, Any]:

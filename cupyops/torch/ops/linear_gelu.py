@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.fused_gelu import backward as linear_gelu_backward_body
-from cupyops.ops.linear.fused_gelu import backward_of, through_gelu
+from cupyops.ops.linear.fused_gelu import backward_of, through_gelu, through_gelu_in_place
 from cupyops.ops.linear.fused_gelu import check_backward as check_linear_gelu_backward
 from cupyops.ops.linear.fused_gelu import forward as linear_gelu_body
 from cupyops.ops.linear.odd import is_odd
@@ -225,6 +225,7 @@ _gelu_bias_backward = Operator(
     "cupyops::gelu_bias_backward(Tensor grad_y, Tensor z, str approximate) -> (Tensor grad_z, Tensor grad_bias)",
     through_gelu,
     reference=_gelu_bias_backward_reference,
+    inplace=through_gelu_in_place,
     repeats=True,
     sharding=_gelu_bias_backward_sharding,
 )
