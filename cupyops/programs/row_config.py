@@ -13,17 +13,19 @@ and with it the order of every sum. The number of rows decides only how many row
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from cupyops.dtypes import DTYPES, FLOATS
-from cupyops.launch.geometry import MAX_BLOCK, PORTABLE_CLUSTER
+from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
-from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
+from cupyops.tiling.config import CLUSTERS_SINCE, vector_width_for
 from cupyops.tiling.rows import EVICT_LAST_ON
 
 from .expressions import kernel_name
-from .program_config import REGISTERS, ROW_BLOCK, ProgramConfig, Work, words
+from .one_pass import BEYOND_HALF, one_pass
+from .program_config import ROW_BLOCK, ProgramConfig, Work, words
+from .row_needs import CLUSTER_BLOCK, MOST_VECTORS, SMALL_BLOCK, WHOLE_LINE, Needs, from_memory, in_registers
 from .rows import EXPS, REDUCED, RowProgram
 from .shared_rows import HELD_ALONE, MOST_CLUSTER, SHARED_SLICE, in_shared_memory
 
@@ -41,11 +43,6 @@ PERSISTENT_REGISTERS = 84  # the same, and for its part of the arrays (N) and of
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
-# For a program that reads one array in one pass: with up to two reductions, and without. float16 takes LIGHT_HALF more.
-LIGHT_REGISTERS, LIGHT_STORED, LIGHT_HALF = 22, 38, 4
-# More registers for accesses beyond the end of a row that is read in one pass: for such a program, without and with float16,
-# and for other programs with float16.
-BEYOND_REGISTERS, BEYOND_HALF = (12, 20), 28
 # The compiler packs single elements of float16 late. A program with several passes needs HALF_SINGLES more registers
 # for each access of 8 elements, and HALF_LESS fewer for addresses and arithmetic.
 HALF_SINGLES, HALF_LESS = 9, 16
@@ -60,21 +57,7 @@ IN_FLIGHT, HALF_IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 56 * 1024, 24 * 1024
 # Threads of the largest block whose accesses have bounds and evict_last, in 16 bits and for several arrays; and bytes of the longest
 # row, in all arrays, that has it.
 _EVICT_LAST_BOUNDED, _EVICT_LAST_ROW = 300, 2**20
-MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 EXPS_BLOCKS = 4  # resident blocks, so that some load while others compute exponentials
-WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
-SMALL_BLOCK = 128  # threads of a block with several rows
-# Threads of a block of a cluster: as with ROW_BLOCK, several blocks are then resident on a multiprocessor, and one block loads
-# while another one computes.
-CLUSTER_BLOCK = 256
-# A row of a program with one pass is not held. A thread has up to ONCE accesses to the row, so that the reductions among
-# threads take little of its time. Without reductions a thread has up to ONCE_STORED, and ONCE_APART of them if a row has a
-# power of two of accesses: the threads that share a row then store neighbouring elements at the same time.
-ONCE, ONCE_STORED, ONCE_APART = 25, 16, 4
-ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
-# A bfloat16 row that no turns of ONCE_FEW accesses divide has turns of ONCE_MORE, if these do; or each thread holds ONCE_HELD
-# accesses to the row.
-ONCE_FEW, ONCE_MORE, ONCE_HELD = (3, 4), (5, 6), 9
 EVEN = 0.97  # of the accesses; if fewer hold elements, accesses of half the width are tried
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
 
@@ -157,34 +140,24 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
     beyond = BEYOND_HALF if work.passes == 1 and dtype == "float16" else 0
     flight = HALF_IN_FLIGHT if dtype == "float16" else IN_FLIGHT
     least = EXPS_BLOCKS if work.exponentials else 0
-    plain = _Needs(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, flight, least=least, beyond=beyond)
+    plain = Needs(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, flight, least=least, beyond=beyond)
     if work.exponentials and not work.columns and len(work.elements) == 1 and dtype != "float16":
         plain = replace(plain, short=SHORT_REGISTERS[itemsize])
     if work.sums:
         most = PERSISTENT_REGISTERS // (ahead + columns)
-        needs = _Needs(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
-        again = _Needs(
+        needs = Needs(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
+        again = Needs(
             row + columns, PERSISTENT_REGISTERS // (row + columns), others, nbytes, IN_FLIGHT, columns_held=True
         )
-        found = _held(n, width, needs, blocks, capability) or _held(n, width, again, blocks, capability)
+        found = in_registers(n, width, needs, blocks, capability) or in_registers(n, width, again, blocks, capability)
     elif work.passes == 1:
-        light = len(work.elements) == 1 and not work.columns and work.reductions <= 2 and itemsize < 8
-        fewer = plain
-        if light and capability >= CLUSTERS_SINCE:  # earlier GPUs would spill a few registers
-            tight = (LIGHT_REGISTERS if work.reductions else LIGHT_STORED) + LIGHT_HALF * (dtype == "float16")
-            beyond = BEYOND_REGISTERS[dtype == "float16"]
-            fewer = replace(plain, registers=row + bool(work.reductions), others=tight, light=True, beyond=beyond)
-        once = _once(n, width, itemsize, plain, fewer, blocks, capability, work)
-        if fewer is not plain and dtype == "bfloat16" and work.reductions:
-            once = _other_turns(n, once, fewer, row, capability)
-        # Without reductions there is nothing to join.
-        return replace(once, unit=once.vectors) if work.reductions and once.vectors > 1 else once
+        return one_pass(n, width, dtype, work, plain, row, blocks, capability)
     else:
-        found = _held(n, width, plain, blocks, capability)
+        found = in_registers(n, width, plain, blocks, capability)
         if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):
             # A multiprocessor holds only one row at a time, or the blocks of a cluster wait for each other: prefetching
             # hides the wait.
-            needs = _Needs(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
+            needs = Needs(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
             # Larger clusters of smaller blocks would leave more multiprocessors without a cluster. Measured without float16.
             needs = replace(needs, block=ROW_BLOCK if dtype in ("float32", "bfloat16") else CLUSTER_BLOCK)
             # The 16-bit elements of a single array are widened at their use.
@@ -197,7 +170,7 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
         # an H200, units of two accesses were 2 percent faster, and units of four 2 percent slower.
         whole = work.exponentials and itemsize == 4 and found.full and not found.prefetch and found.row_threads > 32
         return replace(found, unit=found.vectors) if whole and found.vectors == 2 else found
-    streamed = _streamed(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
+    streamed = from_memory(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
     return streamed.with_shared_sums(n, work.sums, acc, capability)
 
 
@@ -205,8 +178,8 @@ def _long(
     n: int,
     width: int,
     work: Work,
-    alone: "_Needs",
-    ahead: "_Needs",
+    alone: Needs,
+    ahead: Needs,
     found: ProgramConfig | None,
     most_cluster: int,
     capability: int,
@@ -223,8 +196,8 @@ def _long(
     blocks, wide = PORTABLE_CLUSTER if newer else 1, newer and ahead.block == ROW_BLOCK
     largest = most_cluster if newer and not work.exponentials else blocks
 
-    def held(needs: _Needs, most_blocks: int) -> ProgramConfig | None:
-        return _held(n, width, needs, most_blocks, capability)
+    def held(needs: Needs, most_blocks: int) -> ProgramConfig | None:
+        return in_registers(n, width, needs, most_blocks, capability)
 
     if not wide:
         return held(ahead, blocks) or found or held(ahead, largest)
@@ -238,192 +211,6 @@ def _long(
     if config is None and not work.exponentials and bytes_of_row > SHARED_SLICE * largest:
         return held(alone, largest)
     return config
-
-
-def _once(
-    n: int,
-    width: int,
-    itemsize: int,
-    needs: "_Needs",
-    fewer: "_Needs",
-    most_blocks: int,
-    capability: int,
-    work: Work,
-) -> ProgramConfig:
-    """Returns the config of a program with one pass: several rows in a block, a row in a block, or in a cluster.
-
-    Args:
-        needs, fewer: the needs by a generous estimate of the registers, and by a tight one, with more resident threads.
-            Without reductions, the tight one is faster for 16-bit rows of few accesses, and where a thread has
-            ONCE_APART accesses.
-    """
-    accesses = -(-n // width)
-    most = min(needs.most, max(1, ONCE_AT_ONCE // needs.nbytes))
-    # Turns of two accesses of float32 take longer than turns of four with some of them beyond the end.
-    fewest = 3 if itemsize == 4 else 2
-
-    def turns(threads: int) -> list[int]:
-        """Returns the accesses of a turn for which no thread has an access beyond the end of the row."""
-        own = n / (threads * width)
-        return [v for v in range(fewest, most + 1) if own % v == 0]
-
-    # Lines of the cache read in parts cost less than the reductions among the threads of a short row.
-    short = accesses <= 5 * WHOLE_LINE
-    least = 4 if accesses <= 2 * WHOLE_LINE or (short and work.reductions) else WHOLE_LINE
-    threads = min(max(threads_for(accesses, ONCE if work.reductions else ONCE_STORED), least), CLUSTER_BLOCK)
-    if not turns(threads):
-        below = 1 << (threads.bit_length() - 1)
-        threads = next(
-            (t for t in (below, 2 * below) if t <= CLUSTER_BLOCK and accesses <= 32 * t and turns(t)), threads
-        )
-    cluster = 1
-    while 2 * cluster <= most_blocks and threads == CLUSTER_BLOCK and accesses > ONCE * threads * cluster:
-        cluster *= 2
-    if work.reductions or (short and itemsize == 2):
-        needs = fewer
-    apart = min(accesses // ONCE_APART, ROW_BLOCK)
-    even = accesses & (accesses - 1) == 0 and least * ONCE_APART <= accesses <= 2 * ONCE_APART * apart
-    if not work.reductions and fewer.light and even:
-        threads, cluster, needs = apart, 1, fewer
-    own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
-    fitting = turns(threads * cluster)
-    if not fitting and work.exponentials and itemsize == 4:  # accesses beyond the end take registers
-        most = min(most, 3)
-    vectors = fitting[-1] if fitting else max(1, -(-own // max(1, -(-own // most))))
-    return _streamed(n, width, threads, vectors, needs, cluster, capability)
-
-
-def _other_turns(n: int, once: ProgramConfig, needs: "_Needs", row: int, capability: int) -> ProgramConfig:
-    """Returns the config of a bfloat16 row that no turns of three or four accesses divide, or ``once`` for other rows.
-
-    Args:
-        once: the config with turns of few accesses.
-        needs: the needs of the kernel.
-        row: registers of an access to the row.
-    """
-    width, (few, most) = once.vector_width, ONCE_FEW
-    own = n / (once.row_threads * width)
-    if once.cluster > 1 or n % width or own < most or own % most == 0:
-        return once
-    more = [v for v in ONCE_MORE if own % v == 0]
-    if more and own % few:
-        return _streamed(n, width, once.row_threads, more[0], needs, 1, capability)
-    threads = n // (width * ONCE_HELD)
-    whole = threads & (threads - 1) == 0 and n == threads * width * ONCE_HELD
-    if whole and WHOLE_LINE < threads <= SMALL_BLOCK:
-        min_blocks = replace(needs, registers=row).resident(ONCE_HELD, SMALL_BLOCK, capability)
-        return replace(once, row_threads=threads, vectors=ONCE_HELD, min_blocks=min_blocks, full=True, stream=False)
-    return once
-
-
-def _streamed(
-    n: int, width: int, threads: int, vectors: int, needs: "_Needs", cluster: int, capability: int
-) -> ProgramConfig:
-    """Returns the config of a kernel that reads the row in every pass."""
-    block = threads if cluster > 1 else max(SMALL_BLOCK, threads) // threads * threads
-    full = n > 0 and n % (threads * vectors * width * cluster) == 0
-    if not full:
-        needs = replace(needs, others=needs.others + needs.beyond)
-    min_blocks = max(1, needs.resident(vectors, block, capability))
-    return ProgramConfig(block, threads, width, vectors, cluster=cluster, min_blocks=min_blocks, full=full, stream=True)
-
-
-@dataclass(frozen=True)
-class _Needs:
-    """The needs of a kernel.
-
-    Attributes:
-        registers: registers for each access of a thread.
-        accesses: the most accesses that the registers for a row hold.
-        others: registers for everything else.
-        nbytes: bytes that an access loads from all arrays (M, N).
-        wanted: bytes that a multiprocessor loads at once.
-        prefetch, columns_held: the fields of the config.
-        light: the program reads one array in one pass.
-        least: the fewest resident blocks that are enough.
-        short: registers for everything else in a small block whose threads have up to two accesses; 0: as in others.
-        beyond: registers for accesses beyond the end of the row.
-        block: the threads of the smallest block of a cluster.
-    """
-
-    registers: int
-    accesses: int
-    others: int
-    nbytes: int
-    wanted: int
-    prefetch: bool = False
-    columns_held: bool = False
-    light: bool = False
-    least: int = 0
-    short: int = 0
-    beyond: int = 0
-    block: int = CLUSTER_BLOCK
-
-    @property
-    def most(self) -> int:
-        """The most accesses of a thread."""
-        return max(1, min(MOST_VECTORS, self.accesses))
-
-    def resident(self, vectors: int, block: int, capability: int) -> int:
-        """Returns how many blocks are resident on a multiprocessor, or 0."""
-        others = self.short if self.short and vectors <= 2 and block <= SMALL_BLOCK else self.others
-        registers = -(-(vectors * self.registers + others) // 8) * 8
-        threads = THREADS_AT_ONCE.get(capability, 2048)
-        blocks = REGISTERS // (registers * block)
-        if self.light:  # the estimate is tight, and each of the four parts of a multiprocessor has whole warps
-            blocks = REGISTERS // (4 * 32 * registers) * 4 // -(-block // 32)
-        return min(blocks, threads // block, 32 if threads == 2048 else 16)
-
-
-def _held(n: int, width: int, needs: _Needs, most_blocks: int, capability: int) -> ProgramConfig | None:
-    """Returns the config that holds a row in registers, or None if no block and no cluster does.
-
-    A row has a block, if ``ROW_BLOCK`` threads hold it (``CLUSTER_BLOCK`` threads, if the block sums over the rows), else
-    the smallest cluster of blocks of ``needs.block`` threads, or the next larger blocks.
-    """
-    clusters = [c for c in (2, 4, 8, 16) if c <= most_blocks]
-    tiers = [(1, CLUSTER_BLOCK if needs.columns_held else ROW_BLOCK)]
-    tiers += [
-        (c, block) for block in (CLUSTER_BLOCK, ROW_BLOCK, MAX_BLOCK) if block >= needs.block for c in (1, *clusters)
-    ]
-
-    def config_for(vectors: int, cluster: int) -> ProgramConfig:
-        config = ProgramConfig.of(
-            n, width, vectors, block=SMALL_BLOCK if cluster == 1 else 1, cluster=cluster, min_blocks=0, stream=False
-        )
-        own = needs if config.full or not needs.short else replace(needs, short=needs.short + 8)
-        min_blocks = own.resident(vectors, config.block, capability)
-        return replace(config, min_blocks=min_blocks, prefetch=needs.prefetch, columns_held=needs.columns_held)
-
-    def cost(config: ProgramConfig) -> float:
-        all_accesses = config.slice * config.cluster / max(n, 1)  # in units of the row
-        flight = config.min_blocks * config.block * config.vectors * needs.nbytes / all_accesses
-        missing = max(0.0, 1 - flight / needs.wanted)
-        threads = config.row_threads
-        # Lines of the cache read in parts cost less than a fifth of the threads without work. Of equal cuts the one with
-        # fewer accesses of a thread is faster, even with the barrier of a small block. A thread that loads, computes and
-        # stores in turn needs two accesses.
-        barrier = 0.004 if needs.prefetch or threads <= SMALL_BLOCK else 0.02
-        return (
-            missing
-            + 0.5 * (all_accesses - 1)
-            + barrier * (threads > 32)
-            + 0.1 * (threads < WHOLE_LINE)
-            + 0.02 * max(0, needs.least - config.min_blocks)
-            + 0.05 * (config.vectors == 1 and not needs.prefetch)
-            + config.vectors * needs.nbytes / 16 / 200
-        )
-
-    for cluster, most_threads in tiers:
-        configs = (config_for(v, cluster) for v in range(1, needs.most + 1))
-        fitting = [
-            c
-            for c in configs
-            if c.row_threads <= most_threads and c.min_blocks and (cluster == 1 or c.row_threads > 32)
-        ]
-        if fitting:
-            return min(fitting, key=cost)
-    return None
 
 
 def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str) -> Kernel:
