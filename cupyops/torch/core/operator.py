@@ -54,28 +54,25 @@ from cupyops.torch.scale.distributed import correct_dtypes
 
 from .checkpoints import checkpointed, of_plain_tensors
 from .composite import Composites
-from .declared import declared, recorded
+from .derivatives import counting, derivatives_of
 from .dispatch import (
     call_source,
     cast_all,
     casts_source,
     dispatch_modes,
-    fast_function,
     forward_mode,
     function_of,
     grad_enabled,
-    in_plain_backward,
     is_compiling,
     is_traced,
-    once,
     policies_of,
     selective,
     transforms_active,
     write_call,
 )
 from .dtensors import on_dtensors
-from .gradients import Backward, Schema, of_reference, refused, without_autocast
-from .implementations import completed, counted, detaching, on_cpu, transformable
+from .gradients import Backward, Schema, without_autocast
+from .implementations import completed, detaching, on_cpu, transformable
 from .in_place import in_place_options
 from .registration import ending_with, register
 from .repeated import repeated
@@ -211,58 +208,37 @@ class Operator:
         self.qualified_name = f"{parsed.namespace}::{self.name}"
         self.schema, self.reference = schema, reference
         plain = None if reference is None else without_autocast(reference)
-        fixed: tuple[int, ...] = ()  # positions of results that are not differentiable
-        constant: tuple[int, ...] = ()  # positions of tensors that get no gradient
         self.onnx, self.elementwise = onnx, elementwise
         self._tensors = tuple(enumerate(parsed.tensors))
         self._optional = frozenset(name for name, optional in parsed.tensors.items() if optional)
         self._mutated, self._withdrawn = parsed.mutated, False
         self._shared: Mapping[str, str] = {}  # by inputs: the input with the same gradient. Programs set it.
-        self._by_reference = False  # whether the gradient is the reference's
-        self.backward: Operator | None = None
+        if parsed.mutated and (backward is not None or jvp is not None or isinstance(implementation, type)):
+            raise ValueError(f"{self.name} writes to {', '.join(parsed.mutated)}, so it can have no gradient")
+
+        def operator_for(backward: Any, wrt: Sequence[str]) -> Operator:
+            if isinstance(backward, Operator):
+                return backward
+            found = Backward(parsed, backward, wrt, plain)
+            broadcasts = elementwise or sharding == "elementwise"
+            divided = rule and scale.of_gradient(rule, parsed, found.arguments, wrt, broadcasts=broadcasts)
+            options: Any = {"reference": found.reference, "repeats": repeats, "sharding": divided}
+            return Operator(found.schema, found.body, **options, _mend=found.refusal)
+
+        derivatives = derivatives_of(parsed, implementation, backward, wrt, plain, operator_for, _mend)
+        gradient, fixed = derivatives.gradient, derivatives.fixed
+        self.body: Callable[..., Any] = derivatives.body
+        self.backward: Operator | None = derivatives.backward
+        self._by_reference = derivatives.by_reference
         self.jvp: Operator | None = None
         self._tangents: Tangents | None = None
-        self.body: Callable[..., Any] = implementation
-        recording: Callable[..., Any] | None = None
-        if parsed.mutated:
-            if backward is not None or jvp is not None or isinstance(implementation, type):
-                raise ValueError(f"{self.name} writes to {', '.join(parsed.mutated)}, so it can have no gradient")
-            counting = partial(counted, mutated=[i for i, name in self._tensors if name in parsed.mutated])
-            self.body = counting(implementation)
-            gradient = None
-        elif isinstance(implementation, type):
-            function: Any = implementation
-            self.body = function.forward
-            gradient = function.setup_context, function.backward
-            recording = getattr(function, "recording", None)
-        elif backward is not None:
-            wrt = tuple(parsed.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
-            if not isinstance(backward, Operator):
-                found = Backward(parsed, backward, wrt, plain)
-                broadcasts = elementwise or sharding == "elementwise"
-                backward = Operator(
-                    found.schema,
-                    found.body,
-                    reference=found.reference,
-                    repeats=repeats,
-                    sharding=rule and scale.of_gradient(rule, parsed, found.arguments, wrt, broadcasts=broadcasts),
-                    _mend=found.refusal,
-                )
-            self.backward = backward
-            arguments = [a.name for a in backward.op._schema.arguments]
-            gradient = declared(parsed, arguments, backward.call, wrt, backward._shared)
-            fixed = tuple(i for i, result in enumerate(parsed.results) if f"grad_{result}" not in arguments)
-            constant = tuple(i for i, name in self._tensors if name not in wrt)
-        else:
-            self._by_reference = plain is not None
-            words = (self.name, _mend) if _mend else (self.name,)
-            gradient = refused(*words) if plain is None else of_reference(plain)
         if jvp is not None:
-            moving = [name for name in parsed.tensors if name in (wrt or parsed.tensors)]
+            moving = [name for name in parsed.tensors if name in (derivatives.wrt or wrt or parsed.tensors)]
             if not isinstance(jvp, Operator):
                 options = options_of_jvp(parsed, jvp, moving, fixed, plain)
                 jvp = Operator(**options, elementwise=elementwise, repeats=repeats)
             self.jvp, self._tangents = jvp, Tangents(parsed, jvp, moving, fixed)
+        constant = derivatives.constant
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
@@ -273,18 +249,10 @@ class Operator:
         # The body for plain tensors on a GPU.
         self.eager: Callable[..., Any] = self.body
         if repeats:  # the function that repeats steps counts no versions
-            self.eager = counting(repeated(parsed, implementation)) if parsed.mutated else repeated(parsed, self.body)
-        self._apply: Callable[..., Any]
-        if gradient is None:
-            self._apply = self._refuse
-        elif self.backward is not None and not self.backward._autocast:
-            scope = {"body_": self.eager, "gradient_": self.backward.eager, "call_": self.backward.call}
-            once(scope, "body_", self._held)
-            once(scope, "gradient_", self.backward._held)
-            scope["plain_"] = in_plain_backward
-            self._apply = function_of(self.name, *recorded(parsed, arguments, wrt or (), self.backward._shared, scope))
-        else:
-            self._apply = fast_function(self.name, self.eager, *gradient, recording, first=self._held)
+            self.eager = counting(parsed, repeated(parsed, implementation if parsed.mutated else self.body))
+        self._apply: Callable[..., Any] = self._refuse
+        if gradient is not None:
+            self._apply = derivatives.function(self.eager, self._held)
         casts = self._autocast.get("cuda")
         if record is not None:
             text = casts_source(self.name, parsed.tensors, parsed.others, casts)
