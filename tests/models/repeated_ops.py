@@ -20,7 +20,7 @@ def cases(torch: Any, operator: Any, elementwise: Any) -> dict[str, tuple[Any, .
 
     rows, weight, bias, stats = given(8, 64, 768), given(768), given(768), torch.randn(2, 8, 64, 1)
     program = elementwise("y = a * exp(b) + s", "grad_a = grad_y * exp(b)", name="tests::gated", scalars=["s"])
-    _ALIVE.append(program)
+    _ALIVE.extend((program, _doubling(torch, operator)))
     return {
         "cupyops::add2": (rows, rows.clone(), 0.5),
         "cupyops::gelu": (rows, "tanh"),
@@ -31,6 +31,7 @@ def cases(torch: Any, operator: Any, elementwise: Any) -> dict[str, tuple[Any, .
         "cupyops::layer_norm_backward": (rows, rows.clone(), stats, weight, None, [768], 1e-5, True, True, True),
         "cupyops::add_layer_norm": (rows, rows.clone(), weight, bias, [768], 1e-5, None),
         "cupyops::rms_norm": (rows, weight, 1e-5),
+        "tests::doubled_": (torch.randn(4, 8),),
         "tests::gated": (rows, rows.clone(), float("inf")),
     }
 
@@ -42,6 +43,26 @@ def _launches(torch: Any) -> Any:
     from cupyops import Kernel, Threads
 
     return Kernel(TEXT, "twice", Threads("n"))
+
+
+def _doubling(torch: Any, operator: Any) -> Any:
+    """An operator with a body in place, which may repeat its steps, too."""
+    kernel = _launches(torch)
+
+    def over(x: Any) -> Any:
+        first = torch.empty_strided((x.shape[1],), (1,))
+        kernel(x[0], first, first.numel())
+        kernel(x, x, x.numel())
+        return first
+
+    def body(x: Any) -> Any:
+        y = torch.empty_like(x)
+        kernel(x, y, x.numel())
+        first = torch.empty_strided((x.shape[1],), (1,))
+        kernel(x[0], first, first.numel())
+        return y, first
+
+    return operator("tests::doubled(Tensor x) -> (Tensor y, Tensor first)", body, inplace=over, repeats=True)
 
 
 def mixing(torch: Any, operator: Any) -> Any:

@@ -32,6 +32,19 @@ SCALED = Operator(
     reference=scaled,
     inplace=scaled_in_place,
 )
+
+
+def slope(grad_y: Tensor, x: Tensor) -> Tensor:
+    return 2 * grad_y * x
+
+
+def slope_in_place(grad_y: Tensor, x: Tensor) -> None:
+    grad_y.mul_(2 * x)
+
+
+SLOPE = Operator(
+    "tests::overslope(Tensor grad_y, Tensor x) -> Tensor grad_x", slope, reference=slope, inplace=slope_in_place
+)
 SINE = Operator("tests::oversine(Tensor x) -> Tensor", torch.sin, reference=torch.sin, inplace=torch.sin_)
 
 
@@ -201,6 +214,27 @@ def test_symbolic_sizes() -> None:
     for rows in (4, 5, 9):
         x = torch.randn(rows, 4)
         torch.testing.assert_close(compiled(x, w), chain(x, w))
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_a_gradient_is_written_over_the_gradient_that_it_follows_from(device: str) -> None:
+    op = Operator("tests::oversquare(Tensor x) -> Tensor y", torch.square, backward=SLOPE, reference=torch.square)
+    w = torch.randn(16, 16, device=device, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(8, 16, device=device, dtype=torch.float64, requires_grad=True)
+
+    def step(run: Callable[..., Tensor]) -> list[Tensor]:
+        return list(torch.autograd.grad(run(x, w).sum(), [x, w]))
+
+    def model(x: Tensor, w: Tensor) -> Tensor:
+        y: Tensor = op(x @ w) @ w
+        return y.sin()
+
+    compiled = torch.compile(model, fullgraph=True)
+    found, codes = codes_of(lambda: step(compiled))
+    assert lines_of(codes[-1], "'tests::overslope_'")
+    for _ in range(3):
+        torch.testing.assert_close(found, step(model))
+        found = step(compiled)
 
 
 class Layers(nn.Module):

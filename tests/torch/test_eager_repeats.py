@@ -22,7 +22,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_repeated_steps_are_those_of_the_body(seen: Any) -> None:
     """Kernels, grids, streams and the bytes of all arguments, for other tensors in every call."""
-    assert len(seen["cases"]) == 10
+    assert len(seen["cases"]) == 11
     for name, found in seen["cases"].items():
         assert found == {"same": True, "results": True, "steps": ["repeat"]}, name
 
@@ -75,7 +75,7 @@ def test_the_records_of_an_operator_are_limited(seen: Any) -> None:
 def test_check_op_compares_the_steps_of_calls_on_a_gpu(seen: Any) -> None:
     found = seen["checked"]["steps"]
     assert "the body reads a value of a tensor" in found.pop("tests::reading")
-    assert len(found) == 12
+    assert len(found) == 13
     assert set(found.values()) == {12}  # kinds of changes
 
 

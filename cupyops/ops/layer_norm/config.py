@@ -229,7 +229,7 @@ def forward_config(
     config = _forward_cut(n, dtype, input_bytes, weight_bytes, capability, result_bytes, portable)
     # Measured on an H200, with and without it: 16-bit rows of 262144 elements took 3 to 4 percent longer with it, and beside float32
     # weights those of more than 32768 as long. Of rows whose accesses have bounds, 16-bit ones of 13096 to 16096 elements took up to 3
-    # percent longer, float32 ones of 1152 to 2560 and 9400 to 10096 up to 6, and those with a residual and a path apart 3 to 37.
+    # percent longer, float32 ones of 1152 to 2560 and 9400 to 11096 up to 10, and those with a residual and a path apart 3 to 39.
     itemsize = DTYPES[dtype].itemsize
     long = input_bytes == 2 and n > (_EVICT_LAST_WIDER if weight_bytes > itemsize else _EVICT_LAST_UP_TO)
     between = _EVICT_LAST_BOUNDED.get(itemsize, ()) if input_bytes == itemsize else ()
