@@ -8,13 +8,12 @@ from cupyops.tiling.config import CLUSTERS_SINCE, threads_for
 from .program_config import ROW_BLOCK, ProgramConfig, Work
 from .row_needs import CLUSTER_BLOCK, SMALL_BLOCK, WHOLE_LINE, Needs, from_memory
 
-__all__ = ["BEYOND_HALF", "one_pass"]
+__all__ = ["one_pass"]
 
 # For a program that reads one array in one pass: with up to two reductions, and without. float16 takes LIGHT_HALF more.
 LIGHT_REGISTERS, LIGHT_STORED, LIGHT_HALF = 22, 38, 4
-# More registers for accesses beyond the end of a row that is read in one pass: for such a program, without and with float16,
-# and for other programs with float16.
-BEYOND_REGISTERS, BEYOND_HALF = (12, 20), 28
+# More registers for accesses beyond the end of a row, for such a program, without and with float16.
+BEYOND_REGISTERS = 12, 20
 # A row of a program with one pass is not held. A thread has up to ONCE accesses to the row, so that the reductions among
 # threads take little of its time. Without reductions a thread has up to ONCE_STORED, and ONCE_APART of them if a row has a
 # power of two of accesses: the threads that share a row then store neighbouring elements at the same time.

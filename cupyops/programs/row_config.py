@@ -23,7 +23,7 @@ from cupyops.tiling.config import CLUSTERS_SINCE, vector_width_for
 from cupyops.tiling.rows import EVICT_LAST_ON
 
 from .expressions import kernel_name
-from .one_pass import BEYOND_HALF, one_pass
+from .one_pass import one_pass
 from .program_config import ROW_BLOCK, ProgramConfig, Work, words
 from .row_needs import CLUSTER_BLOCK, MOST_VECTORS, SMALL_BLOCK, WHOLE_LINE, Needs, from_memory, in_registers
 from .rows import EXPS, REDUCED, RowProgram
@@ -43,6 +43,7 @@ PERSISTENT_REGISTERS = 84  # the same, and for its part of the arrays (N) and of
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
+BEYOND_HALF = 28  # more registers for accesses beyond the end of a float16 row that is read in one pass
 # The compiler packs single elements of float16 late. A program with several passes needs HALF_SINGLES more registers
 # for each access of 8 elements, and HALF_LESS fewer for addresses and arithmetic.
 HALF_SINGLES, HALF_LESS = 9, 16

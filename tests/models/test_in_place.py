@@ -216,6 +216,18 @@ def test_symbolic_sizes() -> None:
         torch.testing.assert_close(compiled(x, w), chain(x, w))
 
 
+def hold_gradients(
+    operator: str, step: Callable[[Callable[..., Tensor]], list[Tensor]], model: Callable[..., Tensor]
+) -> None:
+    """The backward of the compiled model calls an operator in place, and ``step`` gives the gradients of the model in eager mode."""
+    compiled = torch.compile(model, fullgraph=True)
+    found, codes = codes_of(lambda: step(compiled))
+    assert lines_of(codes[-1], f"{operator}'")
+    for _ in range(3):
+        torch.testing.assert_close(found, step(model))
+        found = step(compiled)
+
+
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 def test_a_gradient_is_written_over_the_gradient_that_it_follows_from(device: str) -> None:
     op = Operator("tests::oversquare(Tensor x) -> Tensor y", torch.square, backward=SLOPE, reference=torch.square)
@@ -229,12 +241,7 @@ def test_a_gradient_is_written_over_the_gradient_that_it_follows_from(device: st
         y: Tensor = op(x @ w) @ w
         return y.sin()
 
-    compiled = torch.compile(model, fullgraph=True)
-    found, codes = codes_of(lambda: step(compiled))
-    assert lines_of(codes[-1], "'tests::overslope_'")
-    for _ in range(3):
-        torch.testing.assert_close(found, step(model))
-        found = step(compiled)
+    hold_gradients("tests::overslope_", step, model)
 
 
 class Layers(nn.Module):
@@ -255,12 +262,7 @@ def test_a_gradient_of_linear_gelu_is_written_over_the_gradient_that_it_follows_
         y = run(x).square().sum()
         return list(torch.autograd.grad(y, [x, *model.parameters()]))
 
-    compiled = torch.compile(model, fullgraph=True)
-    found, codes = codes_of(lambda: step(compiled))
-    assert lines_of(codes[-1], "gelu_bias_backward_'")
-    for _ in range(3):
-        torch.testing.assert_close(found, step(model))
-        found = step(compiled)
+    hold_gradients("gelu_bias_backward_", step, model)
 
 
 @pytest.mark.gpu

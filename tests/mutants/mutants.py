@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.mutants_column_sums import COLUMN_SUMS
 from tests.mutants.mutants_constructs import CONSTRUCTS
 from tests.mutants.mutants_layer_norm import LAYER_NORM
 from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
@@ -331,7 +332,7 @@ MUTANTS = [
     ),
     *(
         mutant
-        for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD | LAYER_NORM_RING).items()
+        for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD | LAYER_NORM_RING | COLUMN_SUMS).items()
         for mutant in _of(kernel, tests, *faults, stem="layer_norm")
     ),
     *(
