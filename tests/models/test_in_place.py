@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import autograd_bridge as bridge
+import cupyops
 from cupyops.torch import Operator
 from cupyops.torch.ops.linear_gelu import _gelu_bias_backward
 
@@ -265,20 +266,35 @@ def test_a_gradient_of_linear_gelu_is_written_over_the_gradient_that_it_follows_
     hold_gradients("gelu_bias_backward_", step, model)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("shape", [(4096, 1024), (3, 50, 257), (64, 4096), (1, 8)], ids=str)
+@pytest.mark.parametrize("shape", [(4096, 1024), (3, 50, 257), (64, 4096), (1, 8), (0, 8)], ids=str)
+@pytest.mark.gpu
 def test_the_kernel_in_place_gives_the_bits_of_the_other(
     shape: tuple[int, ...], dtype: torch.dtype, approximate: str
 ) -> None:
-    grad, z = (torch.randn(shape, device="cuda").to(dtype) for _ in range(2))
+    hold_bits("cuda", shape, dtype, approximate, calls=40)  # the later calls repeat the steps of an earlier one
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("shape", [(40, 24), (3, 5, 33), (1, 8), (0, 8)], ids=str)
+@pytest.mark.simulator
+def test_the_simulated_kernel_in_place_gives_the_bits_of_the_other(shape: tuple[int, ...], approximate: str) -> None:
+    with cupyops.simulate(sanitize=True):
+        hold_bits("cpu", shape, torch.float32, approximate, calls=2)
+
+
+def hold_bits(device: str, shape: tuple[int, ...], dtype: torch.dtype, approximate: str, calls: int) -> None:
+    """The gradient in place has the bits of the gradient that is allocated, and leaves z as it is."""
+    grad, z = (torch.randn(shape, device=device).to(dtype) for _ in range(2))
+    kept = z.clone()
     assert _gelu_bias_backward.inplace is not None
     grad_z, grad_bias = _gelu_bias_backward(grad, z, approximate)
-    for _ in range(40):  # the later calls repeat the steps of an earlier one
+    for _ in range(calls):
         over = grad.clone()
         assert torch.equal(_gelu_bias_backward.inplace(over, z, approximate), grad_bias)
         assert torch.equal(over, grad_z)
+        assert torch.equal(z, kept)
 
 
 # The operator in place

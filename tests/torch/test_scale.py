@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import autograd_bridge as ab
 from cupyops import simulate
-from cupyops.torch import Operator, elementwise, row_reduce
+from cupyops.torch import Operator, check_op, elementwise, row_reduce
 from cupyops.torch.check.scale import _end_forward_mode
 from cupyops.torch.core.gradients import Schema
 from cupyops.torch.core.operator import _DECLARED
@@ -343,6 +343,13 @@ def test_modules_count_the_flops_of_those_of_nn() -> None:
             Block(of)(torch.randn(2, 8, 8)).sum().backward()
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1] > 0
+
+
+def test_check_op_knows_that_the_gradient_of_a_reference_computes_the_reference_again() -> None:
+    options: Any = {"reference": torch.matmul, "flops": lambda x, w: 2 * x[0] * x[1] * w[1]}
+    op = Operator("scale_test::product(Tensor x, Tensor w) -> Tensor y", torch.matmul, **options)
+    args = torch.randn(4, 6, requires_grad=True), torch.randn(6, 3, requires_grad=True)
+    check_op(op, args, checks=("flops",), dtypes=(torch.float32,))
 
 
 def test_kernels_count_the_flops_of_the_reference() -> None:
