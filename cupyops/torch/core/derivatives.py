@@ -18,7 +18,7 @@ class Derivatives:
 
     Attributes:
         schema: the operator's schema.
-        body: computes the results. If the operator writes to its arguments, the body raises their version counters.
+        body: computes the results. If the operator writes to its arguments, the body increments their version counters.
         gradient: ``setup_context`` and ``backward``, or None if the operator writes to its arguments.
         recording: the ``recording`` of a declared ``autograd.Function``, or None.
         backward: the operator of the gradient, or None if the gradient is declared in another form.
@@ -59,7 +59,7 @@ class Derivatives:
 
 
 def counting(schema: Schema, body: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a body that raises the version counters of the arguments to which the operator writes; ``body``, if there are none."""
+    """Returns a body that increments the version counters of the arguments to which the operator writes, or ``body`` if there are none."""
     mutated = [i for i, name in enumerate(schema.tensors) if name in schema.mutated]
     return counted(body, mutated=mutated) if mutated else body
 
@@ -78,7 +78,7 @@ def derivatives_of(
     Args:
         schema: the operator's schema.
         implementation, backward, wrt: as for the operator.
-        plain: the reference, for tensors that autocast no longer converts, or None.
+        plain: the reference without autocast, or None.
         operator_for: returns the operator of ``backward``, given the inputs whose gradients it returns.
         mend: how to declare a gradient, for the error of an operator without one; by default that of :func:`refused`.
 
