@@ -174,6 +174,14 @@ class Work:
     exponentials: bool = False
     written: bool = True
 
+    def sums_exponentials(self, dtype: str) -> bool:
+        """Returns whether a program reduces more than max a and Σ exp(a - max a), and reads nothing but one or two arrays (M, N) of
+        ``dtype``: bfloat16 or float32. Others were not measured."""
+        alike = len(self.elements) <= 2 and len(set(self.elements)) == 1 and dtype in ("bfloat16", "float32")
+        return (
+            alike and not (self.columns or self.sums) and self.exponentials and self.reductions > 2 and self.passes > 1
+        )
+
     def row(self, width: int, acc: int) -> int:
         """Returns the registers of an access of ``width`` elements to a row, with ``acc`` bytes a kept value."""
         return words(self.elements, width) + self.kept * width * acc // 4
