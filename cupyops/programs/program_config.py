@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from cupyops.dtypes import DTYPES
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
 from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
 
@@ -163,6 +164,8 @@ class Work:
         reductions: reductions of a row.
         exponentials: a reduction is Σ exp(a - max a).
         written: the program writes arrays (M, N), and none that it reads.
+        much: the program has many operations for each element of an array (M, N), or reads more than two such arrays.
+        counted: the program reads the index of the column.
     """
 
     elements: tuple[int, ...]
@@ -173,14 +176,19 @@ class Work:
     reductions: int = 1
     exponentials: bool = False
     written: bool = True
+    much: bool = False
+    counted: bool = False
 
-    def sums_exponentials(self, dtype: str) -> bool:
-        """Returns whether a program reduces more than max a and Σ exp(a - max a), and reads nothing but one or two arrays (M, N) of
-        ``dtype``: bfloat16 or float32. Others were not measured."""
-        alike = len(self.elements) <= 2 and len(set(self.elements)) == 1 and dtype in ("bfloat16", "float32")
-        return (
-            alike and not (self.columns or self.sums) and self.exponentials and self.reductions > 2 and self.passes > 1
-        )
+    def waits_for_arithmetic(self, dtype: str) -> bool:
+        """Returns whether rows wait for arithmetic and barriers more than for memory, so that a multiprocessor should have as many of them
+        at once as it can.
+
+        Σ exp(a - max a) of a single array is an exception, but for float16: the rule that counts registers has constants for it, and its
+        configs are as fast.
+        """
+        alone = self.exponentials and self.reductions == 2 and len(self.elements) == 1 and not self.columns
+        held = self.passes > 1 and not self.sums and DTYPES[dtype].itemsize <= 4
+        return self.much and held and (dtype == "float16" or not alone)
 
     def row(self, width: int, acc: int) -> int:
         """Returns the registers of an access of ``width`` elements to a row, with ``acc`` bytes a kept value."""

@@ -24,9 +24,10 @@ from cupyops.tiling.rows import EVICT_LAST_ON
 
 from .expressions import kernel_name
 from .one_pass import one_pass
-from .program_config import REGISTERS, ROW_BLOCK, ProgramConfig, Work, words
+from .program_config import ROW_BLOCK, ProgramConfig, Work, words
 from .row_needs import CLUSTER_BLOCK, MOST_VECTORS, SMALL_BLOCK, WHOLE_LINE, Needs, from_memory, in_registers
 from .rows import EXPS, REDUCED, RowProgram
+from .rows_at_once import rows_at_once
 from .shared_rows import HELD_ALONE, MOST_CLUSTER, SHARED_SLICE, in_shared_memory
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
@@ -59,10 +60,7 @@ IN_FLIGHT, HALF_IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 56 * 1024, 24 * 1024
 # row, in all arrays, that has it.
 _EVICT_LAST_BOUNDED, _EVICT_LAST_ROW = 300, 2**20
 EXPS_BLOCKS = 4  # resident blocks, so that some load while others compute exponentials
-# A program that reduces further values of exponentials, such as the entropy, computes several operations for each byte. Threads of
-# EXPS_VECTORS accesses leave less of the time to the reductions, and bounds on the registers keep 1024 threads resident, or 768 where
-# a 16-bit row is held beside values in the dtype of the arithmetic. Rows of EXPS_LEAST accesses and more were measured.
-EXPS_VECTORS, EXPS_LEAST, EXPS_REGISTERS, EXPS_KEPT_REGISTERS, EXPS_BEYOND = 4, 256, 64, 80, 16
+MUCH = 3  # operations on an element of each array (M, N) from which on a program computes much. rms_norm has 2.5, softmax 10.
 EVEN = 0.97  # of the accesses; if fewer hold elements, accesses of half the width are tried
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
 
@@ -74,6 +72,7 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
         program: the program.
         sizes: bytes of an element of each input.
     """
+    written = sum(program.kinds()[y] == "element" for y in program.results)
     return Work(
         tuple(sizes[x] for x in program.elements),
         tuple(sizes[x] for x in program.columns),
@@ -82,7 +81,9 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
         passes=program.passes,
         reductions=sum(s.over in REDUCED for s in program.steps),
         exponentials=any(s.over == EXPS for s in program.steps),
-        written=any(program.kinds()[y] == "element" for y in program.results) and not program.over,
+        written=written > 0 and not program.over,
+        much=len(program.elements) > 2 or program.operations >= MUCH * (len(program.elements) + written),
+        counted=program.counted,
     )
 
 
@@ -112,6 +113,10 @@ def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool
 
 def _cut_of(n: int, dtype: str, work: Work, capability: int, most_cluster: int) -> ProgramConfig:
     """Returns the config for rows of n elements, with clusters of up to ``most_cluster`` blocks."""
+    if capability >= CLUSTERS_SINCE and work.waits_for_arithmetic(dtype):
+        config = rows_at_once(n, dtype, work, capability, most_cluster)
+        if config is not None:
+            return config
     width = vector_width_for(n, DTYPES[dtype].itemsize)
     config = _config_of(n, dtype, work, capability, width, most_cluster)
     idle = n < EVEN * config.slice or config.row_threads < WHOLE_LINE
@@ -157,8 +162,6 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
         found = in_registers(n, width, needs, blocks, capability) or in_registers(n, width, again, blocks, capability)
     elif work.passes == 1:
         return one_pass(n, width, dtype, work, plain, row, blocks, capability)
-    elif (several := _several_sums(n, dtype, work, width, capability)) is not None:
-        return several
     else:
         found = in_registers(n, width, plain, blocks, capability)
         if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):
@@ -179,25 +182,6 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
         return replace(found, unit=found.vectors) if whole and found.vectors == 2 else found
     streamed = from_memory(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
     return streamed.with_shared_sums(n, work.sums, acc, capability)
-
-
-def _several_sums(n: int, dtype: str, work: Work, width: int, capability: int) -> ProgramConfig | None:
-    """Returns the config for a row of which a program reduces exponentials and further values, or None for another program or row.
-
-    Measured on an H200, with up to two arrays (M, N).
-    """
-    if not work.sums_exponentials(dtype) or capability < CLUSTERS_SINCE:
-        return None
-    accesses = -(-n // width)
-    warps = -(-accesses // (EXPS_VECTORS * 32))
-    full = n == warps * 32 * EXPS_VECTORS * width
-    kept = work.kept > 0 and DTYPES[dtype].itemsize == 2
-    registers = (EXPS_KEPT_REGISTERS if kept else EXPS_REGISTERS) + EXPS_BEYOND * (not full)
-    # Each of the four parts of a multiprocessor has whole warps.
-    resident = REGISTERS // (4 * 32 * registers) * 4 // warps
-    if accesses < EXPS_LEAST or 32 * warps > ROW_BLOCK or resident < 2:
-        return None
-    return ProgramConfig(32 * warps, 32 * warps, width, EXPS_VECTORS, min_blocks=resident, full=full, stream=False)
 
 
 def _long(

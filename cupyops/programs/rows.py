@@ -113,6 +113,30 @@ class RowProgram:
         last = any(s.kind != "row" and s.name in self.results for s in self.steps)
         return last + sum(any(s.over in REDUCED for s in group) for group in self.groups())
 
+    def _of_passes(self) -> list[list[str]]:
+        """Returns what each pass reduces, and what the last one writes or sums over the rows: expressions, or names of elements."""
+        last = [s for s in self.steps if s.name in self.results and s.kind in ("element", "column")]
+        passes = [[s.expression for s in group if s.over in REDUCED] for group in self.groups()]
+        return [*passes, [s.expression if s.kind == "column" else s.name for s in last]]
+
+    @cached_property
+    def operations(self) -> int:
+        """The operations on an element, in all passes: ``DIVISION`` for a division, ``CALL`` for a function of CUDA. An
+        expression of values of the row alone, in parentheses, is computed once."""
+        elements, found, known = self.element_steps, 0, set[str]()
+        by_element = {*self.elements, *self.columns, *elements, "j"}
+        for expressions in self._of_passes():
+            names = set[str]().union(*(reach(e, elements) for e in expressions)) & elements.keys() - known
+            texts = [*(elements[x].expression for x in sorted(names)), *(e for e in expressions if e not in elements)]
+            found += len(expressions) + sum(_operations(text, by_element) for text in texts)
+            known |= names & self.kept
+        return found + sum(CALL for s in self.steps if s.over == EXPS)
+
+    @property
+    def counted(self) -> bool:
+        """Whether the program reads ``j``, the index of the column."""
+        return any("j" in names_in(s.expression) for s in self.steps)
+
     @property
     def element_steps(self) -> dict[str, "Step"]:
         """The steps that compute a value for each element, by name."""
@@ -126,10 +150,7 @@ class RowProgram:
         instructions.
         """
         elements = self.element_steps
-        last = [s for s in self.steps if s.name in self.results and s.kind in ("element", "column")]
-        passes = [[s.expression for s in group if s.over in REDUCTIONS] for group in self.groups()]
-        passes.append([s.expression if s.kind == "column" else s.name for s in last])
-        reached = [set().union(*(reach(e, elements) for e in expressions)) for expressions in passes]
+        reached = [set().union(*(reach(e, elements) for e in expressions)) for expressions in self._of_passes()]
         called = {s.name for s in elements.values() if _CALL.search(s.expression)}
         return frozenset(name for name in called if sum(name in names for names in reached) > 1)
 
@@ -159,7 +180,30 @@ _TYPE = re.compile(
     r"|l?l?div|key|time|timer|clock|clockid|locale|off|loff|quad|mode|dev|uid|gid|pid|id|idtype|ino|nlink|register|sigset"
     r"|u?seconds|suseconds|blksize|blkcnt|fsblkcnt|fsfilcnt|fsid|caddr|daddr|socklen|sig_atomic|mbstate|pthread_\w+|acc|scalar"
 )
+# Operations that the arithmetic of a division and of a function take about as long as.
+DIVISION, CALL = 8, 8
+_OPERATOR = re.compile(r"[-+*?]|[<>]=?|[=!]=")
+_INNERMOST = re.compile(
+    r"(?:[A-Za-z_]\w*\s*)?\([^()]*\)"
+)  # a call, or an expression in parentheses, without another in it
 _CALL = re.compile(rf"(?<!\w)(?!{ROUNDED}\s*\()[A-Za-z_]\w*\s*\(")
+
+
+def _operations(expression: str, by_element: set[str]) -> int:
+    """Returns the operations of an expression on each element, by its text.
+
+    Args:
+        by_element: the names that have one value for each element.
+    """
+    text, before = expression, ""
+    while text != before:
+        before = text
+        for inner in _INNERMOST.findall(text):
+            if not by_element & set(names_in(inner)):
+                text = text.replace(inner, "")
+    return len(_OPERATOR.findall(text)) + DIVISION * text.count("/") + CALL * len(_CALL.findall(text))
+
+
 _AT = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\[\s*([A-Za-z_]\w*)\s*\]")
 
 

@@ -9,14 +9,12 @@ from cupyops.tiling.rows import SHARED_MEMORY_OF
 
 from .program_config import REGISTERS, ROW_BLOCK, ProgramConfig, Work
 
-__all__ = ["HELD_ALONE", "MOST_CLUSTER", "SHARED_SLICE", "in_shared_memory"]
+__all__ = ["HELD_ALONE", "MOST_CLUSTER", "SHARED_OTHER", "SHARED_ROOM", "SHARED_SLICE", "in_shared_memory"]
 
 # A row in shared memory: the threads of the block, the accesses of a thread at once where two blocks and where three
 # blocks are resident, and the registers of a thread for everything else. The most blocks of a cluster, the bytes of shared
 # memory of a multiprocessor that blocks fill, and the bytes of each block for exchanges.
 SHARED_BLOCK, SHARED_TWO, SHARED_THREE, SHARED_REGISTERS = 512, 4, 2, 32
-# The block of a program that reduces exponentials and further values, and the most of them that are resident.
-SMALLER_BLOCK, SMALLER_MOST = 256, 4
 MOST_CLUSTER, SHARED_ROOM, SHARED_OTHER = 16, 220 * 1024, 2048
 SHARED_SLICE = SHARED_ROOM // 2 - SHARED_OTHER  # the most bytes of the row in a block of which two are resident
 # One block holds a row of more than HELD_ALONE bytes in registers, if these hold it. One block has a row of up to SHARED_ALONE
@@ -85,9 +83,6 @@ def in_shared_memory(
     while fit < 2 and vectors > 1:  # a row in shared memory is rounded up to whole accesses of all threads
         vectors //= 2
         block, fit = block_of(SHARED_BLOCK, vectors, cluster, resident)
-    if cluster == 1 and work.sums_exponentials(dtype):  # between barriers, more of smaller blocks compute
-        smaller, smaller_fit = block_of(SMALLER_BLOCK, SHARED_THREE, 1, SMALLER_MOST)
-        block, fit = (smaller, smaller_fit) if smaller_fit > 1 else (block, fit)
     # With few operations for each element, persistent blocks are faster: they read the arrays (N) from the L1 cache.
     cached = not several and not work.exponentials and row > HELD_ALONE and bool(work.columns)
     if config.stream:

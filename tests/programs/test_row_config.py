@@ -255,43 +255,6 @@ def test_exponentials_of_few_threads_have_their_row_in_shared_memory() -> None:
         assert (config.row_shared, config.stream) == (0, False)
 
 
-KL = Work((2, 2), reductions=5, exponentials=True)
-ENTROPY = Work((2,), kept=1, passes=3, reductions=3, exponentials=True)
-
-
-@pytest.mark.parametrize("n", [2048, 3000, 4096, 4544, 8192, 12288])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_row_of_which_exponentials_and_further_values_are_reduced_has_few_threads(n: int, dtype: str) -> None:
-    size = DTYPES[dtype].itemsize
-    for work in (KL, ENTROPY):
-        config = config_of(n, dtype, replace(work, elements=(size,) * len(work.elements)), 90)
-        if n * size <= 32768 and not config.row_shared:
-            assert (config.vectors, config.stream, config.cluster, config.prefetch) == (4, False, 1, False)
-            assert 512 < config.min_blocks * config.block <= 1024
-            assert n > 0.8 * config.slice
-
-
-def test_registers_for_values_in_the_dtype_of_the_arithmetic_leave_fewer_threads() -> None:
-    threads = {}
-    for name, work in (("kl", KL), ("entropy", ENTROPY)):
-        for n in (4096, 4544):
-            config = config_of(n, "bfloat16", work, 90)
-            threads[name, n] = config.min_blocks * config.block
-    assert threads == {("kl", 4096): 1024, ("kl", 4544): 640, ("entropy", 4096): 768, ("entropy", 4544): 640}
-    shared = config_of(16384, "bfloat16", ENTROPY, 90)
-    assert (shared.block, shared.vectors, bool(shared.row_shared)) == (256, 2, True)
-
-
-def test_other_exponentials_are_cut_as_before() -> None:
-    others = replace(KL, elements=(2, 4)), replace(KL, columns=(2,)), replace(KL, elements=(2, 2, 2))
-    calls = [*(("bfloat16", work, 90) for work in others), ("float16", KL, 90), ("bfloat16", KL, 80)]
-    for dtype, work, capability in calls:
-        config = config_of(4096, dtype, work, capability)
-        assert config.min_blocks * config.block < 1024
-    ours = config_of(4096, "bfloat16", KL, 90)
-    assert ours.min_blocks * ours.block == 1024
-
-
 ONCE = Work((4,), passes=1, reductions=2, exponentials=True)
 STORED = Work((4,), passes=1, reductions=0)
 
