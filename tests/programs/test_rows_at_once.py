@@ -63,6 +63,9 @@ def test_rows_that_wait_for_arithmetic_have_up_to_1024_threads() -> None:
     [
         (ENTROPY, "bfloat16", 768, False, 32, 3, 8),
         (KL, "bfloat16", 4096, False, 128, 4, 8),
+        (KL, "bfloat16", 256, False, 16, 2, 8),
+        (NORM, "bfloat16", 1344, False, 32, 6, 6),
+        (KL, "bfloat16", 4544, False, 192, 3, 5),
         (KL, "float16", 4096, False, 256, 2, 4),
         (KL, "float16", 8192, True, 128, 2, 6),
         (ENTROPY, "bfloat16", 8192, True, 128, 2, 8),
@@ -70,11 +73,12 @@ def test_rows_that_wait_for_arithmetic_have_up_to_1024_threads() -> None:
         (NORM, "bfloat16", 12288, False, 256, 6, 3),
         (NORM, "float32", 12288, False, 512, 6, 2),
         (SWIGLU, "bfloat16", 8192, False, 256, 4, 3),
+        (FIRST, "bfloat16", 12288, True, 128, 2, 8),
         (FIRST, "bfloat16", 49152, True, 512, 1, 2),
     ],
 )
 def test_measured_cuts(text: str, dtype: str, n: int, shared: bool, threads: int, vectors: int, blocks: int) -> None:
-    """Each was within 10 percent of the fastest of up to 18 on an H200."""
+    """On an H200 each was within 10 percent of the fastest of up to 18, or, at 1344, faster than by the rule that counts bytes."""
     config = config_of(n, dtype, work(text, DTYPES[dtype].itemsize), 90)
     assert (config.row_threads, config.vectors, config.min_blocks) == (threads, vectors, blocks)
     assert (config.row_shared > 0, config.stream, config.prefetch) == (shared, shared, False)
@@ -100,7 +104,7 @@ def test_a_kept_value_stays_in_registers_unless_it_is_an_exponential() -> None:
         (131072, "float32", work(KL, 4), 90),  # blocks of a cluster would wait for each other
         (131072, "bfloat16", work(NORM), 90),
         (32768, "bfloat16", work(NORM), 90),  # arrays (N) that few threads read
-        (4096, "float16", work(NORM), 90),
+        (10240, "float16", work(NORM), 90),
         (4096, "bfloat16", work(KL), 80),  # no shared memory that bulk copies fill
         (4096, "bfloat16", work(SOFTMAX), 90),
         (4096, "bfloat16", work(RMS), 90),  # little arithmetic
