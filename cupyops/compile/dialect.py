@@ -88,7 +88,7 @@ _BUILTINS_OF_NVRTC = frozenset(
 )
 # Blanks stand for a literal, which has two characters or more: `ready ? "yes" : "no"` has its second operand.
 _EXTENSIONS = (
-    (re.compile(r"\bcase\b[^:;{}?]*?\.\.\."), "a range in a case"),
+    (re.compile(r"\bcase\b(?:(?!\bcase\b)[^:;{}?])*?\.\.\."), "a range in a case"),
     (re.compile(r"\?[ \t]?:(?!:)"), "a conditional without its second operand"),
     (re.compile(r"(?<![\w>\])])\(\s*\{[^{}]*;[^{}]*\}\s*\)"), "a statement in an expression"),
     (re.compile(r"\b(?:__)?typeof(?:__)?\s*\("), "typeof"),
@@ -100,7 +100,7 @@ _AUTO = re.compile(
     r"\b(?!(?:for|if|while|switch|catch)\b)[A-Za-z_]\w*\s*\((?:[^(){};=]*,)?\s*(?:const\s+)?auto\b[^(){};=]*\)\s*(?:const\s*)?\{"
 )
 _OF_CPP20 = re.compile(
-    rf"{_DESIGNATED.pattern}|{_AUTO.pattern}|\bstd\s*::\s*(?:{'|'.join(sorted(CONCEPTS))})\b|\btemplate\s*<[^;{{}}]*>\s*concept\s+\w+\s*=|(?<=[>)])\s*requires\b|\bconst(?:eval|init)\b"
+    rf"{_DESIGNATED.pattern}|{_AUTO.pattern}|\bstd\s*::\s*(?:{'|'.join(sorted(CONCEPTS))})\b|>\s*concept\s+\w+\s*=|(?<=[>)])\s*requires\b|\bconst(?:eval|init)\b"
 )
 
 
