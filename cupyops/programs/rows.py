@@ -180,12 +180,10 @@ _TYPE = re.compile(
     r"|l?l?div|key|time|timer|clock|clockid|locale|off|loff|quad|mode|dev|uid|gid|pid|id|idtype|ino|nlink|register|sigset"
     r"|u?seconds|suseconds|blksize|blkcnt|fsblkcnt|fsfilcnt|fsid|caddr|daddr|socklen|sig_atomic|mbstate|pthread_\w+|acc|scalar"
 )
-# Operations that the arithmetic of a division and of a function take about as long as.
-DIVISION, CALL = 8, 8
-_OPERATOR = re.compile(r"[-+*?]|[<>]=?|[=!]=")
-_INNERMOST = re.compile(
-    r"(?:[A-Za-z_]\w*\s*)?\([^()]*\)"
-)  # a call, or an expression in parentheses, without another in it
+DIVISION, CALL = 8, 8  # A division and a function of CUDA take about as long as so many operations.
+_OPERATOR = re.compile(r"(?<![\d.][eE])[-+]|[*?]|[<>]=?|[=!]=")  # the sign of an exponent is none: 1e-6
+# A call, or an expression in parentheses, without another in it.
+_INNERMOST = re.compile(r"(?:[A-Za-z_]\w*\s*)?\([^()]*\)")
 _CALL = re.compile(rf"(?<!\w)(?!{ROUNDED}\s*\()[A-Za-z_]\w*\s*\(")
 
 

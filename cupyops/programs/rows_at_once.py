@@ -44,9 +44,9 @@ WIDE_CLUSTER = 4  # the most blocks of a cluster for elements of 4 bytes
 def rows_at_once(n: int, dtype: str, work: Work, capability: int, most_cluster: int) -> ProgramConfig | None:
     """Returns the config of a program with much arithmetic, or None for rows that another rule cuts.
 
-    These are rows that are not whole accesses of 16 bytes, short rows, long rows and float16 rows of a single array beside arrays (N),
-    and most of the rows that need a cluster: where the blocks of a cluster wait for each other, only sums of exponentials with further
-    values, and those of float16, were faster.
+    The other rule cuts short rows, and rows that are not whole accesses of 16 bytes. It cuts rows of a single array beside arrays (N), if
+    they are long or float16. And it cuts rows that need a cluster, whose blocks wait for each other: there this rule was faster only for
+    sums of exponentials, in float16 or with further values.
 
     Args:
         n: elements of a row.

@@ -128,6 +128,7 @@ def test_softmax_of_float16_waits_for_arithmetic() -> None:
         ("s = sum(x); y = x * s", 3),
         ("s = sum(x * x); y = x * rsqrt(s / N + 1e-6)", 4),  # a function of the row is computed once
         ("s = sum(x); y = x / s", 10),
+        ("s = sum(x); y = x * s + 1e-3", 4),
         ("s = sum(x); y = exp(x) * (s * s + 1)", 11),
         ("e = exp(x); s = sum(e); y = e * s", 11),  # kept, so that it is computed once
         ("e = x * x + x; s = sum(e); y = e * s", 7),  # computed again by each pass
