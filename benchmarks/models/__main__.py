@@ -4,7 +4,7 @@
 
     python -m benchmarks --ops models                                       # into benchmarks/results/models-<gpu>.json
     python -m benchmarks --ops models --models ViT-B/16 --modes eager --merge
-    python -m benchmarks --ops models --parallel                            # all models compile at once, on all GPUs
+    python -m benchmarks --ops models --parallel                            # models compile at once, on all GPUs
     python -m benchmarks --ops models --losses 200 --merge                  # and the losses beside float64's
     python -m benchmarks --ops models --chains --merge                      # and the host time of single modules
     python -m benchmarks --ops models --from FILE --into docs/models.md --plot docs/plots/models.svg
@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--batches", nargs="+", choices=BATCHES, default=BATCHES, help="default: both")
     add("--variants", nargs="+", choices=VARIANTS, help="default: all, and 'again' for a batch of one alone")
     add("--rounds", type=_positive, metavar="N", help="timed steps of each variant; default: 14, 60 for a batch of one")
-    add("--parallel", action="store_true", help="a process for each model; they share all GPUs, and are timed in turns")
+    add("--parallel", action="store_true", help="two processes for each model, on all GPUs, which are timed in turns")
     add("--losses", type=_positive, metavar="STEPS", help="compare the losses of so many steps instead of timing")
     add("--chains", action="store_true", help="measure the host time of chains of modules instead of models")
     add("--out", type=Path, metavar="FILE", help="default: benchmarks/results/models-<name of the GPU>.json")
@@ -144,28 +144,37 @@ def _cases(options: argparse.Namespace, device: Any) -> Iterator[tuple[str, list
 
 
 def _timings(options: argparse.Namespace, models: Sequence[Any], device: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Yields (model, case, rows by variant or the text of an error)."""
+    """Yields (model, case, rows by variant or the text of an error).
+
+    With ``--parallel`` a model has two processes, which take the modes in pairs: eager and autocast, then the compiled
+    ones. The two compilations of a model run side by side, and the GPUs hold two modes of all models at a time.
+    """
     import torch
 
     from .steps import variants_of
     from .workers import Case, Worker, measured
 
-    def cases(batch: str, mode: str) -> dict[str, Case]:
+    def case(model: Any, batch: str, mode: str) -> Case:
         asked = options.variants or [v for v in VARIANTS if v != "again" or batch == "one"]
-        variants, rounds = variants_of(mode, asked), options.rounds or ROUNDS[batch]
-        return {m.name: Case(m.full if batch == "full" else 1, mode, variants, rounds) for m in models}
+        size, rounds = model.full if batch == "full" else 1, options.rounds or ROUNDS[batch]
+        return Case(size, mode, variants_of(mode, asked), rounds)
 
     gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if options.parallel else [str(device)]
-    together = [models] if options.parallel else [[model] for model in models]
+    each = 2 if options.parallel else 1
+    pairs = [options.modes[i : i + each] for i in range(0, len(options.modes), each)]
     by_name = {model.name: model for model in models}
-    for part in together:
-        workers = [Worker(model.name, gpus[i % len(gpus)]) for i, model in enumerate(part)]
+    for part in [models] if options.parallel else [[model] for model in models]:
+        workers = [[Worker(m.name, gpus[(i + n) % len(gpus)]) for n in range(each)] for i, m in enumerate(part)]
         for batch in options.batches:
-            for mode in options.modes:
-                asked = cases(batch, mode)
-                for name, found in measured(workers, asked):
-                    yield by_name[name], asked[name], found
-        for worker in workers:
+            for pair in pairs:
+                asked = [
+                    (worker, case(model, batch, mode))
+                    for model, its in zip(part, workers, strict=True)
+                    for worker, mode in zip(its, pair, strict=False)
+                ]
+                for worker, of, found in measured(asked):
+                    yield by_name[worker.name], of, found
+        for worker in (w for its in workers for w in its):
             worker.close()
 
 

@@ -129,7 +129,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 def markdown(document: Row) -> str:
-    """The tables of both batches, and of the losses."""
+    """The tables of both batches, of the memory, of the losses, and of the chains of modules."""
     env = document["environment"]
     parts = [
         f"Measured on one {machine_of(env)}, timm {env['timm']}, transformers {env['transformers']}; "
@@ -139,6 +139,8 @@ def markdown(document: Row) -> str:
         rows = [row for row in document["rows"] if row["batch"] == batch]
         if rows:
             parts += [f"### {title}", _table(document, batch, rows)]
+    if any(row.get("requested_mib") is not None for row in document["rows"]):
+        parts += ["### Memory", _memory(document["rows"])]
     if document["losses"]:
         parts += ["### Losses", _losses(document["losses"])]
     if document["chains"]:
@@ -182,10 +184,26 @@ def _speedup(ratio: float, row: Row) -> str:
 
 
 def _parts(row: Row) -> str:
-    """Host and GPU, and the memory of a step where it is known."""
-    gpu = "–" if row["gpu"] is None else f"{row['gpu']:.1f}"
-    memory = "" if row["peak_mib"] is None else f", {row['peak_mib'] / 1024:.2f} GiB"
-    return f"{row['host']:.1f}, {gpu}{memory}"
+    """The times of the host and of the GPU."""
+    return f"{row['host']:.1f}, " + ("–" if row["gpu"] is None else f"{row['gpu']:.1f}")
+
+
+def _memory(rows: Sequence[Row]) -> str:
+    """MiB that a step asks for at its peak, and those of the allocator's blocks."""
+    known = [row for row in rows if row.get("requested_mib") is not None]
+    measured = {(r["model"], r["batch"], r["mode"], r["variant"]): r for r in known}
+    modes = [mode for mode in MODES if any(mode == m for _, _, m, _ in measured)]
+    names = {"torch": "PyTorch", **{v: name for v, name in OURS.items() if v != "again"}}
+    variants = [v for v in names if any(v == which for *_, which in measured)]
+    lines = [["model, batch", "", *(MODES[mode] for mode in modes)], ["---"] * (2 + len(modes))]
+    sizes = {(r["batch"], r["model"]): r["size"] for r in measured.values()}
+    for batch in BATCHES:
+        for model, size in ((m, size) for (b, m), size in sizes.items() if b == batch):
+            for v in variants:
+                found = [measured.get((model, batch, mode, v)) for mode in modes]
+                cells = ("–" if r is None else f"{r['requested_mib']:.1f} ({r['peak_mib']:.1f})" for r in found)
+                lines.append([f"{model}, {size}" if v == variants[0] else "", names[v], *cells])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def _losses(rows: Sequence[Row]) -> str:

@@ -103,13 +103,16 @@ class Timing:
         wall: of each step, from an idle GPU to an idle GPU.
         host: of each step, until the step's last launch was queued.
         gpu: the sum of the kernels' times in one step; None without a GPU.
-        peak: MiB that a step allocates beyond what is allocated between the steps; None without a GPU or with CUDA
-            graphs, which keep their memory.
+        requested: MiB that a step asks PyTorch's allocator for at its peak, beyond what is held between the steps; None
+            without a GPU or with CUDA graphs, which keep their memory.
+        peak: the same in blocks of the allocator, which it does not split where less than 1 MiB would remain: which blocks
+            are free depends on all allocations before.
     """
 
     wall: list[float]
     host: list[float]
     gpu: float | None = None
+    requested: float | None = None
     peak: float | None = None
 
     def row(self) -> dict[str, Any]:
@@ -121,6 +124,7 @@ class Timing:
             "p90": round(ordered[int(0.9 * (len(ordered) - 1))], 4),
             "host": round(statistics.median(self.host), 4),
             "gpu": None if self.gpu is None else round(self.gpu, 4),
+            "requested_mib": None if self.requested is None else round(self.requested, 1),
             "peak_mib": None if self.peak is None else round(self.peak, 1),
             "samples": len(self.wall),
         }
@@ -201,7 +205,8 @@ def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, T
     for v, steps in built.items():
         if steps.device.type == "cuda":
             with steps.scope():
-                timings[v].peak = None if steps.mode == "graphs" else _peak(steps)
+                if steps.mode != "graphs":
+                    timings[v].requested, timings[v].peak = _peaks(steps)
                 timings[v].gpu = _kernel_time(steps)
     return timings
 
@@ -246,13 +251,17 @@ def _limits(count: int) -> tuple[int, int]:
     return low, count - 1 - low
 
 
-def _peak(steps: Steps) -> float:
+def _peaks(steps: Steps) -> tuple[float, float]:
+    """Returns the MiB that a step asks for at its peak, and those of the allocator's blocks."""
     steps.wait()
     torch.cuda.reset_peak_memory_stats(steps.device)
-    before = torch.cuda.memory_allocated(steps.device)
+    before = torch.cuda.memory_stats(steps.device)
     steps.step()
     steps.wait()
-    return (torch.cuda.max_memory_allocated(steps.device) - before) / 2**20
+    after = torch.cuda.memory_stats(steps.device)
+    kinds = ("requested_bytes", "allocated_bytes")
+    asked, blocks = ((after[f"{k}.all.peak"] - before[f"{k}.all.current"]) / 2**20 for k in kinds)
+    return asked, blocks
 
 
 def _kernel_time(steps: Steps) -> float:

@@ -1,8 +1,8 @@
-"""Measures models in one process each: all compile at the same time, and are timed one after the other on each GPU.
+"""Measures cases in processes: all compile at the same time, and are timed one after the other on each GPU.
 
-A compilation takes far longer than the timed steps, and most of the time on the CPU. The parent process lets all models
-prepare one case, waits for the last of them, and then times the models in turn, so that no model compiles while another
-is timed. Models on different GPUs are timed at the same time.
+A compilation takes far longer than the timed steps, and most of the time on one core of the CPU. The parent process lets
+each process prepare one case, waits for the last of them, and then times the cases in turn, so that no model compiles
+while another is timed. Cases on different GPUs are timed at the same time.
 """
 
 import gc
@@ -64,7 +64,7 @@ def _work(pipe: Connection, name: str, device: str, zoo: str) -> None:
 
 
 class Worker:
-    """The process of one model.
+    """A process that measures cases of one model.
 
     Args:
         name: the model's name.
@@ -98,30 +98,26 @@ class Worker:
             self.pipe.send(what)
 
 
-def measured(workers: Sequence[Worker], cases: dict[str, Case]) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """Yields, for each worker's model, the rows of its case by variant, or the text of an error.
-
-    Args:
-        cases: the case of each model, by name.
-    """
-    for worker in workers:
-        worker.ask(cases[worker.name])
+def measured(asked: Sequence[tuple[Worker, Case]]) -> Iterator[tuple[Worker, Case, dict[str, Any] | str]]:
+    """Yields each process and its case with the rows by variant, or with the text of an error."""
+    for worker, case in asked:
+        worker.ask(case)
     ready = []
-    for worker in workers:
+    for worker, case in asked:
         failed = worker.reply()
         if failed is None:
-            ready.append(worker)
+            ready.append((worker, case))
         else:
-            yield worker.name, failed
-    queues = {device: [w for w in ready if w.device == device] for device in {w.device for w in ready}}
-    timed: dict[str, Worker] = {}
+            yield worker, case, failed
+    queues = {device: [r for r in ready if r[0].device == device] for device in {worker.device for worker, _ in ready}}
+    timed: dict[str, tuple[Worker, Case]] = {}
     while queues or timed:
         for device in [d for d in queues if d not in timed]:
             timed[device] = queues[device].pop(0)
-            timed[device].ask("time")
+            timed[device][0].ask("time")
             if not queues[device]:
                 del queues[device]
-        answered = wait([w.pipe for w in timed.values()])
-        for device in [d for d, w in timed.items() if w.pipe in answered]:
-            worker = timed.pop(device)
-            yield worker.name, worker.reply()
+        answered = wait([worker.pipe for worker, _ in timed.values()])
+        for device in [d for d, (worker, _) in timed.items() if worker.pipe in answered]:
+            worker, case = timed.pop(device)
+            yield worker, case, worker.reply()

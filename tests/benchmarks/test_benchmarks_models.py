@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.__main__ import main as benchmarks_main
 from benchmarks.models import chains, report, zoo
+from benchmarks.models import workers as workers_of_models
 from benchmarks.models.__main__ import BATCHES, MODES, NAMES, VARIANTS, main
 from benchmarks.models.steps import MODES as STEP_MODES
 from benchmarks.models.steps import VARIANTS as STEP_VARIANTS
@@ -46,7 +47,7 @@ def test_every_variant_takes_every_step(mode: str) -> None:
         assert row["samples"] == 3
         assert 0 < row["least"] <= row["wall"] <= row["p90"]
         assert 0 < row["host"] <= row["p90"]
-        assert row["gpu"] is row["peak_mib"] is None
+        assert row["gpu"] is row["requested_mib"] is row["peak_mib"] is None
 
 
 def test_rounds_alternate_and_nothing_is_collected_inside_a_round() -> None:
@@ -115,8 +116,8 @@ def test_models_in_processes_of_their_own_lose_no_row_to_a_model_that_fails(monk
     workers[2].process.kill()
     workers[2].process.join()
     for mode in ("eager", "autocast"):
-        cases = dict.fromkeys(("broken", "tiny", "dead"), Case(4, mode, ("torch", "optimize"), 2))
-        found = dict(measured(workers, cases))
+        case = Case(4, mode, ("torch", "optimize"), 2)
+        found = {worker.name: rows for worker, of, rows in measured([(w, case) for w in workers]) if of is case}
         assert found["broken"] == "ValueError: this model cannot be built"
         assert found["dead"] == "the process ended with exit code -9"
         tiny = found["tiny"]
@@ -125,6 +126,50 @@ def test_models_in_processes_of_their_own_lose_no_row_to_a_model_that_fails(monk
     for worker in workers:
         worker.close()
         assert not worker.process.is_alive()
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_every_case_is_measured_once_and_the_large_models_share_the_gpus(
+    parallel: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In parallel, two modes of every model are prepared at a time, on both GPUs."""
+    calls: list[list[tuple[str, str, str]]] = []
+
+    class Recorded:
+        def __init__(self, name: str, device: str) -> None:
+            self.name, self.device = name, device
+
+        def close(self) -> None:
+            calls.append([(self.name, self.device, "closed")])
+
+    def recording(asked: Any) -> Any:
+        calls.append([(worker.name, worker.device, f"{case.batch} {case.mode}") for worker, case in asked])
+        for worker, case in asked:
+            times = {"host": 1.0, "gpu": 1.0, "requested_mib": None, "peak_mib": None}
+            yield worker, case, {v: {"wall": 1.0, **times} for v in case.variants}
+
+    monkeypatch.setattr(workers_of_models, "Worker", Recorded)
+    monkeypatch.setattr(workers_of_models, "measured", recording)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(report, "new", lambda: {**_document(), "rows": []})
+    names = ("ViT-B/16", "BERT-base")
+    out = tmp_path / "models.json"
+    assert main(["--models", *names, "--out", str(out), *(["--parallel"] if parallel else [])]) == 0
+
+    found = report.load(out)["rows"]
+    assert len(found) == sum(len(variants_of(m)) - (b == "full") for b in BATCHES for m in MODES for _ in names)
+    measuring = [call for call in calls if call[0][2] != "closed"]
+    assert len(calls) - len(measuring) == (4 if parallel else 2)
+    if parallel:
+        first, second = measuring[0], measuring[1]
+        assert [what for _, _, what in first] == ["128 eager", "128 autocast", "32 eager", "32 autocast"]
+        assert [what for _, _, what in second] == ["128 compile", "128 graphs", "32 compile", "32 graphs"]
+        assert [where for _, where, _ in first] == ["cuda:0", "cuda:1", "cuda:1", "cuda:0"]
+    else:
+        assert [len(call) for call in measuring] == [1] * 16
+        assert {where for call in measuring for _, where, _ in call} == {"cuda:1"}
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("eager", torch.bfloat16), ("autocast", torch.float32)])
@@ -151,8 +196,9 @@ def test_the_variants_begin_with_the_same_weights() -> None:
 
 def _row(model: str, mode: str, variant: str, wall: float, batch: str = "full") -> dict[str, Any]:
     size = 64 if batch == "full" else 1
-    times = {"wall": wall, "least": wall, "p90": wall, "host": 1.0, "gpu": 2.0, "peak_mib": 512.0, "samples": 3}
-    return {"model": model, "batch": batch, "size": size, "mode": mode, "variant": variant, **times}
+    times = {"wall": wall, "least": wall, "p90": wall, "host": 1.0, "gpu": 2.0, "samples": 3}
+    memory: dict[str, Any] = {"requested_mib": 511.25, "peak_mib": 512.0} if mode != "graphs" else {"peak_mib": None}
+    return {"model": model, "batch": batch, "size": size, "mode": mode, "variant": variant, **times, **memory}
 
 
 def _document() -> dict[str, Any]:
@@ -197,12 +243,16 @@ def test_the_tables_keep_the_rows_that_lose() -> None:
     ]
     report.add(document, "failed", [{"model": "B", "batch": "one", "mode": "compile", "reason": "a graph break"}])
     text = report.markdown(document)
-    assert "| B, 64 | PyTorch | 4.00 ms (1.0, 2.0, 0.50 GiB) |" in text
-    assert "|  | `native()` | 0.50 × (1.0, 2.0, 0.50 GiB) |" in text
+    assert "| B, 64 | PyTorch | 4.00 ms (1.0, 2.0) |" in text
+    assert "|  | `native()` | 0.50 × (1.0, 2.0) |" in text
     assert "| geometric mean | `optimize()` | **1.41 ×** |" in text
     assert "### A batch of one" in text
     assert "| A | 200 | 1.00e-03 | 2.00e-03 |" in text
     assert "- B, one, compile: a graph break" in text
+    memory = text[text.index("### Memory") : text.index("### Losses")]
+    assert "| A, 64 | PyTorch | 511.2 (512.0) |\n|  | `native()` | 511.2 (512.0) |" in memory
+    assert "graphs" not in memory, "they keep their memory"
+    assert "again" not in memory, "a second copy needs what the first needs"
 
 
 def test_a_speedup_of_the_rounds_is_shown_with_its_limits() -> None:
@@ -210,7 +260,7 @@ def test_a_speedup_of_the_rounds_is_shown_with_its_limits() -> None:
     paired = {"speedup": 0.98, "speedup_low": 0.97, "speedup_high": 1.0}
     report.add(document, "rows", [{**_row("A", "graphs", v, 3.0, "one"), **paired} for v in ("again", "optimize")])
     assert report.speedups(document, "one", "graphs", "optimize") == {"A": 0.98}
-    assert "|  | PyTorch, again | 0.98 × 0.97 to 1.00, (1.0, 2.0, 0.50 GiB) |" in report.markdown(document)
+    assert "|  | PyTorch, again | 0.98 × 0.97 to 1.00, (1.0, 2.0) |" in report.markdown(document)
 
 
 def test_a_row_replaces_its_case_and_its_failure() -> None:
