@@ -65,6 +65,20 @@ class PostRMSNorm(nn.Module):
         return y
 
 
+class TwoNorms(nn.Module):
+    """As in GPT-NeoX: two norms of one sum, which goes on."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.dense, self.first, self.second = nn.Linear(N, N), kind(N, eps=1e-3), kind(N, eps=1e-3)
+        nn.init.normal_(self.second.weight)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dense(x)
+        y: Tensor = x + self.first(x).sin() * self.second(x)
+        return y
+
+
 def spelled_tanh(z: Tensor) -> Tensor:
     return 0.5 * z * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (z + 0.044715 * torch.pow(z, 3.0))))
 
@@ -93,6 +107,8 @@ MODELS = {
     "pre-norm": (PreNorm, ["norm: add_layer_norm", "act: linear_gelu"]),
     "post-norm": (PostNorm, ["norm: add_layer_norm"]),
     "RMS norm": (PostRMSNorm, ["norm: add_rms_norm"]),
+    "two layer norms": (lambda: TwoNorms(nn.LayerNorm), ["first: add_layer_norm", "second: add_layer_norm"]),
+    "two RMS norms": (lambda: TwoNorms(nn.RMSNorm), ["first: add_rms_norm", "second: add_rms_norm"]),
     "Conv1D, tanh": (lambda: Conv1D(spelled_tanh), ["mul_3: linear_gelu"]),
     "Conv1D, tanh, fast": (lambda: Conv1D(spelled_fast), ["mul_5: linear_gelu"]),
     "Conv1D, erf": (lambda: Conv1D(spelled_erf), ["mul_1: linear_gelu"]),
@@ -372,7 +388,7 @@ def test_the_cache_of_graphs_keeps_fused_graphs_apart() -> None:
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_on_a_gpu_models_train_as_they_did(mode: str, autocast: bool) -> None:
-    model = nn.Sequential(PreNorm(), PostNorm(), Conv1D(spelled_tanh)).cuda()
+    model = nn.Sequential(PreNorm(), TwoNorms(nn.LayerNorm), PostNorm(), Conv1D(spelled_tanh)).cuda()
     fusions = Fusions()
     compiled = torch.compile(model, backend=fusions, mode=mode, fullgraph=True)
     for _ in range(3):
@@ -389,7 +405,7 @@ def test_on_a_gpu_models_train_as_they_did(mode: str, autocast: bool) -> None:
                 assert (a - c).norm() <= 2 * (b - c).norm() + 1e-3 * c.norm()
         else:
             close(found, right, 1e-3)
-    assert len([s for s in fusions.sites if not s.refusal]) == 4
+    assert len([s for s in fusions.sites if not s.refusal]) == 6
 
 
 def test_operators_stand_for_pytorchs() -> None:

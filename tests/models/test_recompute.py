@@ -19,8 +19,10 @@ from cupyops.torch.compiled import recompute
 ROWS, WIDTH = 32, 16
 
 
-def backward_of(module: nn.Module, dtype: torch.dtype, width: int = WIDTH) -> torch.fx.Graph:
-    """The graph of a compiled module's backward, for an input of the given width."""
+def backward_of(
+    module: nn.Module, dtype: torch.dtype, width: int = WIDTH, before: Callable[[Any], Any] = lambda graph: None
+) -> torch.fx.Graph:
+    """The graph of a compiled module's backward, for an input of the given width. `before` rewrites Dynamo's graph."""
     found: list[torch.fx.Graph] = []
 
     def forward(graph: torch.fx.GraphModule, _: Any) -> Any:
@@ -38,14 +40,21 @@ def backward_of(module: nn.Module, dtype: torch.dtype, width: int = WIDTH) -> to
     )
     torch.compiler.reset()
     x = torch.randn(ROWS, width, dtype=dtype, requires_grad=True)
-    torch.compile(module.to(dtype), backend=compiler, fullgraph=True)(x).sum().backward()
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        before(graph)
+        return compiler(graph, inputs)
+
+    torch.compile(module.to(dtype), backend=backend, fullgraph=True)(x).sum().backward()
     (graph,) = found
     return graph
 
 
-def saved_tensors(module: nn.Module, dtype: torch.dtype, width: int = WIDTH) -> list[Tensor]:
+def saved_tensors(
+    module: nn.Module, dtype: torch.dtype, width: int = WIDTH, before: Callable[[Any], Any] = lambda graph: None
+) -> list[Tensor]:
     """Fake tensors for what the forward of a compiled module saves, without its parameters and inputs."""
-    taken = [n for n in backward_of(module, dtype, width).nodes if n.op == "placeholder"]
+    taken = [n for n in backward_of(module, dtype, width, before).nodes if n.op == "placeholder"]
     saved = [n.meta["val"] for n in taken if not n.name.startswith(("primals", "tangents"))]
     assert saved
     return saved

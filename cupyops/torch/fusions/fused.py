@@ -7,9 +7,18 @@ from torch import Tensor
 
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
+from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear_gelu import linear_gelu
+from cupyops.torch.ops.rms_norm import rms_norm
 
-__all__ = ["add_then_layer_norm", "add_then_rms_norm", "addmm_then_gelu", "linear_then_gelu"]
+__all__ = [
+    "add_then_layer_norm",
+    "add_then_rms_norm",
+    "addmm_then_gelu",
+    "linear_then_gelu",
+    "sum_then_layer_norm",
+    "sum_then_rms_norm",
+]
 
 
 def add_then_layer_norm(
@@ -30,6 +39,24 @@ def add_then_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """Returns (rms_norm(s), s) with s = x + residual, both of the dtype of s."""
     return add_rms_norm(x, residual, normalized_shape, weight, eps)
+
+
+def sum_then_layer_norm(
+    s: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    """Returns layer_norm(s) for the second result s of :func:`add_then_layer_norm`, in ``dtype`` or the dtype of s."""
+    y: Tensor = layer_norm(s, normalized_shape, weight, bias, eps, dtype=dtype)
+    return y
+
+
+def sum_then_rms_norm(s: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Tensor:
+    """Returns rms_norm(s) for the second result s of :func:`add_then_rms_norm`, in the dtype of s."""
+    return rms_norm(s, normalized_shape, weight, eps)
 
 
 def linear_then_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Tensor:

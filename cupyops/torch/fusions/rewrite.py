@@ -18,7 +18,14 @@ from torch.fx import GraphModule, Node
 
 from cupyops.torch.core.composite import shipped
 
-from .fused import add_then_layer_norm, add_then_rms_norm, addmm_then_gelu, linear_then_gelu
+from .fused import (
+    add_then_layer_norm,
+    add_then_rms_norm,
+    addmm_then_gelu,
+    linear_then_gelu,
+    sum_then_layer_norm,
+    sum_then_rms_norm,
+)
 from .spelled import ADDITIONS, find_gelu
 
 __all__ = ["FUSIONS", "Site", "fuse_own_norms", "rewrite"]
@@ -78,6 +85,9 @@ def rewrite(module: GraphModule, fusions: Collection[str], devices: Collection[s
 def _add_layer_norm(norm: Node, devices: Collection[str]) -> bool:
     """Replaces ``s = x + residual; y = layer_norm(s)``. Other uses of s read the second result of the call.
 
+    Another layer norm of s becomes ``layer_norm``, which reads the statistics of the first in the backward. AOTAutograd
+    would save float32 rows for PyTorch's layer norm of a result of an operator.
+
     Returns:
         Whether the node is the layer norm of an addition.
 
@@ -87,11 +97,14 @@ def _add_layer_norm(norm: Node, devices: Collection[str]) -> bool:
     if norm.op != "call_function" or norm.target not in _LAYER_NORMS:
         return _own_norm(norm, ("layer_norm",), devices)
     s, shape, weight, bias, eps = _arguments(norm, input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5)
-    if (added := _added(s)) is None:
+    if (added := _added(s)) is None and not _is_sum_of(s, add_then_layer_norm):
         return False
-    of_s, of_y = _checked_norm(norm, s, added, (weight, bias), devices)
-    dtype = None if of_y.dtype == of_s.dtype else of_y.dtype
-    _replace_both(norm, s, add_then_layer_norm, (*added, shape, weight, bias, eps, dtype), (of_y, of_s))
+    of_s, of_y = _checked_norm(norm, s, added or (s, s), (weight, bias), devices)
+    rest = shape, weight, bias, eps, None if of_y.dtype == of_s.dtype else of_y.dtype
+    if added is None:
+        _replace_norm(norm, sum_then_layer_norm, (s, *rest))
+    else:
+        _replace_both(norm, s, add_then_layer_norm, (*added, *rest), (of_y, of_s))
     return True
 
 
@@ -107,12 +120,15 @@ def _add_rms_norm(norm: Node, devices: Collection[str]) -> bool:
     if norm.op != "call_function" or norm.target not in _RMS_NORMS:
         return _own_norm(norm, ("rms_norm", "rms_norm_without_weight"), devices)
     s, shape, weight, eps = _arguments(norm, input=None, normalized_shape=None, weight=None, eps=None)
-    if (added := _added(s)) is None:
+    if (added := _added(s)) is None and not _is_sum_of(s, add_then_rms_norm):
         return False
-    of_s, of_y = _checked_norm(norm, s, added, (weight,), devices)
+    of_s, of_y = _checked_norm(norm, s, added or (s, s), (weight,), devices)
     if of_y.dtype != of_s.dtype:
         raise _Refused(f"its result is {of_y.dtype}, and the sum is {of_s.dtype}")
-    _replace_both(norm, s, add_then_rms_norm, (*added, shape, weight, eps), (of_y, of_s))
+    if added is None:
+        _replace_norm(norm, sum_then_rms_norm, (s, shape, weight, eps))
+    else:
+        _replace_both(norm, s, add_then_rms_norm, (*added, shape, weight, eps), (of_y, of_s))
     return True
 
 
@@ -182,6 +198,12 @@ def _added(s: Any) -> tuple[Node, Node] | None:
     return (x, residual) if isinstance(x, Node) and isinstance(residual, Node) else None
 
 
+def _is_sum_of(s: Any, function: Callable[..., Any]) -> bool:
+    """Returns whether a node is the sum that a call of a function for an addition and a norm returns."""
+    call = s.args[0] if isinstance(s, Node) and s.target is getitem and s.args[1] == 1 else None
+    return isinstance(call, Node) and call.target is function
+
+
 def _checked_norm(
     norm: Node, s: Node, added: tuple[Node, Node], parameters: Sequence[Any], devices: Collection[str]
 ) -> tuple[Any, Any]:
@@ -197,6 +219,13 @@ def _checked_norm(
     if len(dtypes) > 1 or not dtypes <= {of_s.dtype, torch.float32 if of_s.dtype in _16_BIT else of_s.dtype}:
         raise _Refused(f"its parameters are {', '.join(sorted(map(str, dtypes)))}, and the sum is {of_s.dtype}")
     return of_s, of_y
+
+
+def _replace_norm(norm: Node, function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
+    with norm.graph.inserting_before(norm):
+        y = norm.graph.call_function(function, operands)
+    y.meta = dict(norm.meta)
+    _replace(norm, y, ())
 
 
 def _replace_both(
