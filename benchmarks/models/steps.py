@@ -164,8 +164,8 @@ def prepared(model: Model, batch: int, mode: str, variants: Sequence[str], devic
 def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, Timing]:
     """Times the steps of prepared variants in turns, one step at a turn.
 
-    A round takes the variants in the opposite order of the round before, and each pair of rounds begins with another
-    variant: the place in a round and the neighbours change for all variants alike.
+    A step leaves the caches of the host behind for the next one, so the order of the rounds is a Williams design: in 2n
+    rounds of n variants, each variant has each place in a round twice, and follows each other variant equally often.
 
     Args:
         rounds: timed steps of each variant.
@@ -212,9 +212,16 @@ def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, T
 
 
 def _turns(names: Sequence[str], number: int) -> list[str]:
-    """Returns the order of the variants in a round."""
-    first = number // 2 % len(names)
-    turns = [*names[first:], *names[:first]]
+    """Returns the order of the variants in a round.
+
+    The first order is 0, 1, n-1, 2, n-2, ...: the steps between neighbours, 1, -2, 3, -4, ... modulo n, differ if n is
+    even. The next orders add 1 to each number, so that each variant takes part in each of the steps. If n is odd, each
+    step has its opposite in the reversed orders. Source: E. J. Williams, "Experimental designs balanced for the
+    estimation of residual effects of treatments", 1949.
+    """
+    count = len(names)
+    zigzag = [(i + 1) // 2 if i % 2 else -(i // 2) for i in range(count)]
+    turns = [names[(place + number // 2) % count] for place in zigzag]
     return turns[::-1] if number % 2 else turns
 
 
