@@ -49,7 +49,7 @@ def native(devices: Sequence[str] = ("cuda",)) -> Iterator[None]:
     nodes, autocast and ``torch.func`` stay PyTorch's. PyTorch's own kernel computes each call that this project's
     kernel does not take: another dtype, another device, a tensor subclass. ``out=`` overloads stay PyTorch's.
 
-    PyTorch's own kernel also computes calls of CUDA tensors with fewer than 2²² elements, which wait for the host. After
+    PyTorch's own kernel also computes calls of CUDA tensors with at most 2^23 elements, which wait for the host. After
     256 calls of ``F.layer_norm`` on few elements and none on many, the overrides are removed, so that such a program takes
     PyTorch's time. The first call of ``F.layer_norm`` on many elements registers the overrides again. For this, a Python
     function takes the place of ``torch.layer_norm`` inside the block.
