@@ -14,6 +14,7 @@ import argparse
 import gc
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--batches", nargs="+", choices=BATCHES, default=BATCHES, help="default: both")
     add("--variants", nargs="+", choices=VARIANTS, help="default: all, and 'again' for a batch of one alone")
     add("--rounds", type=_positive, metavar="N", help="timed steps of each variant; default: 18, 64 for a batch of one")
-    add("--parallel", action="store_true", help="two processes for each model, on all GPUs, which are timed in turns")
+    add("--parallel", action="store_true", help="two processes for each model, on all GPUs; a GPU times one at a time")
     add("--losses", type=_positive, metavar="STEPS", help="compare the losses of so many steps instead of timing")
     add("--chains", action="store_true", help="measure the host time of chains of modules instead of models")
     add("--out", type=Path, metavar="FILE", help="default: benchmarks/results/models-<name of the GPU>.json")
@@ -165,17 +166,17 @@ def _timings(options: argparse.Namespace, models: Sequence[Any], device: Any) ->
     pairs = [options.modes[i : i + each] for i in range(0, len(options.modes), each)]
     by_name = {model.name: model for model in models}
     for part in [models] if options.parallel else [[model] for model in models]:
-        workers = [[Worker(m.name, gpus[(i + n) % len(gpus)]) for n in range(each)] for i, m in enumerate(part)]
+        processes = [[Worker(m.name, gpus[(i + n) % len(gpus)]) for n in range(each)] for i, m in enumerate(part)]
         for batch in options.batches:
             for pair in pairs:
                 asked = [
                     (worker, case(model, batch, mode))
-                    for model, its in zip(part, workers, strict=True)
-                    for worker, mode in zip(its, pair, strict=False)
+                    for model, workers in zip(part, processes, strict=True)
+                    for worker, mode in zip(workers, pair, strict=False)  # the last pair may be one mode
                 ]
-                for worker, of, found in measured(asked):
-                    yield by_name[worker.name], of, found
-        for worker in (w for its in workers for w in its):
+                for worker, taken, found in measured(asked):
+                    yield by_name[worker.name], taken, found
+        for worker in chain(*processes):
             worker.close()
 
 

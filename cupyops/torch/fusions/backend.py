@@ -29,7 +29,7 @@ class Fusions:
     ``F.rms_norm`` of the sum, whose result has the dtype of the sum. ``linear_gelu``: a product with a bias
     (``F.linear``, or ``torch.addmm`` with a view of its result), and GELU of the product, as ``F.gelu`` or spelled out
     in elementary operations. Each pair becomes one call of the operator of the same name, with the operator's gradient.
-    Inductor compiles the changed graph.
+    A second norm of a sum becomes ``layer_norm`` or ``rms_norm``. Inductor compiles the changed graph.
 
     The model, its parameters and other compilations of the same code stay as they are. The caches of PyTorch's compiler
     see the changed graph.

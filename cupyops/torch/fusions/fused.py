@@ -49,13 +49,13 @@ def sum_then_layer_norm(
     eps: float,
     dtype: torch.dtype | None,
 ) -> Tensor:
-    """Returns layer_norm(s) for the second result s of :func:`add_then_layer_norm`, in ``dtype`` or the dtype of s."""
+    """Returns layer_norm(s) for a sum s that another call returns beside its norm. It has ``dtype``, or the dtype of s."""
     y: Tensor = layer_norm(s, normalized_shape, weight, bias, eps, dtype=dtype)
     return y
 
 
 def sum_then_rms_norm(s: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Tensor:
-    """Returns rms_norm(s) for the second result s of :func:`add_then_rms_norm`, in the dtype of s."""
+    """Returns rms_norm(s), of the dtype of s, for a sum s that another call returns beside its norm."""
     return rms_norm(s, normalized_shape, weight, eps)
 
 

@@ -41,7 +41,7 @@ class Site:
     """A place in a model with operations that one operator can compute together.
 
     Attributes:
-        fusion: ``"add_layer_norm"``, ``"add_rms_norm"`` or ``"linear_gelu"``.
+        fusion: ``"add_layer_norm"``, ``"add_rms_norm"`` or ``"linear_gelu"``. Two norms of one sum are two places.
         where: the module that has the last of the operations, or the name of the graph's node.
         refusal: the reason why the operations are not fused; empty if they are one call.
     """
@@ -85,8 +85,8 @@ def rewrite(module: GraphModule, fusions: Collection[str], devices: Collection[s
 def _add_layer_norm(norm: Node, devices: Collection[str]) -> bool:
     """Replaces ``s = x + residual; y = layer_norm(s)``. Other uses of s read the second result of the call.
 
-    Another layer norm of s becomes ``layer_norm``, which reads the statistics of the first in the backward. AOTAutograd
-    would save float32 rows for PyTorch's layer norm of a result of an operator.
+    A layer norm of the sum that an earlier norm has been fused with becomes a call of ``layer_norm``: for PyTorch's norm of a
+    result of an operator, AOTAutograd saves float32 rows.
 
     Returns:
         Whether the node is the layer norm of an addition.
@@ -97,7 +97,7 @@ def _add_layer_norm(norm: Node, devices: Collection[str]) -> bool:
     if norm.op != "call_function" or norm.target not in _LAYER_NORMS:
         return _own_norm(norm, ("layer_norm",), devices)
     s, shape, weight, bias, eps = _arguments(norm, input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5)
-    if (added := _added(s)) is None and not _is_sum_of(s, add_then_layer_norm):
+    if (added := _added(s)) is None and not _is_fused_sum(s):
         return False
     of_s, of_y = _checked_norm(norm, s, added or (s, s), (weight, bias), devices)
     rest = shape, weight, bias, eps, None if of_y.dtype == of_s.dtype else of_y.dtype
@@ -109,7 +109,7 @@ def _add_layer_norm(norm: Node, devices: Collection[str]) -> bool:
 
 
 def _add_rms_norm(norm: Node, devices: Collection[str]) -> bool:
-    """Replaces ``s = x + residual; y = rms_norm(s)``, as :func:`_add_layer_norm` does.
+    """Replaces ``s = x + residual; y = rms_norm(s)``, and further RMS norms of s, as :func:`_add_layer_norm` does.
 
     Returns:
         Whether the node is the RMS norm of an addition.
@@ -120,7 +120,7 @@ def _add_rms_norm(norm: Node, devices: Collection[str]) -> bool:
     if norm.op != "call_function" or norm.target not in _RMS_NORMS:
         return _own_norm(norm, ("rms_norm", "rms_norm_without_weight"), devices)
     s, shape, weight, eps = _arguments(norm, input=None, normalized_shape=None, weight=None, eps=None)
-    if (added := _added(s)) is None and not _is_sum_of(s, add_then_rms_norm):
+    if (added := _added(s)) is None and not _is_fused_sum(s):
         return False
     of_s, of_y = _checked_norm(norm, s, added or (s, s), (weight,), devices)
     if of_y.dtype != of_s.dtype:
@@ -198,10 +198,10 @@ def _added(s: Any) -> tuple[Node, Node] | None:
     return (x, residual) if isinstance(x, Node) and isinstance(residual, Node) else None
 
 
-def _is_sum_of(s: Any, function: Callable[..., Any]) -> bool:
-    """Returns whether a node is the sum that a call of a function for an addition and a norm returns."""
+def _is_fused_sum(s: Any) -> bool:
+    """Returns whether a node is the second result of a call that computes an addition and a norm."""
     call = s.args[0] if isinstance(s, Node) and s.target is getitem and s.args[1] == 1 else None
-    return isinstance(call, Node) and call.target is function
+    return isinstance(call, Node) and call.target in (add_then_layer_norm, add_then_rms_norm)
 
 
 def _checked_norm(
@@ -222,6 +222,7 @@ def _checked_norm(
 
 
 def _replace_norm(norm: Node, function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
+    """Replaces a norm of a fused sum by a call of a function."""
     with norm.graph.inserting_before(norm):
         y = norm.graph.call_function(function, operands)
     y.meta = dict(norm.meta)
