@@ -12,6 +12,7 @@ import autograd_bridge as bridge
 from cupyops.torch import Operator
 from cupyops.torch.fusions.rewrite import FUSIONS, rewrite
 
+from . import stand_ins
 from .test_recompute import WIDTH, backward_of, saved_tensors
 from .test_recomputed_results import gradients, halves, halves_backward
 from .test_saved_bytes import ROWS, Stack, counted
@@ -138,15 +139,13 @@ def test_a_norm_within_a_checkpoint_has_its_own_statistics() -> None:
     torch.testing.assert_close(gradients(compiled, double, x), gradients(double, double, x))
 
 
-def neox(first: type[nn.Module] = nn.LayerNorm, second: type[nn.Module] = nn.LayerNorm) -> nn.Module:
+def neox() -> nn.Module:
     """Two blocks of GPT-NeoX, x + attention(norm(x)) + mlp(norm(x)), without the last norm of the model."""
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": WIDE, "num_attention_heads": 2, "intermediate_size": 4 * WIDE, "vocab_size": 8}
     config = transformers.GPTNeoXConfig(num_hidden_layers=2, use_cache=False, **sizes)
     model = transformers.GPTNeoXModel(config)
     model.final_layer_norm = nn.Identity()
-    for layer in model.layers:
-        layer.input_layernorm, layer.post_attention_layernorm = first(WIDE), second(WIDE)
 
     class Blocks(nn.Module):
         def __init__(self) -> None:
@@ -168,13 +167,33 @@ def test_blocks_with_parallel_branches_save_what_pytorchs_save(mode: str) -> Non
     assert ours.statistics == theirs.statistics + more
 
 
-@pytest.mark.parametrize("kinds", [(nn.LayerNorm, nn.LayerNorm), (nn.RMSNorm, nn.RMSNorm), (nn.LayerNorm, nn.RMSNorm)])
-def test_norms_of_one_sum_save_the_sum_alone_with_fusions(kinds: tuple[type[nn.Module], type[nn.Module]]) -> None:
+class Parallel(nn.Module):
+    """A block as of GPT-NeoX, x + attention(first(x)) + mlp(second(x))."""
+
+    def __init__(self, first: type[nn.Module], second: type[nn.Module]) -> None:
+        super().__init__()
+        self.first, self.second, self.mlp = first(WIDE), second(WIDE), stand_ins.Mlp()
+        self.query, self.value = nn.Linear(WIDE, WIDE), nn.Linear(WIDE, WIDE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        q, v = (part(y).unsqueeze(1) for part in (self.query, self.value))
+        attended = nn.functional.scaled_dot_product_attention(q, q, v).squeeze(1)
+        total: Tensor = self.mlp(self.second(x)) + attended + x
+        return total
+
+
+@pytest.mark.parametrize("kinds", [(nn.LayerNorm, nn.LayerNorm), (nn.RMSNorm, nn.RMSNorm), (nn.RMSNorm, nn.LayerNorm)])
+def test_norms_of_one_sum_save_the_sum_alone_with_fusions(
+    kinds: tuple[type[nn.Module], type[nn.Module]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For PyTorch's norm of an operator's result, the forward saved float32 rows: 1.4 GiB in Pythia."""
+    monkeypatch.setattr(stand_ins, "WIDTH", WIDE)
+    monkeypatch.setattr(stand_ins, "HIDDEN", 4 * WIDE)
 
     def saved(before: Callable[[Any], Any] = lambda graph: None) -> int:
         torch.manual_seed(0)
-        blocks = Stack(False, neox(*kinds))
+        blocks = Stack(False, *(Parallel(*kinds) for _ in range(3)))
         tensors = saved_tensors(blocks, torch.bfloat16, WIDE, before)
         return sum(x.nbytes for x in tensors if x.numel() >= ROWS * WIDE)
 
