@@ -318,7 +318,8 @@ def test_the_cache_of_graphs_keeps_fused_graphs_apart() -> None:
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_on_a_gpu_models_train_as_they_did(mode: str, autocast: bool) -> None:
-    model = nn.Sequential(PreNorm(), TwoNorms(nn.LayerNorm, nn.LayerNorm), PostNorm(), Conv1D(spelled_tanh)).cuda()
+    twins, mixed = TwoNorms(nn.LayerNorm, nn.LayerNorm), TwoNorms(nn.RMSNorm, nn.LayerNorm)
+    model = nn.Sequential(PreNorm(), twins, mixed, PostNorm(), Conv1D(spelled_tanh)).cuda()
     fusions = Fusions()
     compiled = torch.compile(model, backend=fusions, mode=mode, fullgraph=True)
     for _ in range(3):
@@ -335,7 +336,7 @@ def test_on_a_gpu_models_train_as_they_did(mode: str, autocast: bool) -> None:
                 assert (a - c).norm() <= 2 * (b - c).norm() + 1e-3 * c.norm()
         else:
             close(found, right, 1e-3)
-    assert len([s for s in fusions.sites if not s.refusal]) == 6
+    assert len([s for s in fusions.sites if not s.refusal]) == 8
 
 
 def test_operators_stand_for_pytorchs() -> None:
