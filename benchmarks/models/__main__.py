@@ -28,7 +28,9 @@ MODES = ("eager", "autocast", "compile", "graphs")
 BATCHES = ("full", "one")
 VARIANTS = ("torch", "again", "native", "optimize", "fusions")
 # A step of a batch of one is short, and its times scatter. 2n rounds of n variants are balanced: 6 of three, 8 of four.
-ROUNDS = {"full": 18, "one": 96}
+ROUNDS = {"full": 18, "one": 32}
+STEPS = {"full": 1, "one": 3}  # timed steps of a turn
+CHAIN_ROUNDS = 24
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -36,14 +38,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m benchmarks --ops models",
         description="Time training steps of whole models, built from configurations with random weights.",
-        epilog="The variants of a model take turns, one step at a turn. --from needs no GPU.",
+        epilog="The variants of a model take turns. --from needs no GPU.",
     )
     add = parser.add_argument
     add("--models", nargs="+", choices=NAMES, default=NAMES, metavar="MODEL", help=f"default: {', '.join(NAMES)}")
     add("--modes", nargs="+", choices=MODES, default=MODES, help="default: all")
     add("--batches", nargs="+", choices=BATCHES, default=BATCHES, help="default: both")
     add("--variants", nargs="+", choices=VARIANTS, help="default: all, and 'again' for a batch of one alone")
-    add("--rounds", type=_positive, metavar="N", help="timed steps of each variant; default: 18, 96 for a batch of one")
+    add("--rounds", type=_positive, metavar="N", help="turns of each variant; default: 18, 32 for a batch of one")
     add("--parallel", action="store_true", help="two processes for each model, on all GPUs; a GPU times one at a time")
     add("--losses", type=_positive, metavar="STEPS", help="compare the losses of so many steps instead of timing")
     add("--chains", action="store_true", help="measure the host time of chains of modules instead of models")
@@ -118,7 +120,7 @@ def _cases(options: argparse.Namespace, device: Any) -> Iterator[tuple[str, list
 
     if options.chains:
         modes = [mode for mode in options.modes if mode != "graphs"]  # a graph's host time is that of one launch
-        for row in chains.measure(device, modes, options.rounds or ROUNDS["one"]):
+        for row in chains.measure(device, modes, options.rounds or CHAIN_ROUNDS):
             both, least = row["both"], row["both_least"]
             print(f"{row['chain']}, {row['mode']}, {row['variant']}: {both:.1f} ({least:.1f}) us a module", flush=True)
             yield "chains", [row]
@@ -159,7 +161,7 @@ def _timings(options: argparse.Namespace, models: Sequence[Any], device: Any) ->
     def case(model: Any, batch: str, mode: str) -> Case:
         asked = options.variants or [v for v in VARIANTS if v != "again" or batch == "one"]
         size, rounds = model.full if batch == "full" else 1, options.rounds or ROUNDS[batch]
-        return Case(size, mode, variants_of(mode, asked), rounds)
+        return Case(size, mode, variants_of(mode, asked), rounds, STEPS[batch])
 
     gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if options.parallel else [str(device)]
     each = 2 if options.parallel else 1

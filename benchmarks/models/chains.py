@@ -1,7 +1,7 @@
 """The host time of single modules: chains of 25 modules, whose kernels are too short to keep the host waiting.
 
-The variants of a case take turns, a forward and a backward at a turn. A figure is the time from the first call until the
-last launch is queued, divided by the number of modules.
+The variants of a case take turns, as those of a model (:func:`.steps.timed`): the first forward and backward of a turn
+are not timed. A figure is the time from the first call until the last launch is queued, divided by the number of modules.
 """
 
 import statistics
@@ -11,15 +11,18 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import autograd_bridge as bridge
 from cupyops.torch import native, optimize
+
+from .steps import order
 
 __all__ = ["CHAINS", "COUNT", "SHAPE", "measure"]
 
 COUNT, SHAPE = 25, (8, 64, 768)
 _WIDTH = SHAPE[-1]
+_WARM_UP, _TIMED = 5, 3  # turns before the timed ones, and timed calls of a turn
 
 Make = Callable[[], nn.Module]
 # By name: the modules of PyTorch, and those of cupyops. native() changes no linear layer, and optimize() none of this size.
@@ -76,25 +79,31 @@ def _timed(
             optimize(chain)
         chains[variant] = torch.compile(chain) if mode == "compile" else chain
     found: dict[str, list[tuple[float, float]]] = {variant: [] for variant in makers}
-    for number in range(-5, rounds):
-        for variant, chain in chains.items():
+    for number in range(-_WARM_UP, rounds):
+        for variant in order(list(chains), number):
             with native() if variant == "native" else nullcontext(), lower:
-                _wait(device)
-                began = time.perf_counter()
-                y = chain(x)
-                forward = time.perf_counter()
-                _wait(device)
-                grad = torch.ones_like(y)
-                _wait(device)
-                again = time.perf_counter()
-                y.backward(grad)
-                backward = time.perf_counter()
-                _wait(device)
-            x.grad = None
-            chain.zero_grad(set_to_none=True)
+                turn = [_both_ways(chains[variant], x, device) for _ in range(1 + _TIMED)]
             if number >= 0:
-                found[variant].append(((forward - began) * 1e6 / COUNT, (backward - again) * 1e6 / COUNT))
+                found[variant] += turn[1:]
     return found
+
+
+def _both_ways(chain: nn.Module, x: Tensor, device: torch.device) -> tuple[float, float]:
+    """Returns the host's microseconds of a module's forward and of its backward."""
+    _wait(device)
+    began = time.perf_counter()
+    y = chain(x)
+    forward = time.perf_counter()
+    _wait(device)
+    grad = torch.ones_like(y)
+    _wait(device)
+    again = time.perf_counter()
+    y.backward(grad)
+    backward = time.perf_counter()
+    _wait(device)
+    x.grad = None
+    chain.zero_grad(set_to_none=True)
+    return (forward - began) * 1e6 / COUNT, (backward - again) * 1e6 / COUNT
 
 
 def _wait(device: torch.device) -> None:

@@ -5,9 +5,10 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,7 +18,19 @@ from cupyops.torch import Fusions, native, optimize
 
 from .zoo import Model, Tensors
 
-__all__ = ["MODES", "VARIANTS", "Steps", "Timing", "losses", "measure", "prepared", "rows", "timed", "variants_of"]
+__all__ = [
+    "MODES",
+    "VARIANTS",
+    "Steps",
+    "Timing",
+    "losses",
+    "measure",
+    "order",
+    "prepared",
+    "rows",
+    "timed",
+    "variants_of",
+]
 
 # "eager" and the compiled modes have bfloat16 parameters; "autocast" has float32 parameters and autocast to bfloat16.
 MODES = ("eager", "autocast", "compile", "graphs")
@@ -65,10 +78,14 @@ class Steps:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, fused=device.type == "cuda")
         self.lower = mode == "autocast"
         if mode in ("compile", "graphs"):
-            backend: Any = Fusions() if variant == "fusions" else "inductor"
-            self.model = torch.compile(
-                self.model, backend=backend, mode="reduce-overhead" if mode == "graphs" else None
-            )
+            how: dict[str, Any] = {"mode": "reduce-overhead" if mode == "graphs" else None}
+            if variant == "fusions":
+                how["backend"] = Fusions()
+            elif variant == "again":
+                # Dynamo gives two copies of a model one graph, unless their options differ. False is the default.
+                named = torch._inductor.list_mode_options("reduce-overhead") if mode == "graphs" else {}
+                how = {"options": {**named, "max_autotune": False}}
+            self.model = torch.compile(self.model, **how)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -100,8 +117,8 @@ class Timing:
     """Milliseconds of one variant's steps.
 
     Attributes:
-        wall: of each step, from an idle GPU to an idle GPU.
-        host: of each step, until the step's last launch was queued.
+        wall: of the steps of each turn, from an idle GPU to an idle GPU.
+        host: of the same steps, until the last launch of a step was queued.
         gpu: the sum of the kernels' times in one step; None without a GPU.
         requested: MiB that a step asks PyTorch's allocator for at its peak, beyond what is held between the steps; None
             without a GPU or with CUDA graphs, which keep their memory.
@@ -109,43 +126,48 @@ class Timing:
             are free depends on all allocations before.
     """
 
-    wall: list[float]
-    host: list[float]
+    wall: list[list[float]] = field(default_factory=list)
+    host: list[list[float]] = field(default_factory=list)
     gpu: float | None = None
     requested: float | None = None
     peak: float | None = None
 
     def row(self) -> dict[str, Any]:
         """The figures for a results file."""
-        ordered = sorted(self.wall)
+        ordered = sorted(chain(*self.wall))
         return {
-            "wall": round(statistics.median(self.wall), 4),
+            "wall": round(statistics.median(ordered), 4),
             "least": round(ordered[0], 4),
             "p90": round(ordered[int(0.9 * (len(ordered) - 1))], 4),
-            "host": round(statistics.median(self.host), 4),
+            "host": round(statistics.median(chain(*self.host)), 4),
             "gpu": None if self.gpu is None else round(self.gpu, 4),
             "requested_mib": None if self.requested is None else round(self.requested, 1),
             "peak_mib": None if self.peak is None else round(self.peak, 1),
-            "samples": len(self.wall),
+            "samples": len(ordered),
         }
 
 
 def measure(
-    model: Model, batch: int, mode: str, variants: Sequence[str], device: torch.device, rounds: int, warm_up: int = 4
+    model: Model,
+    batch: int,
+    mode: str,
+    variants: Sequence[str],
+    device: torch.device,
+    rounds: int,
+    count: int,
+    warm_up: int = 4,
 ) -> dict[str, Timing]:
-    """Times the steps of a model's variants in turns, one step at a turn.
-
-    Args:
-        batch: samples of a step.
-        rounds: timed steps of each variant.
-        warm_up: steps between the first, which compiles, and the first timed one.
-    """
-    return timed(prepared(model, batch, mode, variants, device), rounds, warm_up)
+    """Times the steps of a model's variants in turns. See :func:`prepared` and :func:`timed`."""
+    return timed(prepared(model, batch, mode, variants, device), rounds, count, warm_up)
 
 
 def prepared(model: Model, batch: int, mode: str, variants: Sequence[str], device: torch.device) -> dict[str, Steps]:
     """Returns the variants of a model after a first step, which compiles. They begin with the same weights and take the
-    same inputs. The memory of the step is free again: CUDA graphs are recorded in later steps."""
+    same inputs. The memory of the step is free again: CUDA graphs are recorded in later steps.
+
+    Args:
+        batch: samples of a step.
+    """
     torch.compiler.reset()  # else the compiled models of earlier measurements count against the limit of recompilations
     generator = torch.Generator().manual_seed(1)
     inputs = [model.draw(batch, generator)]
@@ -161,20 +183,22 @@ def prepared(model: Model, batch: int, mode: str, variants: Sequence[str], devic
     return built
 
 
-def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, Timing]:
-    """Times the steps of prepared variants in turns, one step at a turn.
-
-    A step leaves the caches of the host behind for the next one, so the order of the rounds is a Williams design: in 2n
-    rounds of n variants, each variant has each place in a round twice, and follows each other variant equally often.
+def timed(built: dict[str, Steps], rounds: int, count: int, warm_up: int = 4) -> dict[str, Timing]:
+    """Times the steps of prepared variants in turns.
 
     Args:
-        rounds: timed steps of each variant.
-        warm_up: steps of each variant before the timed ones. They allocate memory, and record CUDA graphs.
+        rounds: turns of each variant.
+        count: timed steps of a turn.
+        warm_up: steps of each variant before the first turn. They allocate memory, and record CUDA graphs.
 
-    Python's collector of garbage runs between the rounds, and leaves out what exists before the first timed step: a
-    collection takes as long as a small step, in the turn of some variant.
+    The first step of a turn is not timed. In a training loop, a step finds the host's caches as a step of the same model
+    has left them. Dynamo keeps the graphs of all variants by the code of ``forward``, which they share, and checks the
+    guards of the graph first that was used last.
+
+    Python's collector of garbage runs between the turns, and leaves out what exists before the first turn: a collection
+    takes as long as a small step.
     """
-    timings = {v: Timing([], []) for v in built}
+    timings = {v: Timing() for v in built}
     for steps in built.values():
         with steps.scope():
             for _ in range(warm_up):
@@ -186,18 +210,11 @@ def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, T
     gc.disable()
     try:
         for number in range(rounds):
-            gc.collect()
-            for v in _turns(list(built), number):
-                steps = built[v]
-                with steps.scope():
-                    steps.wait()
-                    began = time.perf_counter()
-                    steps.step()
-                    queued = time.perf_counter()
-                    steps.wait()
-                    ended = time.perf_counter()
-                timings[v].wall.append((ended - began) * 1e3)
-                timings[v].host.append((queued - began) * 1e3)
+            for v in order(list(built), number):
+                gc.collect()
+                wall, host = _turn(built[v], count)
+                timings[v].wall.append(wall)
+                timings[v].host.append(host)
     finally:
         gc.unfreeze()
         if collects:
@@ -211,13 +228,31 @@ def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, T
     return timings
 
 
-def _turns(names: Sequence[str], number: int) -> list[str]:
+def _turn(steps: Steps, count: int) -> tuple[list[float], list[float]]:
+    """Takes `count` + 1 steps. Returns the milliseconds of the last `count`, of the host and the GPU and of the host."""
+    wall, host = [], []
+    with steps.scope():
+        for number in range(count + 1):
+            steps.wait()
+            began = time.perf_counter()
+            steps.step()
+            queued = time.perf_counter()
+            steps.wait()
+            ended = time.perf_counter()
+            if number:
+                wall.append((ended - began) * 1e3)
+                host.append((queued - began) * 1e3)
+    return wall, host
+
+
+def order(names: Sequence[str], number: int) -> list[str]:
     """Returns the order of the variants in a round.
 
-    The first order is 0, 1, n-1, 2, n-2, ...: the steps between neighbours, 1, -2, 3, -4, ... modulo n, differ if n is
-    even. The next orders add 1 to each number, so that each variant takes part in each of the steps. If n is odd, each
-    step has its opposite in the reversed orders. Source: E. J. Williams, "Experimental designs balanced for the
-    estimation of residual effects of treatments", 1949.
+    A turn may slow the next one down, so the rounds are a Williams design: in 2n rounds of n variants, each variant has
+    each place in a round twice, and follows each other variant equally often. The first order is 0, 1, n-1, 2, n-2, ...:
+    the steps between neighbours, 1, -2, 3, -4, ... modulo n, differ if n is even. The next orders add 1 to each number,
+    so that each variant takes part in each of the steps. If n is odd, each step has its opposite in the reversed orders.
+    Source: E. J. Williams, "Experimental designs balanced for the estimation of residual effects of treatments", 1949.
     """
     count = len(names)
     zigzag = [(i + 1) // 2 if i % 2 else -(i // 2) for i in range(count)]
@@ -225,17 +260,19 @@ def _turns(names: Sequence[str], number: int) -> list[str]:
     return turns[::-1] if number % 2 else turns
 
 
-def rows(timings: dict[str, Timing]) -> dict[str, dict[str, Any]]:
+def rows(timings: Mapping[str, Timing]) -> dict[str, dict[str, Any]]:
     """Returns the figures for a results file by variant. A variant beside PyTorch's has a speedup, too.
 
-    The speedup is the median, over the rounds, of PyTorch's step time divided by the variant's: a machine that slows down
-    for a moment slows both steps of a round down. "speedup_low" and "speedup_high" are the limits between which the
-    median of many more rounds lies with a probability of 95 %, if the rounds do not depend on each other.
+    The speedup is the median, over the rounds, of PyTorch's step time divided by the variant's, each the median of a turn:
+    a machine that slows down for a moment slows both turns of a round down. "speedup_low" and "speedup_high" are the
+    limits between which the median of many more rounds lies with a probability of 95 %, if the rounds do not depend on
+    each other.
     """
     found = {v: timing.row() for v, timing in timings.items()}
-    for v, timing in timings.items():
-        if v != "torch" and "torch" in timings:
-            ratios = sorted(a / b for a, b in zip(timings["torch"].wall, timing.wall, strict=True))
+    medians = {v: [statistics.median(wall) for wall in timing.wall] for v, timing in timings.items()}
+    for v, walls in medians.items():
+        if v != "torch" and "torch" in medians:
+            ratios = sorted(a / b for a, b in zip(medians["torch"], walls, strict=True))
             low, high = _limits(len(ratios))
             found[v]["speedup"] = round(statistics.median(ratios), 4)
             found[v]["speedup_low"], found[v]["speedup_high"] = round(ratios[low], 4), round(ratios[high], 4)

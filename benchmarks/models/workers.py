@@ -19,12 +19,21 @@ __all__ = ["Case", "Worker", "measured"]
 
 @dataclass(frozen=True)
 class Case:
-    """One case of a model: how many samples, in which mode, which variants, and how many timed steps of each."""
+    """One case of a model.
+
+    Attributes:
+        batch: samples of a step.
+        mode: one of the modes of :mod:`.steps`.
+        variants: the variants that take turns.
+        rounds: turns of each variant.
+        steps: timed steps of a turn.
+    """
 
     batch: int
     mode: str
     variants: Sequence[str]
     rounds: int
+    steps: int
 
 
 def _work(pipe: Connection, name: str, device: str, zoo: str) -> None:
@@ -47,9 +56,9 @@ def _work(pipe: Connection, name: str, device: str, zoo: str) -> None:
         try:
             if isinstance(asked, Case):
                 built = prepared(model, asked.batch, asked.mode, asked.variants, where)
-                count = asked.rounds
+                turns = asked.rounds, asked.steps
             else:
-                found = rows(timed(built, count))
+                found = rows(timed(built, *turns))
                 built = None
         except Exception as error:
             # One model that cannot be compiled must not lose the rows of the others.
