@@ -1,9 +1,12 @@
 """native() is a scope: it begins and ends exactly, for all threads, without a word of PyTorch's, and refuses what it cannot do."""
 
+import _thread
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -293,6 +296,69 @@ assert not faults, faults
 
 def test_threads_that_compute_survive_the_end_of_a_block() -> None:
     in_a_process(TOGGLED)  # a kernel whose memory is gone would end the process
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(overrides, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(overrides, "_QUIET", 1.0)
+    return now
+
+
+def call_in_a_thread(start: Callable[[Callable[[], None]], Any]) -> None:
+    """Calls gelu in a thread that `start` starts, and waits for the end of the call."""
+    done = threading.Event()
+
+    def call() -> None:
+        F.gelu(torch.ones(3))
+        done.set()
+
+    start(call)
+    assert done.wait(HANG)
+
+
+def by_python(call: Callable[[], None]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_kernels_stay_until_no_other_thread_calls_them(clock: list[float]) -> None:
+    """PyTorch's dispatcher removes a kernel without a lock, so a call in another thread could take half of it."""
+    before, done = tables(), threading.Event()
+    helper = threading.Thread(target=done.wait)
+    helper.start()
+    try:
+        with native(["cpu"]):
+            pass
+        assert tables() != before
+        assert not overridden(), "what is not removed yet calls PyTorch's kernels"
+        with native(["cpu"]):
+            assert overridden()
+        clock[0] = 100.9
+        call_in_a_thread(by_python)
+        clock[0] = 101.5
+        assert not overridden()
+        clock[0] = 102.4
+        assert not overridden()
+        assert tables() != before, "another thread called them less than a second before the calls of this one"
+        clock[0] = 102.5
+        call_in_a_thread(lambda call: _thread.start_new_thread(call, ()))
+        assert tables() != before, "a thread that Python does not know, as autograd's, removes nothing"
+        assert not overridden()
+        assert tables() == before
+    finally:
+        done.set()
+        helper.join()
+
+
+def test_a_thread_that_is_alone_removes_kernels_at_once(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread()])
+    before = tables()
+    with native(["cpu"]):
+        pass
+    assert tables() == before
 
 
 def test_removed_kernels_are_let_go_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

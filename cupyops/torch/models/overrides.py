@@ -29,6 +29,11 @@ _switched: tuple[str, ...] = ()  # the devices that set_native() has turned on
 _libraries: dict[str, torch.library.Library] = {}
 # By the type of device: references that keep the registered kernels alive.
 _registered: dict[str, list[Any]] = {}
+# Registered kernels that are not wanted any more, by the type of device: a thread, and the time since which no other thread
+# has called them. These kernels call PyTorch's. The dispatcher changes its entry of an operator word by word and without a
+# lock: a call in another thread, while kernels are removed, could take the function of one kernel and the object of another.
+_unused: dict[str, tuple[int, float]] = {}
+_QUIET = 1.0  # seconds without a call by another thread after which the kernels are removed
 # The removed kernels and the times of their removal. A thread may have found a kernel and wait for the interpreter's
 # lock while another thread removes the kernel. The dispatcher holds no reference for the thread.
 _removed: deque[tuple[float, list[Any]]] = deque()
@@ -178,12 +183,15 @@ def _change(device: str) -> None:
     with _lock:
         # Another thread may have changed the decision since the call.
         wanted = _sizes[device].wanted
-        if _entries[device] and wanted != (device in _libraries):
+        if _entries[device] and wanted != (device in _libraries and device not in _unused):
             (_register if wanted else _remove)(device)
 
 
 def _register(device: str) -> None:
-    """Registers the kernels of a device with PyTorch's dispatcher."""
+    """Registers the kernels of a device with PyTorch's dispatcher, if they are not."""
+    _unused.pop(device, None)
+    if device in _libraries:
+        return
     key = device.upper()
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     library = torch.library.Library("aten", "IMPL")
@@ -204,23 +212,49 @@ def _register(device: str) -> None:
 
 
 def _remove(device: str) -> None:
-    library = _libraries.pop(device, None)
-    if library is not None:
-        now = time.monotonic()
+    """Removes the kernels of a device: at once, or in a later call if other threads may be calling them."""
+    if device in _libraries:
+        _unused[device] = threading.get_ident(), time.monotonic()
+        _remove_if_quiet(device)
+
+
+def _remove_if_quiet(device: str) -> None:
+    own, now = threading.get_ident(), time.monotonic()
+    # A thread of autograd, which Python has not started, computes while one of these threads waits for it.
+    running = {t.ident for t in threading.enumerate() if not isinstance(t, threading._DummyThread)}
+    if own not in running:
+        return
+    caller, since = _unused[device]
+    if caller != own:
+        since = now
+        _unused[device] = own, since
+    if running == {own} or now - since >= _QUIET:
+        del _unused[device]
         while _removed and now - _removed[0][0] > _KEPT:
             _removed.popleft()
         _removed.append((now, _registered.pop(device)))
-        library._destroy()
+        _libraries.pop(device)._destroy()
+
+
+def _see_unused(device: str) -> None:
+    """Takes note of a call of kernels that are not wanted any more, and removes them if no other thread calls them."""
+    if _lock.acquire(blocking=False):
+        try:
+            if device in _unused:
+                _remove_if_quiet(device)
+        finally:
+            _lock.release()
 
 
 def _for_many(device: str, ours: Kernel, own: Kernel) -> Kernel:
-    """Returns the kernel that calls ``own`` for few elements, and ``ours`` for many."""
-    sizes = _sizes[device]
-    if not sizes.least:
-        return ours
+    """Returns the kernel that calls ``own`` for few elements and outside of blocks, and ``ours`` for many."""
 
     def kernel(x: Any, *args: Any, **options: Any) -> Any:
-        return (own if sizes.is_few(x) else ours)(x, *args, **options)
+        if device in _unused:
+            _see_unused(device)
+            return own(x, *args, **options)
+        sizes = _sizes[device]
+        return (own if sizes.least and sizes.is_few(x) else ours)(x, *args, **options)
 
     return kernel
 
