@@ -32,6 +32,7 @@ _registered: dict[str, list[Any]] = {}
 # Registered kernels that are not wanted any more, by the type of device: a thread, and the time since which no other thread
 # has called them. These kernels call PyTorch's. The dispatcher changes its entry of an operator word by word and without a
 # lock: a call in another thread, while kernels are removed, could take the function of one kernel and the object of another.
+# While kernels are registered, such a call takes PyTorch's function, which reads no object, until the last word is written.
 _unused: dict[str, tuple[int, float]] = {}
 _QUIET = 1.0  # seconds without a call by another thread after which the kernels are removed
 # The removed kernels and the times of their removal. A thread may have found a kernel and wait for the interpreter's
