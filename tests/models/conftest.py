@@ -1,8 +1,13 @@
 """What the tests of whole models share."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from cupyops.torch import set_native
 from cupyops.torch.models import overrides, small
+
+from .overriding import tables
 
 
 @pytest.fixture(autouse=True)
@@ -18,3 +23,14 @@ def _operators_for_few_elements(request: pytest.FixtureRequest, monkeypatch: pyt
 def _kernels_are_removed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that wait, such as those of Inductor's compilers, outlive the tests that start them."""
     monkeypatch.setattr(overrides, "_QUIET", 0.0)
+
+
+@pytest.fixture
+def nothing_is_left() -> Iterator[None]:
+    """Fails a test after which kernels of native() are registered."""
+    before = tables()
+    yield
+    set_native(False)
+    assert tables() == before
+    assert not +overrides._entries
+    assert not overrides._libraries

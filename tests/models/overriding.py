@@ -1,15 +1,21 @@
 """What the tests of native() share."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import cupyops
 from cupyops.launch.recording import Launch, recorded
 from cupyops.torch import native
+from tests import preloaded
+
+ROOT = Path(__file__).parents[2]
 
 # Where the kernels of native() run: simulated on CPU tensors, and on a GPU.
 PLACES = [pytest.param("cpu", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -47,3 +53,17 @@ def about(x: torch.Tensor | None) -> Any:
         return None
     strides = tuple(st for st, size in zip(x.stride(), x.shape, strict=True) if size != 1)
     return tuple(x.shape), x.dtype, strides if x.numel() else (), x.device.type
+
+
+def overridden() -> bool:
+    """Whether ATen's gelu launches a kernel of this project's."""
+    with cupyops.simulate(), recorded() as launches:
+        F.gelu(torch.ones(3))
+    return bool(launches)
+
+
+def in_a_process(code: str) -> None:
+    """Runs code that must neither fail nor write to stderr."""
+    done = preloaded.run(["-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

@@ -1,12 +1,6 @@
-"""native() is a scope: it begins and ends exactly, for all threads, without a word of PyTorch's, and refuses what it cannot do."""
+"""native() is a scope: it begins and ends exactly, without a word of PyTorch's, and refuses what it cannot do."""
 
-import _thread
-import os
-import threading
 import warnings
-from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,30 +13,10 @@ from cupyops.compile import toolchain
 from cupyops.launch.recording import recorded
 from cupyops.torch import native, set_native
 from cupyops.torch.models import aten, overrides
-from tests import preloaded
-from tests.support import HANG
 
-from .overriding import PLACES, inside, names, tables
+from .overriding import PLACES, in_a_process, inside, names, overridden, tables
 
-pytestmark = pytest.mark.simulator
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Any:
-    before = tables()
-    yield
-    set_native(False)
-    assert tables() == before
-    assert not +overrides._entries
-    assert not overrides._libraries
-
-
-def overridden() -> bool:
-    """Whether ATen's gelu launches a kernel of this project's."""
-    with cupyops.simulate(), recorded() as launches:
-        F.gelu(torch.ones(3))
-    return bool(launches)
+pytestmark = [pytest.mark.simulator, pytest.mark.usefixtures("nothing_is_left")]
 
 
 def test_the_dispatch_tables_are_what_they_were() -> None:
@@ -134,13 +108,6 @@ def test_a_kernel_of_another_library_comes_back() -> None:
         library._destroy()
 
 
-def in_a_process(code: str) -> None:
-    """Runs code that must neither fail nor write to stderr."""
-    done = preloaded.run(["-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-
-
 WARNINGS = """
 import sys, warnings
 import torch
@@ -219,154 +186,6 @@ def test_wrong_devices_are_refused(devices: Any, error: type[Exception], told: s
         pass
     with pytest.raises(error, match=told.replace("native", "set_native")):
         set_native(True, devices)
-
-
-def test_threads_enter_and_leave_within_an_outer_block() -> None:
-    wanted = F.gelu(torch.ones(5))
-    faults: list[BaseException] = []
-    together = threading.Barrier(4)
-
-    def work() -> None:
-        try:
-            together.wait(HANG)
-            for _ in range(10):
-                with native(["cpu"]):
-                    torch.testing.assert_close(F.gelu(torch.ones(5)), wanted)
-        except BaseException as error:
-            faults.append(error)
-
-    with native(["cpu"]), cupyops.simulate(), recorded() as launches:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert overrides._entries["cpu"] == 1
-    assert not faults
-    assert len(launches) == 40
-
-
-def test_a_call_that_is_under_way_at_the_end_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    entered, ended = threading.Event(), threading.Event()
-    body, found = aten.gelu_body, []
-
-    def slow(*args: Any) -> Any:
-        entered.set()
-        assert ended.wait(HANG)
-        return body(*args)
-
-    monkeypatch.setattr(aten, "gelu_body", slow)
-    thread = threading.Thread(target=lambda: found.append(F.gelu(torch.ones(3))))
-    with cupyops.simulate():
-        with native(["cpu"]):
-            thread.start()
-            assert entered.wait(HANG)
-        ended.set()
-        thread.join()
-    torch.testing.assert_close(found[0], F.gelu(torch.ones(3)))
-
-
-TOGGLED = """
-import threading
-import torch
-import torch.nn.functional as F
-from cupyops.torch import native
-
-x, wanted, faults, done = torch.ones(3), F.gelu(torch.ones(3)), [], threading.Event()
-
-def work():
-    try:
-        while not done.is_set():
-            assert torch.equal(F.gelu(x), wanted)
-    except BaseException as error:
-        faults.append(error)
-
-threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
-for thread in threads:
-    thread.start()
-for _ in range(1500):
-    with native(["cpu"]):
-        pass
-done.set()
-for thread in threads:
-    thread.join()
-assert not faults, faults
-"""
-
-
-def test_threads_that_compute_survive_the_end_of_a_block() -> None:
-    in_a_process(TOGGLED)  # a kernel whose memory is gone would end the process
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [100.0]
-    monkeypatch.setattr(overrides, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(overrides, "_QUIET", 1.0)
-    return now
-
-
-def call_in_a_thread(start: Callable[[Callable[[], None]], Any]) -> None:
-    """Calls gelu in a thread that `start` starts, and waits for the end of the call."""
-    done = threading.Event()
-
-    def call() -> None:
-        F.gelu(torch.ones(3))
-        done.set()
-
-    start(call)
-    assert done.wait(HANG)
-
-
-def by_python(call: Callable[[], None]) -> None:
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-
-
-def test_kernels_stay_until_no_other_thread_calls_them(clock: list[float]) -> None:
-    """PyTorch's dispatcher removes a kernel without a lock, so a call in another thread could take half of it."""
-    before, done = tables(), threading.Event()
-    helper = threading.Thread(target=done.wait)
-    helper.start()
-    try:
-        with native(["cpu"]):
-            pass
-        assert tables() != before
-        assert not overridden(), "what is not removed yet calls PyTorch's kernels"
-        with native(["cpu"]):
-            assert overridden()
-        clock[0] = 100.9
-        call_in_a_thread(by_python)
-        clock[0] = 101.5
-        assert not overridden()
-        clock[0] = 102.4
-        assert not overridden()
-        assert tables() != before, "another thread called them less than a second before the calls of this one"
-        clock[0] = 102.5
-        call_in_a_thread(lambda call: _thread.start_new_thread(call, ()))
-        assert tables() != before, "a thread that Python does not know, as autograd's, removes nothing"
-        assert not overridden()
-        assert tables() == before
-    finally:
-        done.set()
-        helper.join()
-
-
-def test_a_thread_that_is_alone_removes_kernels_at_once(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread()])
-    before = tables()
-    with native(["cpu"]):
-        pass
-    assert tables() == before
-
-
-def test_removed_kernels_are_let_go_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overrides, "_KEPT", -1.0)
-    for _ in range(3):
-        with native(["cpu"]):
-            pass
-    assert len(overrides._removed) == 1
 
 
 # What the kernels do not take -----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Overrides of ATen's operators by this project's kernels, for a block of code or for the rest of the process."""
 
+import sys
 import threading
 import time
 import warnings
@@ -35,6 +36,9 @@ _registered: dict[str, list[Any]] = {}
 # While kernels are registered, such a call takes PyTorch's function, which reads no object, until the last word is written.
 _unused: dict[str, tuple[int, float]] = {}
 _QUIET = 1.0  # seconds without a call by another thread after which the kernels are removed
+_ENGINE = (
+    torch.autograd.graph._engine_run_backward.__code__
+)  # of the function that every computation of gradients enters
 # The removed kernels and the times of their removal. A thread may have found a kernel and wait for the interpreter's
 # lock while another thread removes the kernel. The dispatcher holds no reference for the thread.
 _removed: deque[tuple[float, list[Any]]] = deque()
@@ -62,8 +66,10 @@ def native(devices: Sequence[str] = ("cuda",)) -> Iterator[None]:
 
     The block holds for all threads of the process, since PyTorch computes gradients in threads of its own. Blocks may
     be nested, and may run in several threads. When the last block has ended, PyTorch's dispatch tables are what they
-    were. A forward inside a block may have its backward outside of the block, and the other way round. A call that runs
-    while another thread enters or leaves a block, or registers or removes the overrides, takes either kernel.
+    were. If other threads of Python run then, the overrides stay and call PyTorch's kernels: the first call after a second
+    without calls in other threads removes them. A forward inside a block may have its backward outside of the block, and
+    the other way round. A call that runs while another thread enters or leaves a block, or registers or removes the
+    overrides, takes either kernel.
 
     ``torch.compile`` and ``torch.export`` make the same graphs as without the block. Inductor generates its own kernels
     for these operators.
@@ -221,9 +227,9 @@ def _remove(device: str) -> None:
 
 def _remove_if_quiet(device: str) -> None:
     own, now = threading.get_ident(), time.monotonic()
-    # A thread of autograd, which Python has not started, computes while one of these threads waits for it.
+    # Autograd computes gradients in threads that Python has not started, while the thread that asks for them waits.
     running = {t.ident for t in threading.enumerate() if not isinstance(t, threading._DummyThread)}
-    if own not in running:
+    if own not in running or any(map(_computes_gradients, running - {own})):
         return
     caller, since = _unused[device]
     if caller != own:
@@ -235,6 +241,14 @@ def _remove_if_quiet(device: str) -> None:
             _removed.popleft()
         _removed.append((now, _registered.pop(device)))
         _libraries.pop(device)._destroy()
+
+
+def _computes_gradients(thread: int | None) -> bool:
+    """Returns whether a thread of Python is inside of autograd's engine."""
+    frame = None if thread is None else sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not _ENGINE:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _see_unused(device: str) -> None:
