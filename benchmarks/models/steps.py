@@ -229,7 +229,7 @@ def timed(built: dict[str, Steps], rounds: int, count: int, warm_up: int = 4) ->
 
 
 def _turn(steps: Steps, count: int) -> tuple[list[float], list[float]]:
-    """Takes `count` + 1 steps. Returns the milliseconds of the last `count`, of the host and the GPU and of the host."""
+    """Takes `count` + 1 steps. Returns the times of the last `count` in ms: until the GPU was idle, and until all was queued."""
     wall, host = [], []
     with steps.scope():
         for number in range(count + 1):
