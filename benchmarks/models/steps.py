@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.pgo import reset_code_state
 
 from cupyops.torch import Fusions, native, optimize
 
@@ -175,6 +176,9 @@ def prepared(model: Model, batch: int, mode: str, variants: Sequence[str], devic
     first = model.build()
     built = {v: Steps(copy.deepcopy(first), model.loss, inputs, device, mode, v) for v in variants}
     for steps in built.values():
+        # Dynamo makes sizes and strides symbols that differ from those in an earlier call of the same code, and the
+        # variants share their code.
+        reset_code_state()
         with steps.scope():
             steps.step()
             steps.wait()

@@ -191,6 +191,25 @@ def test_symbolic_sizes_reach_the_body(device: str) -> None:
     assert all(", False)" in line for line in lines_of(code, "= cupyops_direct(")), "no launches of a size are repeated"
 
 
+def _sum_and_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return bridge.add_layer_norm(x, x, 24, weight, bias)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_strides_of_a_contiguous_tensor_are_constants(batch: int) -> None:
+    """Dynamo makes all strides of a tensor symbols if it comes with other strides than in the call before."""
+    compiled = torch.compile(_sum_and_norm, fullgraph=True)
+    x, parameters = torch.randn(batch, 24, 5).mT, (torch.randn(24), torch.randn(24))
+    found, codes = codes_of(lambda: [compiled(given, *parameters) for given in (x, x.contiguous())])
+    assert len(codes) == 2
+    for code in codes:
+        (line,) = lines_of(code, "= cupyops_direct(")
+        assert ", True)" in line, "launches are repeated"
+        assert lines_of(code, " = args") == ["arg0_1, arg1_1, arg2_1 = args"], "a symbol is an argument of the graph"
+    for y, right in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(y, right)
+
+
 def test_an_operator_that_is_declared_again_is_lowered_again() -> None:
     x = torch.randn(6)
     for reference in (torch.mul, torch.div):

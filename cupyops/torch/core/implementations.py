@@ -160,9 +160,29 @@ def preparing(steps: Sequence[Callable[[], None]], body: Callable[..., Any]) -> 
     def fake(*args: Any) -> Any:
         for step in steps:
             step()
+        for x in args:
+            if isinstance(x, torch.Tensor):
+                _settle_strides(x)
         return body(*args)
 
     return fake
+
+
+def _settle_strides(x: torch.Tensor) -> None:
+    """Has a compiler take the stride of a dimension of one element for a constant, if the stride is that of a contiguous
+    tensor.
+
+    If a tensor comes with other strides than in the call before, Dynamo compiles again with a symbol for each stride.
+    A body asks whether the tensor is contiguous, and Dynamo then guards the strides, except those of dimensions of one
+    element. A graph with a symbol left is slower: no launches are repeated, and CUDA graphs look up the symbol's value.
+    """
+    contiguous: Any = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if type(stride) is torch.SymInt and type(size) is int and size == 1:
+            from torch.fx.experimental.symbolic_shapes import guard_or_false  # slow to import
+
+            guard_or_false(stride == contiguous)
+        contiguous = contiguous * size
 
 
 def counted(body: Callable[..., Any], mutated: Sequence[int]) -> Callable[..., Any]:
