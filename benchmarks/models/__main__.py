@@ -28,9 +28,8 @@ MODES = ("eager", "autocast", "compile", "graphs")
 BATCHES = ("full", "one")
 VARIANTS = ("torch", "again", "native", "optimize", "fusions")
 # A step of a batch of one is short, and its times scatter. 2n rounds of n variants are balanced: 6 of three, 8 of four.
-ROUNDS = {"full": 18, "one": 32}
-STEPS = {"full": 1, "one": 3}  # timed steps of a turn
-CHAIN_ROUNDS = 24
+ROUNDS = {"full": 18, "one": 96}
+CHAIN_ROUNDS = 72
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -45,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--modes", nargs="+", choices=MODES, default=MODES, help="default: all")
     add("--batches", nargs="+", choices=BATCHES, default=BATCHES, help="default: both")
     add("--variants", nargs="+", choices=VARIANTS, help="default: all, and 'again' for a batch of one alone")
-    add("--rounds", type=_positive, metavar="N", help="turns of each variant; default: 18, 32 for a batch of one")
+    add("--rounds", type=_positive, metavar="N", help="turns of each variant; default: 18, 96 for a batch of one")
     add("--parallel", action="store_true", help="two processes for each model, on all GPUs; a GPU times one at a time")
     add("--losses", type=_positive, metavar="STEPS", help="compare the losses of so many steps instead of timing")
     add("--chains", action="store_true", help="measure the host time of chains of modules instead of models")
@@ -161,7 +160,7 @@ def _timings(options: argparse.Namespace, models: Sequence[Any], device: Any) ->
     def case(model: Any, batch: str, mode: str) -> Case:
         asked = options.variants or [v for v in VARIANTS if v != "again" or batch == "one"]
         size, rounds = model.full if batch == "full" else 1, options.rounds or ROUNDS[batch]
-        return Case(size, mode, variants_of(mode, asked), rounds, STEPS[batch])
+        return Case(size, mode, variants_of(mode, asked), rounds)
 
     gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if options.parallel else [str(device)]
     each = 2 if options.parallel else 1

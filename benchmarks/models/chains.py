@@ -1,7 +1,7 @@
 """The host time of single modules: chains of 25 modules, whose kernels are too short to keep the host waiting.
 
-The variants of a case take turns, as those of a model (:func:`.steps.timed`): the first forward and backward of a turn
-are not timed. A figure is the time from the first call until the last launch is queued, divided by the number of modules.
+The variants of a case take turns, as those of a model (:func:`.steps.timed`): a turn is a forward and a backward twice, of
+which the second are timed. A figure is the time from the first call until the last launch is queued, divided by the number of modules.
 """
 
 import statistics
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 import autograd_bridge as bridge
 from cupyops.torch import native, optimize
 
-from .steps import order
+from .steps import order, ratio
 
 __all__ = ["CHAINS", "COUNT", "SHAPE", "measure"]
 
 COUNT, SHAPE = 25, (8, 64, 768)
 _WIDTH = SHAPE[-1]
-_WARM_UP, _TIMED = 5, 3  # turns before the timed ones, and timed calls of a turn
+_WARM_UP = 5  # turns before the timed ones
 
 Make = Callable[[], nn.Module]
 # By name: the modules of PyTorch, and those of cupyops. native() changes no linear layer, and optimize() none of this size.
@@ -45,6 +45,8 @@ for _name in ("LayerNorm", "RMSNorm", "GELU", "Linear and GELU"):
 def measure(device: torch.device, modes: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
     """Yields a row for each chain, mode and variant: microseconds of host time a module, medians and least.
 
+    "ratio" is that of forward and backward together to PyTorch's, with its limits (:func:`.steps.ratio`).
+
     Args:
         modes: "eager" (bfloat16), "autocast" (float32 under autocast to bfloat16) or "compile" (bfloat16).
         rounds: timed turns of each variant.
@@ -52,15 +54,20 @@ def measure(device: torch.device, modes: Sequence[str], rounds: int) -> Iterator
     for name, makers in CHAINS.items():
         for mode in modes:
             torch.compiler.reset()
-            for variant, found in _timed(makers, mode, device, rounds).items():
+            timings = _timed(makers, mode, device, rounds)
+            for variant, found in timings.items():
                 forward, backward = zip(*found, strict=True)
-                row = {"chain": name, "mode": mode, "variant": variant}
+                row: dict[str, Any] = {"chain": name, "mode": mode, "variant": variant}
                 for direction, times in (("forward", forward), ("backward", backward)):
                     row[direction] = round(statistics.median(times), 2)
                     row[f"{direction}_least"] = round(min(times), 2)
-                # Of the same turns: a machine that slows down for a moment slows both directions down.
                 both = [a + b for a, b in found]
-                yield {**row, "both": round(statistics.median(both), 2), "both_least": round(min(both), 2)}
+                row |= {"both": round(statistics.median(both), 2), "both_least": round(min(both), 2)}
+                if variant != "torch":
+                    row["ratio"], row["ratio_low"], row["ratio_high"] = ratio(
+                        both, [a + b for a, b in timings["torch"]]
+                    )
+                yield row
 
 
 def _timed(
@@ -82,9 +89,10 @@ def _timed(
     for number in range(-_WARM_UP, rounds):
         for variant in order(list(chains), number):
             with native() if variant == "native" else nullcontext(), lower:
-                turn = [_both_ways(chains[variant], x, device) for _ in range(1 + _TIMED)]
+                _both_ways(chains[variant], x, device)
+                times = _both_ways(chains[variant], x, device)
             if number >= 0:
-                found[variant] += turn[1:]
+                found[variant].append(times)
     return found
 
 

@@ -228,7 +228,10 @@ def _chains(rows: Sequence[Row]) -> str:
                 cells.append("–")
                 continue
             row = mine[v]
-            ratio = f", {row['both'] / mine['torch']['both']:.2f}" if v != "torch" and "torch" in mine else ""
+            if "ratio" in row:
+                ratio = f", {row['ratio']:.2f}"
+            else:  # a row of a file without ratios
+                ratio = f", {row['both'] / mine['torch']['both']:.2f}" if v != "torch" and "torch" in mine else ""
             ways = (f"{row[way]:.1f} ({row[f'{way}_least']:.1f})" for way in ("forward", "backward"))
             cells.append(" / ".join(ways) + ratio)
         lines.append([chain, MODES[mode], *cells])

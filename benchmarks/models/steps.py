@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ __all__ = [
     "measure",
     "order",
     "prepared",
+    "ratio",
     "rows",
     "timed",
     "variants_of",
@@ -118,8 +118,8 @@ class Timing:
     """Milliseconds of one variant's steps.
 
     Attributes:
-        wall: of the steps of each turn, from an idle GPU to an idle GPU.
-        host: of the same steps, until the last launch of a step was queued.
+        wall: of the timed step of each turn, from an idle GPU to an idle GPU.
+        host: of the same steps, until the last launch of the step was queued.
         gpu: the sum of the kernels' times in one step; None without a GPU.
         requested: MiB that a step asks PyTorch's allocator for at its peak, beyond what is held between the steps; None
             without a GPU or with CUDA graphs, which keep their memory.
@@ -127,20 +127,20 @@ class Timing:
             are free depends on all allocations before.
     """
 
-    wall: list[list[float]] = field(default_factory=list)
-    host: list[list[float]] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    host: list[float] = field(default_factory=list)
     gpu: float | None = None
     requested: float | None = None
     peak: float | None = None
 
     def row(self) -> dict[str, Any]:
         """The figures for a results file."""
-        ordered = sorted(chain(*self.wall))
+        ordered = sorted(self.wall)
         return {
             "wall": round(statistics.median(ordered), 4),
             "least": round(ordered[0], 4),
             "p90": round(ordered[int(0.9 * (len(ordered) - 1))], 4),
-            "host": round(statistics.median(chain(*self.host)), 4),
+            "host": round(statistics.median(self.host), 4),
             "gpu": None if self.gpu is None else round(self.gpu, 4),
             "requested_mib": None if self.requested is None else round(self.requested, 1),
             "peak_mib": None if self.peak is None else round(self.peak, 1),
@@ -155,11 +155,10 @@ def measure(
     variants: Sequence[str],
     device: torch.device,
     rounds: int,
-    count: int,
     warm_up: int = 4,
 ) -> dict[str, Timing]:
     """Times the steps of a model's variants in turns. See :func:`prepared` and :func:`timed`."""
-    return timed(prepared(model, batch, mode, variants, device), rounds, count, warm_up)
+    return timed(prepared(model, batch, mode, variants, device), rounds, warm_up)
 
 
 def prepared(model: Model, batch: int, mode: str, variants: Sequence[str], device: torch.device) -> dict[str, Steps]:
@@ -187,17 +186,17 @@ def prepared(model: Model, batch: int, mode: str, variants: Sequence[str], devic
     return built
 
 
-def timed(built: dict[str, Steps], rounds: int, count: int, warm_up: int = 4) -> dict[str, Timing]:
+def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, Timing]:
     """Times the steps of prepared variants in turns.
 
     Args:
         rounds: turns of each variant.
-        count: timed steps of a turn.
         warm_up: steps of each variant before the first turn. They allocate memory, and record CUDA graphs.
 
-    The first step of a turn is not timed. In a training loop, a step finds the host's caches as a step of the same model
-    has left them. Dynamo keeps the graphs of all variants by the code of ``forward``, which they share, and checks the
-    guards of the graph first that was used last.
+    A turn is two steps, of which the second is timed. In a training loop, a step finds the host's caches as a step of the
+    same model has left them. Dynamo keeps the graphs of all variants by the code of ``forward``, which they share, and
+    checks the guards of the graph first that was used last. A turn is no longer than that: a machine that slows down for
+    a moment should slow the turns of all variants down.
 
     Python's collector of garbage runs between the turns, and leaves out what exists before the first turn: a collection
     takes as long as a small step.
@@ -216,7 +215,7 @@ def timed(built: dict[str, Steps], rounds: int, count: int, warm_up: int = 4) ->
         for number in range(rounds):
             for v in order(list(built), number):
                 gc.collect()
-                wall, host = _turn(built[v], count)
+                wall, host = _turn(built[v])
                 timings[v].wall.append(wall)
                 timings[v].host.append(host)
     finally:
@@ -232,21 +231,17 @@ def timed(built: dict[str, Steps], rounds: int, count: int, warm_up: int = 4) ->
     return timings
 
 
-def _turn(steps: Steps, count: int) -> tuple[list[float], list[float]]:
-    """Takes `count` + 1 steps. Returns the times of the last `count` in ms: until the GPU was idle, and until all was queued."""
-    wall, host = [], []
+def _turn(steps: Steps) -> tuple[float, float]:
+    """Takes two steps, and returns the times of the second in ms: until the GPU was idle, and until all was queued."""
     with steps.scope():
-        for number in range(count + 1):
-            steps.wait()
-            began = time.perf_counter()
-            steps.step()
-            queued = time.perf_counter()
-            steps.wait()
-            ended = time.perf_counter()
-            if number:
-                wall.append((ended - began) * 1e3)
-                host.append((queued - began) * 1e3)
-    return wall, host
+        steps.step()
+        steps.wait()
+        began = time.perf_counter()
+        steps.step()
+        queued = time.perf_counter()
+        steps.wait()
+        ended = time.perf_counter()
+    return (ended - began) * 1e3, (queued - began) * 1e3
 
 
 def order(names: Sequence[str], number: int) -> list[str]:
@@ -267,20 +262,26 @@ def order(names: Sequence[str], number: int) -> list[str]:
 def rows(timings: Mapping[str, Timing]) -> dict[str, dict[str, Any]]:
     """Returns the figures for a results file by variant. A variant beside PyTorch's has a speedup, too.
 
-    The speedup is the median, over the rounds, of PyTorch's step time divided by the variant's, each the median of a turn:
-    a machine that slows down for a moment slows both turns of a round down. "speedup_low" and "speedup_high" are the
-    limits between which the median of many more rounds lies with a probability of 95 %, if the rounds do not depend on
-    each other.
+    The speedup is the ratio of PyTorch's step times to the variant's; "speedup_low" and "speedup_high" are its limits
+    (:func:`ratio`).
     """
     found = {v: timing.row() for v, timing in timings.items()}
-    medians = {v: [statistics.median(wall) for wall in timing.wall] for v, timing in timings.items()}
-    for v, walls in medians.items():
-        if v != "torch" and "torch" in medians:
-            ratios = sorted(a / b for a, b in zip(medians["torch"], walls, strict=True))
-            low, high = _limits(len(ratios))
-            found[v]["speedup"] = round(statistics.median(ratios), 4)
-            found[v]["speedup_low"], found[v]["speedup_high"] = round(ratios[low], 4), round(ratios[high], 4)
+    for v, timing in timings.items():
+        if v != "torch" and "torch" in timings:
+            middle, low, high = ratio(timings["torch"].wall, timing.wall)
+            found[v] |= {"speedup": middle, "speedup_low": low, "speedup_high": high}
     return found
+
+
+def ratio(times: Sequence[float], others: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the median of the ratios of two variants' times, round by round, and its limits.
+
+    A machine that slows down for a moment slows both turns of a round down. Between the limits lies the median of many
+    more rounds with a probability of 95 %, if the rounds do not depend on each other.
+    """
+    ratios = sorted(a / b for a, b in zip(times, others, strict=True))
+    low, high = _limits(len(ratios))
+    return round(statistics.median(ratios), 4), round(ratios[low], 4), round(ratios[high], 4)
 
 
 def _limits(count: int) -> tuple[int, int]:

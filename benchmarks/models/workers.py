@@ -26,14 +26,12 @@ class Case:
         mode: one of the modes of :mod:`.steps`.
         variants: the variants that take turns.
         rounds: turns of each variant.
-        steps: timed steps of a turn.
     """
 
     batch: int
     mode: str
     variants: Sequence[str]
     rounds: int
-    steps: int
 
 
 def _work(pipe: Connection, name: str, device: str, zoo: str) -> None:
@@ -47,6 +45,7 @@ def _work(pipe: Connection, name: str, device: str, zoo: str) -> None:
     if where.type == "cuda":
         torch.cuda.set_device(where)
     built: Any = None
+    rounds = 0
     while True:
         try:
             asked = pipe.recv()
@@ -56,9 +55,9 @@ def _work(pipe: Connection, name: str, device: str, zoo: str) -> None:
         try:
             if isinstance(asked, Case):
                 built = prepared(model, asked.batch, asked.mode, asked.variants, where)
-                turns = asked.rounds, asked.steps
+                rounds = asked.rounds
             else:
-                found = rows(timed(built, *turns))
+                found = rows(timed(built, rounds))
                 built = None
         except Exception as error:
             # One model that cannot be compiled must not lose the rows of the others.
