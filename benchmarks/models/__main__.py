@@ -7,7 +7,7 @@
     python -m benchmarks --ops models --parallel                            # models compile at once, on all GPUs
     python -m benchmarks --ops models --losses 200 --merge                  # and the losses beside float64's
     python -m benchmarks --ops models --chains --merge                      # and the host time of single modules
-    python -m benchmarks --ops models --from FILE --into docs/models.md --plot docs/plots/models.svg
+    python -m benchmarks --ops models --from FILE --into docs/benchmarks_models.md --plot docs/plots/models.svg
 """
 
 import argparse
@@ -52,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--merge", action="store_true", help="keep the file's rows that are not measured now")
     add("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
     add("--into", type=Path, metavar="PAGE", help="write the tables into this Markdown page")
+    add("--table", choices=("all", "short"), default="all", help="for --into: all tables, or the means over the models")
     add("--plot", type=Path, metavar="FILE", help="draw the speedups into this SVG file")
     return parser
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             report.draw(document, options.plot)
         if options.into is not None:
             page = options.into.read_text(encoding="utf-8")
-            options.into.write_text(report.insert(page, document), encoding="utf-8")
+            options.into.write_text(report.insert(page, document, options.table), encoding="utf-8")
         elif options.plot is None or options.source is None:
             print(report.markdown(document), end="")
     except (OSError, ValueError, ModuleNotFoundError, MissingDependencyError) as error:

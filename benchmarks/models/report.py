@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks import results_file
 from benchmarks.table import between, commit_of, machine_of
 
-__all__ = ["add", "default_path", "draw", "insert", "load", "markdown", "new", "save", "speedups"]
+__all__ = ["add", "default_path", "draw", "insert", "load", "markdown", "new", "save", "short", "speedups"]
 
 SCHEMA = 1
 SECTIONS = ("rows", "losses", "chains", "failed")
@@ -128,6 +128,18 @@ def mean(values: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
+def short(document: Row) -> str:
+    """The speedups over all models, of each batch, mode and variant: the geometric mean, the least and the greatest."""
+    lines = [["batch", "", *MODES.values()], ["---"] * (2 + len(MODES))]
+    for batch in BATCHES:
+        for v in ("native", "optimize", "fusions"):
+            found = [list(speedups(document, batch, mode, v).values()) for mode in MODES]
+            cells = [f"{mean(s):.2f} × ({min(s):.2f} to {max(s):.2f})" if s else "–" for s in found]
+            if any(found):
+                lines.append([batch, OURS[v], *cells])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
 def markdown(document: Row) -> str:
     """The tables of both batches, of the memory, of the losses, and of the chains of modules."""
     env = document["environment"]
@@ -238,13 +250,16 @@ def _chains(rows: Sequence[Row]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def insert(page: str, document: Row) -> str:
+def insert(page: str, document: Row, table: str = "all") -> str:
     """The page with the tables between its two markers, in place of what stood there.
+
+    Args:
+        table: "all", or "short" for the means alone.
 
     Raises:
         ValueError: the page does not have both markers, in order, once.
     """
-    return between(page, markdown(document))
+    return between(page, short(document) if table == "short" else markdown(document))
 
 
 def draw(document: Row, path: Path) -> None:

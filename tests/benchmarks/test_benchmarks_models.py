@@ -191,12 +191,35 @@ def test_the_tables_keep_the_rows_that_lose() -> None:
     assert "again" not in memory, "a second copy needs what the first needs"
 
 
+def test_the_short_table_has_the_means_of_the_models_and_their_range() -> None:
+    page = report.insert("<!-- figures: begin -->\nold\n<!-- figures: end -->\n", _document(), "short")
+    lines = page.splitlines()
+    assert [line for line in lines if line.startswith("| full |")] == [
+        "| full | `native()` | 0.79 × (0.50 to 1.25) | – | – | – |",
+        "| full | `optimize()` | 1.41 × (1.00 to 2.00) | – | – | – |",
+    ]
+    assert "| one | `optimize()` | – | – | – | 1.00 × (1.00 to 1.00) |" in lines
+    assert len(lines) == 9
+    assert "old" not in page
+
+
 def test_a_speedup_of_the_rounds_is_shown_with_its_limits() -> None:
     document = _document()
     paired = {"speedup": 0.98, "speedup_low": 0.97, "speedup_high": 1.0}
     report.add(document, "rows", [{**_row("A", "graphs", v, 3.0, "one"), **paired} for v in ("again", "optimize")])
     assert report.speedups(document, "one", "graphs", "optimize") == {"A": 0.98}
     assert "|  | PyTorch, again | 0.98 × 0.97 to 1.00, (1.0, 2.0) |" in report.markdown(document)
+
+
+PAGES = {"all": "benchmarks_models.md", "short": "models.md"}
+
+
+@pytest.mark.parametrize("table", PAGES)
+def test_the_pages_show_the_results_file(table: str) -> None:
+    root = Path(__file__).parents[2]
+    document = report.load(root / "benchmarks" / "results" / "models-nvidia-h200.json")
+    page = (root / "docs" / PAGES[table]).read_text(encoding="utf-8")
+    assert report.insert(page, document, table) == page
 
 
 def test_a_row_replaces_its_case_and_its_failure() -> None:

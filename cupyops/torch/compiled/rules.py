@@ -6,7 +6,7 @@ them.
 
 The rules follow from the passes over memory. An elementwise operation reads and writes memory once; if Inductor fuses
 the operation with a neighbour, the two share the pass. A reduction over rows reads a row once in a kernel of this
-project, and the backward sums the columns in the same pass. docs/models.md has the time of whole compiled models.
+project, and the backward sums the columns in the same pass. docs/benchmarks_models.md has the time of whole compiled models.
 """
 
 from collections.abc import Callable, Sequence
