@@ -243,7 +243,7 @@ class Run:
     def thread_ended(self, how: Any) -> None:
         """Keep Python from printing an OSError of TensorBoard's writing thread: the next call that logs raises it
         again."""
-        if not (isinstance(how.exc_value, OSError) and type(how.thread).__module__.startswith("tensorboard")):
+        if not (isinstance(how.exc_value, OSError) and writes_events(how.thread)):
             self.hook(how)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -255,7 +255,16 @@ class Run:
             if error is None:  # else the run already ends with `error`
                 raise
         finally:
+            for thread in threading.enumerate():
+                # A thread that has failed is about to end, and calls the hook then. The call that logs may raise first.
+                if writes_events(thread) and getattr(thread, "exception", None) is not None:
+                    thread.join()
             threading.excepthook = self.hook
+
+
+def writes_events(thread: threading.Thread | None) -> bool:
+    """Whether a thread is the one in which TensorBoard writes events."""
+    return type(thread).__module__.startswith("tensorboard")
 
 
 def make_fabric(

@@ -2,17 +2,20 @@
 
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from examples.command import UserError
 from examples.pictures import plot_curves
-from examples.run import Run
+from examples.run import Run, writes_events
 from tests.examples.example_support import Example, interrupt, lenet5_options, saved
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_digits")
@@ -69,18 +72,29 @@ def events_of(out: Path) -> Run:
     return Run("lenet5/1", lenet5_options(out), {}, unit="epoch", records="epochs")
 
 
+@pytest.mark.parametrize("ends", ["at once", "later"])
 def test_events_that_find_no_room_are_told_of_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are written by a thread, whose error Python would print whole."""
-    pytest.importorskip("tensorboard")
+    """They are written by a thread, whose error Python would print whole. The thread may end after the run has told of it."""
+    files = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
     from torch.utils import tensorboard
 
+    run_of_thread = files._AsyncWriterThread.run
+
+    def ending(thread: Any) -> None:
+        try:
+            run_of_thread(thread)
+        finally:
+            time.sleep(0.2 if ends == "later" else 0.0)
+
+    monkeypatch.setattr(files._AsyncWriterThread, "run", ending)
     monkeypatch.setattr(tensorboard, "SummaryWriter", partial(tensorboard.SummaryWriter, flush_secs=0))
     words = f"{tmp_path / 'tensorboard'} cannot be written: File too large"
     with pytest.raises(UserError, match=words), events_of(tmp_path) as run, room_for(1000):
         for epoch in range(100):
             run.log("Loss/Train", [0.5] * 100, epoch * 100)
+    assert not any(writes_events(thread) for thread in threading.enumerate())
     assert capsys.readouterr().err == ""
 
 
