@@ -1,7 +1,8 @@
 """The host time of single modules: chains of 25 modules, whose kernels are too short to keep the host waiting.
 
-The variants of a case take turns, as those of a model (:func:`.steps.timed`): a turn is a forward and a backward twice, of
-which the second are timed. A figure is the time from the first call until the last launch is queued, divided by the number of modules.
+The variants of a case take turns, as those of a model (:func:`.steps.timed`). A turn is two passes forward and backward,
+of which the second is timed. A figure is the time from the first call until the last launch is queued, divided by the
+number of modules.
 """
 
 import statistics

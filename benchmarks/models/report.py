@@ -129,7 +129,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 def short(document: Row) -> str:
-    """The speedups over all models, of each batch, mode and variant: the geometric mean, the least and the greatest."""
+    """The table of each variant's speedups over all models: the geometric mean, and in brackets the least and greatest."""
     lines = [["batch", "", *MODES.values()], ["---"] * (2 + len(MODES))]
     for batch in BATCHES:
         for v in ("native", "optimize", "fusions"):
@@ -240,10 +240,10 @@ def _chains(rows: Sequence[Row]) -> str:
                 cells.append("–")
                 continue
             row = mine[v]
-            if "ratio" in row:
-                ratio = f", {row['ratio']:.2f}"
-            else:  # a row of a file without ratios
-                ratio = f", {row['both'] / mine['torch']['both']:.2f}" if v != "torch" and "torch" in mine else ""
+            ratio = ""
+            if v != "torch" and "torch" in mine:
+                # A row that was measured before ratios were kept has the ratio of two medians.
+                ratio = f", {row.get('ratio', row['both'] / mine['torch']['both']):.2f}"
             ways = (f"{row[way]:.1f} ({row[f'{way}_least']:.1f})" for way in ("forward", "backward"))
             cells.append(" / ".join(ways) + ratio)
         lines.append([chain, MODES[mode], *cells])

@@ -169,12 +169,12 @@ def preparing(steps: Sequence[Callable[[], None]], body: Callable[..., Any]) -> 
 
 
 def _settle_strides(x: torch.Tensor) -> None:
-    """Has a compiler take the stride of a dimension of one element for a constant, if the stride is that of a contiguous
-    tensor.
+    """Guards the symbolic stride of a dimension of one element, so that the compiled graph has a constant in its place.
 
     If a tensor comes with other strides than in the call before, Dynamo compiles again with a symbol for each stride.
     A body asks whether the tensor is contiguous, and Dynamo then guards the strides, except those of dimensions of one
     element. A graph with a symbol left is slower: no launches are repeated, and CUDA graphs look up the symbol's value.
+    A stride that is not that of a contiguous tensor stays a symbol.
     """
     contiguous: Any = 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):

@@ -36,9 +36,8 @@ _registered: dict[str, list[Any]] = {}
 # While kernels are registered, such a call takes PyTorch's function, which reads no object, until the last word is written.
 _unused: dict[str, tuple[int, float]] = {}
 _QUIET = 1.0  # seconds without a call by another thread after which the kernels are removed
-_ENGINE = (
-    torch.autograd.graph._engine_run_backward.__code__
-)  # of the function that every computation of gradients enters
+# The code of the function that every computation of gradients enters.
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
 # The removed kernels and the times of their removal. A thread may have found a kernel and wait for the interpreter's
 # lock while another thread removes the kernel. The dispatcher holds no reference for the thread.
 _removed: deque[tuple[float, list[Any]]] = deque()
