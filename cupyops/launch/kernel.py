@@ -17,15 +17,11 @@ from typing import Any, Protocol
 
 import kernels_cu
 from cupyops.arrays import Device, host
-from cupyops.compile import bundle, toolchain
-from cupyops.compile.compiler import binary_for, target_for
-from cupyops.compile.file_scope import has_assert, variables
-from cupyops.compile.linking import parts
 from cupyops.compile.preprocess import defines_of
 from cupyops.compile.project_headers import read
 from cupyops.deprecated import warn
-from cupyops.dtypes import DTYPES, FLOATS, dtype_names
-from cupyops.errors import CompileError, LaunchError, MissingDependencyError, expected
+from cupyops.dtypes import FLOATS, dtype_names
+from cupyops.errors import CompileError, LaunchError, expected
 from cupyops.sharing import computed_once, once
 
 from . import driver, hooks, recording
@@ -33,10 +29,11 @@ from .arguments import Arguments, Declared, bind, check
 from .declaration import check_declaration
 from .definitions import the_kernel
 from .generated import open_launch
-from .geometry import MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, is_integer, policy
+from .geometry import MAX_GRID_X, Geometry, Grid, is_integer, policy
 from .hooks import all_kernels
 from .kernel_source import KernelSource, check_text, file_name, linked_texts, macros, numbers, prepared
 from .layouts import struct_layouts
+from .load import load
 from .locate import declaring_file
 from .repro import keeps_call
 from .signature import Signature
@@ -285,52 +282,9 @@ class Kernel:
         if found is None:
             found = once(
                 (self, id(variants), *key),
-                lambda: variants.get(key) or variants.setdefault(key, self._build(types, device)),
+                lambda: variants.get(key) or variants.setdefault(key, load(self, types, device)),
             )
         return found
-
-    def _build(self, types: Mapping[str, str], device: int) -> Variant:
-        cupy = toolchain.cupy()
-        what = self.describe(types)
-        with cupy.cuda.Device(device) as gpu:
-            capability = int(gpu.compute_capability)
-            if not self.runs_on(capability):
-                raise LaunchError(f"{what} needs a GPU of {self.hardware}, and GPU {device} is sm_{capability}")
-            text = self.final_text(types)
-            binary = bundle.find(text, capability, self.options)
-            if binary is None:
-                try:
-                    binary = binary_for(text, what, target_for(capability), self.options)
-                except CompileError as error:
-                    raise self.source.located(error) from error.__cause__
-                except MissingDependencyError as error:
-                    raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
-            code = None
-            if self.source.module or variables(parts(text)[0]):
-                code = self.storage.on_gpu(self, types, text, binary, device)
-            raw = (
-                driver.load(binary, self.name) if code is None else code.module.get_function(self.source.named(binary))
-            )
-            packing = self.signature.packing(types, self.constants)
-            driver.check_parameters(raw, what, self.signature, packing[1])
-            if self.geometry.cluster > PORTABLE_CLUSTER:
-                driver.allow_large_clusters(raw)
-            # Static shared memory counts against the limit of 48 KiB, too, so every amount sets the attribute.
-            shared = self.hardware.shared
-            if shared:
-                try:
-                    driver.allow_shared_memory(raw, shared)
-                except Exception as error:  # CuPy's driver errors
-                    raise LaunchError(
-                        f"{what} needs {shared} bytes of dynamic shared memory per block, which GPU {device} "
-                        f"(sm_{capability}) does not have: {error}"
-                    ) from error
-            itemsize = max(
-                (DTYPES[p.c_type(types)].itemsize for p in self.signature.parameters if p.pointer), default=4
-            )
-            target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
-            # CuPy's kernel returns the handle for the current GPU, so the variant is created while this GPU is current.
-            return Variant(what, raw, packing, self.geometry, target, self.hardware, code, has_assert(text))
 
     def runs_on(self, capability: int) -> bool:
         """Returns whether GPUs of a compute capability can run the kernel."""

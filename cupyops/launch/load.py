@@ -1,0 +1,69 @@
+"""Compiles a kernel for a choice of types and loads it on a GPU."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cupyops.compile import bundle, toolchain
+from cupyops.compile.compiler import binary_for, target_for
+from cupyops.compile.file_scope import has_assert, variables
+from cupyops.compile.linking import parts
+from cupyops.dtypes import DTYPES
+from cupyops.errors import CompileError, LaunchError, MissingDependencyError
+
+from . import driver
+from .geometry import PORTABLE_CLUSTER, Target
+from .variant import Variant
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+__all__ = ["load"]
+
+
+def load(kernel: "Kernel", types: Mapping[str, str], device: int) -> Variant:
+    """Returns a kernel for a choice of types, loaded on a GPU. The binary comes from the bundle, the cache or NVRTC.
+
+    Raises:
+        LaunchError: the GPU cannot run the kernel, or has less shared memory than the kernel needs.
+        CompileError: NVRTC refuses the text.
+        MissingDependencyError: NVRTC or a header of CUDA is missing, and no bundle has the binary.
+    """
+    cupy = toolchain.cupy()
+    what = kernel.describe(types)
+    with cupy.cuda.Device(device) as gpu:
+        capability = int(gpu.compute_capability)
+        if not kernel.runs_on(capability):
+            raise LaunchError(f"{what} needs a GPU of {kernel.hardware}, and GPU {device} is sm_{capability}")
+        text = kernel.final_text(types)
+        binary = bundle.find(text, capability, kernel.options)
+        if binary is None:
+            try:
+                binary = binary_for(text, what, target_for(capability), kernel.options)
+            except CompileError as error:
+                raise kernel.source.located(error) from error.__cause__
+            except MissingDependencyError as error:
+                raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
+        code = None
+        if kernel.source.module or variables(parts(text)[0]):
+            code = kernel.storage.on_gpu(kernel, types, text, binary, device)
+        raw = (
+            driver.load(binary, kernel.name) if code is None else code.module.get_function(kernel.source.named(binary))
+        )
+        packing = kernel.signature.packing(types, kernel.constants)
+        driver.check_parameters(raw, what, kernel.signature, packing[1])
+        if kernel.geometry.cluster > PORTABLE_CLUSTER:
+            driver.allow_large_clusters(raw)
+        # Static shared memory counts against the limit of 48 KiB, too, so every amount sets the attribute.
+        shared = kernel.hardware.shared
+        if shared:
+            try:
+                driver.allow_shared_memory(raw, shared)
+            except Exception as error:  # CuPy's driver errors
+                raise LaunchError(
+                    f"{what} needs {shared} bytes of dynamic shared memory per block, which GPU {device} "
+                    f"(sm_{capability}) does not have: {error}"
+                ) from error
+        itemsize = max((DTYPES[p.c_type(types)].itemsize for p in kernel.signature.parameters if p.pointer), default=4)
+        target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
+        # CuPy's kernel returns the handle for the current GPU, so the variant is created while this GPU is current.
+        return Variant(what, raw, packing, kernel.geometry, target, kernel.hardware, code, has_assert(text))
