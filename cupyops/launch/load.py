@@ -1,7 +1,7 @@
 """Compiles a kernel for a choice of types and loads it on a GPU."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cupyops.compile import bundle, toolchain
 from cupyops.compile.compiler import binary_for, target_for
@@ -14,14 +14,13 @@ from . import driver
 from .geometry import PORTABLE_CLUSTER, Target
 from .variant import Variant
 
-if TYPE_CHECKING:
-    from .kernel import Kernel
-
 __all__ = ["load"]
 
 
-def load(kernel: "Kernel", types: Mapping[str, str], device: int) -> Variant:
-    """Returns a kernel for a choice of types, loaded on a GPU. The binary comes from the bundle, the cache or NVRTC.
+def load(kernel: Any, types: Mapping[str, str], device: int) -> Variant:
+    """Returns a :class:`.kernel.Kernel` for a choice of types, loaded on a GPU.
+
+    The binary comes from the bundle, the cache or NVRTC.
 
     Raises:
         LaunchError: the GPU cannot run the kernel, or has less shared memory than the kernel needs.

@@ -39,8 +39,8 @@ class Gpus:
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Gpus:
     found = Gpus()
     monkeypatch.setattr("cupyops.compile.toolchain.cupy", lambda: found)
-    monkeypatch.setattr("cupyops.launch.kernel.target_for", "sm_{}".format)
-    monkeypatch.setattr("cupyops.launch.kernel.binary_for", lambda *args: Binary(b"", "", {}, 0.0))
+    monkeypatch.setattr("cupyops.launch.load.target_for", "sm_{}".format)
+    monkeypatch.setattr("cupyops.launch.load.binary_for", lambda *args: Binary(b"", "", {}, 0.0))
     monkeypatch.setattr(driver, "load", lambda binary, name: found)
     monkeypatch.setattr(driver, "check_parameters", lambda *args: None)
     return found
@@ -96,7 +96,7 @@ def test_threads_that_need_a_kernel_at_once_build_it_once(gpus: Gpus, monkeypatc
         threading.Event().wait(0.05)
         return Binary(b"", "", {}, 0.0)
 
-    monkeypatch.setattr("cupyops.launch.kernel.binary_for", slow)
+    monkeypatch.setattr("cupyops.launch.load.binary_for", slow)
     found, variants = scale(), []
     threads = [
         threading.Thread(target=lambda: variants.append(found.variant({"scalar_t": "float32"}, 0))) for _ in range(8)

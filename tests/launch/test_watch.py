@@ -53,7 +53,7 @@ class Gpu:
             return Variant("scale", raw, packing, kernel.geometry, TARGET, kernel.hardware)
 
         monkeypatch.setattr(Kernel, "variant", VARIANT)
-        monkeypatch.setattr(Kernel, "_build", build)
+        monkeypatch.setattr("cupyops.launch.kernel.load", build)
         monkeypatch.setattr(current, "LIBRARIES", {Stub: self.driver.library})
         runtime = SimpleNamespace(streamIsCapturing=lambda stream: self.capturing)
         monkeypatch.setattr(toolchain, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
