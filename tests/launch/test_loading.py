@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cupyops import Elementwise, Kernel, Rows, warmup
+from cupyops import Elementwise, GridStride, Kernel, Rows, warmup
 from cupyops.compile.cache import Binary
 from cupyops.errors import LaunchError
 from cupyops.launch import driver
@@ -86,6 +86,60 @@ def test_variants_are_kept_apart_by_type_and_device(gpus: Gpus) -> None:
     assert variants == [found.variant(t, device) for t in types for device in (0, 1)]
     # One group of 16 bytes of the widest array a thread.
     assert [v.grid(1024)[0] for v in variants[::2]] == [4, 2, 4, 4]
+
+
+def test_a_text_is_compiled_for_its_gpu_with_the_options_of_its_kernel(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[Any, ...]] = []
+
+    def binary_for(*args: Any) -> Binary:
+        given.append(args)
+        return Binary(b"", "", {}, 0.0)
+
+    monkeypatch.setattr("cupyops.launch.load.binary_for", binary_for)
+    found = scale(options=("--maxrregcount=32",))
+    found.variant({"scalar_t": "float16"}, 0)
+    text = found.final_text({"scalar_t": "float16"})
+    assert given == [(text, "scale<float16>", "sm_90", ("--maxrregcount=32",))]
+
+
+def test_declared_sizes_are_compared_with_those_of_the_loaded_kernel(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Any] = []
+    monkeypatch.setattr(driver, "check_parameters", lambda *args: compared.append(args))
+    scale().variant({"scalar_t": "float64"}, 0)
+    ((raw, what, _, fields),) = compared
+    assert (raw, what) == (gpus, "scale<float64>")
+    assert [size for _, size in fields] == [8, 8, 8, 4, 8]
+
+
+def test_a_grid_has_blocks_for_the_multiprocessors_of_the_gpu(gpus: Gpus) -> None:
+    units = []
+    for count in (132, 66):
+        gpus.attributes["MultiProcessorCount"] = count
+        units.append(scale(GridStride("N", blocks_per_multiprocessor=3)).variant({"scalar_t": "float32"}, 0).unit)
+    assert units == [396, 198]
+
+
+@pytest.mark.parametrize(("line", "asserts"), [("", False), ("assert(n > 0);", True)])
+def test_a_loaded_kernel_knows_whether_its_text_asserts(gpus: Gpus, line: str, asserts: bool) -> None:
+    text = f'extern "C" __global__ void one(float* x, long long n) {{ {line} }}'
+    assert Kernel(text, "one", Elementwise("n")).variant({}, 0).asserts is asserts
+
+
+@pytest.mark.parametrize("declared", ["", "__device__ int calls;"])
+def test_a_kernel_with_variables_shares_their_code(gpus: Gpus, monkeypatch: pytest.MonkeyPatch, declared: str) -> None:
+    """The variables of a text belong to one module on a GPU, and each kernel of the text is a function of this module."""
+    code = SimpleNamespace(
+        module=SimpleNamespace(get_function=lambda name: SimpleNamespace(name=name, kernel=gpus.kernel))
+    )
+    monkeypatch.setattr("cupyops.launch.variables.Storage.on_gpu", lambda *args: code)
+    text = f'{declared}\nextern "C" __global__ void one(float* x, long long n) {{}}'
+    variant = Kernel(text, "one", Elementwise("n")).variant({}, 0)
+    assert variant.code is (code if declared else None)
+    assert (variant.raw is gpus) is not bool(declared)
 
 
 def test_threads_that_need_a_kernel_at_once_build_it_once(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
