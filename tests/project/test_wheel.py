@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support import HANG
 
@@ -41,8 +42,8 @@ def run(*arguments: object, cwd: Path, first: Path | None = None) -> subprocess.
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the checkout, so that no build folder is left in it or found there."""
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, so that no build folder is left in it or found there."""
     pytest.importorskip("build", reason="building a wheel needs the package build")
     try:
         setuptools = importlib.metadata.version("setuptools")
@@ -50,11 +51,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         setuptools = "0"
     if int(setuptools.partition(".")[0]) < 77:
         pytest.skip(f"building without isolation needs setuptools of at least 77, here is {setuptools}")
-    folder = tmp_path_factory.mktemp("wheel")
+    copy = tmp_path_factory.mktemp("wheel") / "cupyops"
     unwanted = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "data", "runs")
-    shutil.copytree(ROOT, folder / "checkout", ignore=unwanted)
-    run("-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "dist", folder / "checkout", cwd=folder)
-    (built,) = (folder / "dist").iterdir()
+    shutil.copytree(ROOT, copy, ignore=unwanted)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path) -> Path:
+    """The wheel, built from the copy."""
+    dist = checkout.parent / "dist"
+    run("-m", "build", "--wheel", "--no-isolation", "--outdir", dist, checkout, cwd=dist.parent)
+    (built,) = dist.iterdir()
     return built
 
 
@@ -183,3 +191,19 @@ def test_installed_wheel_compiles_its_kernels(installed: Path, empty: Path) -> N
     result = run("-m", "cupyops", "compile", *options, cwd=empty, first=installed)
     assert "4 compilations" in result.stdout
     assert "0 failed" in result.stdout
+
+
+def test_a_script_beside_an_editable_checkout_imports_the_package(checkout: Path, tmp_path: Path) -> None:
+    """The folder of the script comes first on the path, and a folder named cupyops in it is not the package."""
+    run("-c", "from setuptools import build_meta; build_meta.build_editable('../editable')", cwd=checkout)
+    site = tmp_path / "site"
+    (editable,) = (checkout.parent / "editable").glob("*.whl")
+    with zipfile.ZipFile(editable) as archive:
+        archive.extractall(site)
+    script = checkout.parent / "script.py"
+    # Without -S, the environment's own editable install would be found, too. What it needs, PyTorch for one, is in `packages`.
+    packages = str(Path(torch.__file__).parents[1])
+    lines = [f"import site, sys; site.addsitedir({str(site)!r}); sys.path.append({packages!r})"]
+    lines += ["import cupyops, cupyops.examples, kernels_cu, autograd_bridge; print(cupyops.__file__)"]
+    script.write_text("\n".join(lines))
+    assert run("-S", script, cwd=tmp_path).stdout.strip() == str(checkout / "cupyops" / "__init__.py")
