@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from . import arrays, deprecated
+from . import arrays
 from .compile.bundle import load_bundle
 from .errors import CompileError, ExportError, LaunchError, MissingDependencyError, TuningError
 from .extension.extension import Extension, from_extension
@@ -100,4 +100,3 @@ def _tensors_in_use() -> arrays.ArrayLibrary | None:
 
 arrays.register_finder(_library_of_tensors)
 arrays.register_in_use(_tensors_in_use)
-sys.meta_path.append(deprecated.MovedModules())

@@ -1,8 +1,7 @@
 """Loads the CUDA C++ sources of the shipped operators.
 
 Each kernel family has a ``.cu`` text, and the headers of that family alone lie beside the text. ``shared/`` has the
-headers that several texts include. ``hardware/`` has PTX and nothing else: a function for each instruction. ``former/``
-has headers under their names in the previous release.
+headers that several texts include. ``hardware/`` has PTX and nothing else: a function for each instruction.
 
 >>> "__global__" in source("gelu")
 True
@@ -13,10 +12,10 @@ True
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["Text", "former_headers", "headers", "names", "source"]
+__all__ = ["Text", "headers", "names", "source"]
 
 # A text includes a header by its file name alone, wherever the header lies.
-_FOLDERS = (".", "shared", "hardware", "former")
+_FOLDERS = (".", "shared", "hardware")
 
 
 class Text(str):
@@ -53,12 +52,6 @@ def names() -> tuple[str, ...]:
 def headers() -> dict[str, Text]:
     """Returns all device headers by file name; a header replaces its ``#include "<name>"`` line in a text."""
     return {name: text for folder in _FOLDERS for name, text in _headers_in(folder).items()}
-
-
-@cache
-def former_headers() -> frozenset[str]:
-    """Returns the former names of renamed headers; the first line of a former header gives the new name."""
-    return frozenset(_headers_in("former"))
 
 
 def _headers_in(folder: str) -> dict[str, Text]:

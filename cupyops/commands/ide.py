@@ -233,7 +233,7 @@ def _flags(folder: Path, folders: Iterable[Path]) -> list[str]:
     """
     here, texts = Path(simulator.__file__).parent, Path(kernels_cu.__file__).parent
     own = [folder / _FOLDER, *folders, here / "cuda", here / "runtime"]
-    own += [texts, texts / "shared", texts / "hardware", texts / "former"]
+    own += [texts, texts / "shared", texts / "hardware"]
     return [
         *("-xcuda", "-std=c++17", "--cuda-device-only", "--cuda-gpu-arch=sm_70", "-nocudainc", "-nocudalib"),
         *("-Wno-unknown-cuda-version", "-Wno-pragma-once-outside-header"),

@@ -7,7 +7,6 @@ compiler's version. ``#line`` directives give compiler messages and profilers th
 
 import re
 import sys
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache, partial
 
@@ -121,7 +120,7 @@ def assemble(
     headers = headers or {}
     text, headers, of_pytorch = with_pytorch(text, headers, " ".join(kernels))
     known = {**shared, **headers}
-    texts = {"": text, **included(text, headers, warned=True)}
+    texts = {"": text, **included(text, headers)}
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
     lines = ["// Written by cupyops: types and constants of this compilation."]
     own_texts = tuple(source for name, source in texts.items() if name not in shared)
@@ -246,7 +245,7 @@ def _declared(name: str) -> frozenset[str]:
     The search takes milliseconds for all headers together, and every final text asks for all headers.
     """
     known = kernels_cu.headers()
-    texts = [known[name], *included(known[name], {}, warned=True).values()]
+    texts = [known[name], *included(known[name], {}).values()]
     return frozenset(word for text in texts for word in _DECLARES.findall(scan(text).bare))
 
 
@@ -359,15 +358,9 @@ def _removed(own: Collection[str], texts: Mapping[str, str], followed: Preproces
     return frozenset(name for name, found in states.items() if found == {False})
 
 
-def included(text: str, headers: Mapping[str, str], *, warned: bool = False) -> dict[str, str]:
-    """Returns the known headers that a text includes, directly or through other headers, by name.
-
-    Warns if the text itself includes a header by a former name, unless `warned` says that it has.
-    """
+def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns the known headers that a text includes, directly or through other headers, by name."""
     known = {**kernels_cu.headers(), **headers}
-    for name, _, _ in includes(text):
-        if not warned and name in kernels_cu.former_headers() and name not in headers:
-            warnings.warn(known[name].splitlines()[0].removeprefix("// "), DeprecationWarning, stacklevel=4)
     found: dict[str, str] = {}
     texts = [text]
     while texts:

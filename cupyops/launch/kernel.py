@@ -19,7 +19,6 @@ import kernels_cu
 from cupyops.arrays import Device, host
 from cupyops.compile.preprocess import defines_of
 from cupyops.compile.project_headers import read
-from cupyops.deprecated import warn
 from cupyops.dtypes import FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, expected
 from cupyops.sharing import computed_once, once
@@ -233,12 +232,6 @@ class Kernel:
         if not self.geometry.per_call:
             raise TypeError(f"{self.name} counts its threads by {self.geometry}; call it without [...]")
         return partial(self._launch_on, threads)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("since", "exactly", "cooperative", "shared"):
-            warn(f"Kernel.{name}", f"Kernel.hardware.{name}")
-            return getattr(self.hardware, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} of {self.filename}: {', '.join(self.signature.names)}>"

@@ -144,7 +144,7 @@ class KernelSource:
         found, gone = host_code_of(texts, "\n".join([others, *texts.values()]), self.defines)
         if not roots:
             return found
-        headers = included(self.text, self.headers, warned=True)
+        headers = included(self.text, self.headers)
         macros = preprocess(self.text, headers, self.defines).macros
         return without_unread(found, roots, macros, gone, simulated)
 
@@ -355,7 +355,7 @@ def prepared(
     if kernel and "#" in text:
         name = split_name(kernel)[0].rpartition("::")[2]
         places = [f.start for f in scan(text).functions if f.name == name]
-        defined = around(text, places, included(text, known, warned=True), known_macros(constants or {}, options))
+        defined = around(text, places, included(text, known), known_macros(constants or {}, options))
     options = (*options, *(f"-D{name}" for name in defined))
     return text, known, (*options, *standard_of((text, *known.values()), options))
 

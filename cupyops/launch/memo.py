@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 from cupyops.arrays import LIBRARIES
 from cupyops.codegen import write
-from cupyops.deprecated import renamed
 
 __all__ = ["memo"]
 
@@ -69,6 +68,3 @@ def memo(*names: str, most: int = MOST) -> Callable[[Function], Function]:
         return cast(Function, found)
 
     return decorate
-
-
-__getattr__ = renamed(__name__, {"remembered": "memo"})

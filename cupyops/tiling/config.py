@@ -1,13 +1,10 @@
 """Configs of kernels: Python chooses a config by sizes, dtype and GPU, and compiles the CUDA source with the config's
 macros."""
 
-import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from cupyops.deprecated import renamed
 from cupyops.launch.geometry import Geometry
 from cupyops.launch.kernel import Kernel
 
@@ -86,21 +83,11 @@ class Config:
             text,
             name,
             geometry or self.geometry,
-            constants=_with_former_names({**self.constants, **(constants or {})}, text),
+            constants={**self.constants, **(constants or {})},
             shared=self.shared,
             choices=choices or None,
             **{"since": self.since, **options},
         )
-
-
-def _with_former_names(constants: dict[str, int], text: str) -> dict[str, int]:
-    """Returns the macros. If the source uses LANES, the former name of VECTOR_WIDTH, LANES is added."""
-    if "LANES" not in text or "VECTOR_WIDTH" not in constants or "LANES" in constants:
-        return constants
-    if not re.search(r"\bLANES\b", text):
-        return constants
-    warnings.warn("LANES is VECTOR_WIDTH now; the next release drops the former name", DeprecationWarning, stacklevel=3)
-    return {**constants, "LANES": constants["VECTOR_WIDTH"]}
 
 
 def vector_width_for(n: int, itemsize: int) -> int:
@@ -111,19 +98,8 @@ def vector_width_for(n: int, itemsize: int) -> int:
     return vector_width
 
 
-def lanes_for(n: int, itemsize: int) -> int:
-    """Calls :func:`vector_width_for`, which was named ``lanes_for`` before."""
-    warnings.warn(
-        "lanes_for is vector_width_for now; the next release drops the former name", DeprecationWarning, stacklevel=2
-    )
-    return vector_width_for(n, itemsize)
-
-
 def threads_for(accesses: int, vectors: int) -> int:
     """Returns the threads that make ``accesses`` accesses, at most ``vectors`` each: a power of 2 from 4 to 32, or
     whole warps."""
     threads = -(-accesses // vectors)
     return max(4, 1 << (threads - 1).bit_length()) if threads <= 32 else -(-threads // 32) * 32
-
-
-__getattr__ = renamed(__name__, {"Plan": "Config"})

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from cupyops.arrays import Device
-from cupyops.deprecated import renamed
 from cupyops.launch.geometry import MAX_BLOCK, Rows
 from cupyops.launch.kernel import Kernel
 
@@ -267,6 +266,3 @@ def is_few(rows: int, n: int, most: tuple[int, int]) -> bool:
         most: the most rows, and the most elements of all rows, that are few.
     """
     return rows <= most[0] and rows * n <= most[1]
-
-
-__getattr__ = renamed(__name__, {"RowsPlan": "RowsConfig"})

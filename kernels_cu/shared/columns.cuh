@@ -33,7 +33,6 @@
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 1
 #endif
-#define STRIP_CLUSTER IN_CLUSTERS  // the former name
 
 constexpr int STRIP = WIDTH * VECTOR_WIDTH;                      // columns of a block
 constexpr int HEIGHT = BLOCK_THREADS / WIDTH;                    // rows of a block at once

@@ -5,11 +5,7 @@
 #include "vector.cuh"
 
 #ifndef VECTOR_WIDTH
-#ifdef LANES  // the former name of VECTOR_WIDTH, in texts that define the macro themselves
-#define VECTOR_WIDTH LANES
-#else
 #define VECTOR_WIDTH 1
-#endif
 #endif
 
 template <typename T> struct Packed {

@@ -3,7 +3,6 @@
 // dividers and strides.
 #pragma once
 
-#include "lanes.cuh"
 #include "vector.cuh"
 
 // N consecutive elements of an operand. With an innermost stride of 1 one access loads aligned elements; with a stride of 0 one
@@ -20,12 +19,6 @@ template <int N, typename T> __device__ __forceinline__ Vector<T, N> load_vector
         for (int k = 0; k < N; ++k) vector.element[k] = p[k * stride];
     }
     return vector;
-}
-
-// The former name of load_vector.
-template <int N, typename T> __device__ __forceinline__ Lanes<T, N> load_lanes(const T* p, long long stride) {
-    const Vector<T, N> vector = load_vector<N>(p, stride);
-    return *reinterpret_cast<const Lanes<T, N>*>(&vector);
 }
 
 template <bool CONDITION, typename Yes, typename No> struct Select {

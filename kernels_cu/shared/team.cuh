@@ -39,9 +39,3 @@ template <typename T> __device__ __forceinline__ Vector<T, 4> load_four_from_l2(
     else *reinterpret_cast<uint4*>(&four) = __ldcg(reinterpret_cast<const uint4*>(p));
     return four;
 }
-
-// Former names, which the next release drops.
-[[deprecated("meet_at is team_barrier now")]] __device__ __forceinline__ void meet_at(int* counter, long long n) {
-    team_barrier(counter, n);
-}
-[[deprecated("sync_team_memory is sync_cluster now")]] __device__ __forceinline__ void sync_team_memory() { sync_cluster(); }

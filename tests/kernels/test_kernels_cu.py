@@ -150,10 +150,7 @@ def test_form_of_the_lines(text: kernels_cu.Text) -> None:
         assert line == line.rstrip(), number
 
 
-CURRENT = [text for name, text in kernels_cu.headers().items() if name not in kernels_cu.former_headers()]
-
-
-@pytest.mark.parametrize("header", CURRENT, ids=lambda t: t.filename)
+@pytest.mark.parametrize("header", kernels_cu.headers().values(), ids=lambda t: t.filename)
 def test_a_header_declares_no_kernel_and_is_included(header: kernels_cu.Text) -> None:
     assert "__global__" not in code_only(header)
     assert "#pragma once" in header
@@ -161,14 +158,6 @@ def test_a_header_declares_no_kernel_and_is_included(header: kernels_cu.Text) ->
     extension = Path(device.__file__).read_text(encoding="utf-8")
     includes = (f'#include "{header.filename}"' in text for text in (*TEXTS, *written(), extension))
     assert any(includes) or header.filename in pytorch_names.HEADERS, "nobody includes it"
-
-
-@pytest.mark.parametrize("name", sorted(kernels_cu.former_headers()))
-def test_a_former_header_leads_to_one_of_today(name: str) -> None:
-    header = kernels_cu.headers()[name]
-    (today,) = re.findall(r'#include "(.+)"', header)
-    assert header.startswith(f"// {name} is {today} now"), "what the warning says"
-    assert today in {text.filename for text in CURRENT}
 
 
 def written() -> list[str]:

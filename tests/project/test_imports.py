@@ -21,7 +21,6 @@ ROOMS = (
         "cupyops.sharing",
         "cupyops.installing",
         "cupyops.interrupts",
-        "cupyops.deprecated",
     ),
     ("cupyops.compile",),
     ("cupyops.arrays",),

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cupyops.deprecated import warn
-
 __all__ = ["BACKENDS", "KERNEL_BACKENDS", "Check", "Fault", "Skip", "check"]
 
 # The backends, which run an operator: PyTorch runs the reference on the CPU, the simulator runs the kernels on the CPU
@@ -52,12 +50,6 @@ class Check:
     backends: Sequence[str] = BACKENDS
     needs: Sequence[str] = ()
     ground: bool = False
-
-    @property
-    def lanes(self) -> Sequence[str]:
-        """Returns ``backends``, by the former name."""
-        warn("Check.lanes", "Check.backends")
-        return self.backends
 
 
 def check(

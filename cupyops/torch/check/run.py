@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.deprecated import warn
 from cupyops.dtypes import dtype_names
 from cupyops.errors import expected, nearest
 from cupyops.launch.repro import noted
@@ -123,12 +122,6 @@ class Row:
     change: str = ""
     seconds: float = 0.0
     error: BaseException | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def lane(self) -> str:
-        """Returns ``backend``, by the former name."""
-        warn("Row.lane", "Row.backend")
-        return self.backend
 
 
 @dataclass(frozen=True)
@@ -245,7 +238,6 @@ def check_op(
     dtypes: Any = None,
     tolerance: float = 1.0,
     skip: Callable[[str], object] | None = None,
-    lanes: Sequence[str] | None = None,
 ) -> Report:
     """Runs the checks on an operator; prints and returns the report, or raises :class:`CheckFailed` with the report.
 
@@ -274,20 +266,13 @@ def check_op(
         tolerance: factor on the error that ``values``, ``gradients``, ``sizes`` and ``vmap`` allow, for a kernel that
             approximates on purpose.
         skip: called with the reasons, as one string, if no check could run; ``pytest.skip`` fits.
-        lanes: the former name of ``backends``.
 
     Raises:
         CheckFailed: a check failed; the message is the report, with each fault and how to repair it.
-        TypeError: ``op`` is no operator; ``sample_inputs`` is neither a tuple nor a list of tuples; ``backends`` and
-            ``lanes`` are both given.
+        TypeError: ``op`` is no operator; ``sample_inputs`` is neither a tuple nor a list of tuples.
         ValueError: a check, backend or dtype has an unknown name; samples do not fit the schema, or are on different
             kinds of devices.
     """
-    if lanes is not None:
-        if backends is not None:
-            raise TypeError("check_op: `lanes` is the former name of `backends`; pass `backends` alone")
-        warn("check_op(lanes=...)", "check_op(backends=...)")
-        backends = lanes
     operator = operator_of(op)
     samples = samples_of(operator, sample_inputs)
     wanted = _chosen(checks)

@@ -1,5 +1,1 @@
 """The export of models to ONNX."""
-
-from cupyops.deprecated import moved_names
-
-__getattr__ = moved_names(__name__, "cupyops.torch.onnx.export")
