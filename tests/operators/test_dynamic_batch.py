@@ -1,6 +1,7 @@
 """Exported programs of the public functions and modules take every batch size: no body compares a size that may be a symbol."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,6 +165,23 @@ def test_a_compiled_step_has_no_guard_on_the_batch(name: str) -> None:
     results = pytree.tree_leaves(torch.compile(model.module, fullgraph=True, backend=backend)(*args))
     torch.autograd.backward([y.sum() for y in results if y.requires_grad])
     assert not [g for g in guards if not g.subs(dict.fromkeys(g.free_symbols, 2**40))]
+
+
+@pytest.mark.parametrize(
+    "backend", ["reference", pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True
+)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "LLTMLayers"])
+def test_a_graph_of_jit_trace_takes_every_batch(name: str, device: str) -> None:
+    """It has PyTorch's operations or the operator, and no memory that a launch would have written."""
+    model = MODELS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated, and each size in a condition is a warning
+        traced = torch.jit.trace(
+            model.module, _inputs(model, 4, torch.float32)
+        )  # compares with a trace without gradients
+    args = _inputs(model, 7, torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(traced(*args), model.module(*args), rtol=1e-4, atol=1e-5)
 
 
 class Layers(nn.Module):
