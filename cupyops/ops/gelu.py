@@ -24,7 +24,8 @@ FORWARD, BACKWARD = _kernels("gelu_forward"), _kernels("gelu_backward")
 
 # In float64, the elements of a thread share the moves of the coefficients. Measured on an H200 while the coefficients were in constant
 # memory, with four accesses of 16 bytes a thread in place of one: 2^24 elements take 0.95 to 0.97 times as long, 2^28 0.87 to 0.92 times,
-# and 2^22 up to 1.03 times. Literals take more moves, so that sharing saves more of them.
+# and 2^22 up to 1.03 times. Literals take more moves, so that sharing saves more of them. The number of elements of a traced tensor may be
+# a symbol, and a comparison would limit the exported program to the sizes of one kernel.
 MANY = 2**24
 
 
@@ -45,7 +46,7 @@ def forward(x: Any, approximate: str = "none") -> Any:
     if not library.is_contiguous(x):
         x = dense(x)
     y, n = library.empty_like(x), library.size(x)
-    if n >= MANY and approximate == "none" and library.dtype_name(x) == "float64":
+    if type(n) is int and n >= MANY and approximate == "none" and library.dtype_name(x) == "float64":
         kernel = FORWARD_OF_MANY
     try:
         kernel.launch_vouched(x, y, n)
@@ -69,7 +70,7 @@ def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
         if library.strides(x) != library.strides(grad_y):
             x, grad_y = library.contiguous(x), library.contiguous(grad_y)
     grad_x, n = library.empty_like(x), library.size(x)
-    if n >= MANY and approximate == "none" and library.dtype_name(x) == "float64":
+    if type(n) is int and n >= MANY and approximate == "none" and library.dtype_name(x) == "float64":
         kernel = BACKWARD_OF_MANY
     kernel.launch_vouched(grad_y, x, grad_x, n)
     return grad_x

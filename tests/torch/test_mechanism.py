@@ -81,6 +81,24 @@ def test_fake_kernel_is_the_body() -> None:
             op(torch.empty(3, device="cuda"))
 
 
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("(Tensor[] xs) -> Tensor", "take each tensor as an argument of its own, .*, got `xs` in"),
+        ("(Tensor x, Tensor[] ws) -> Tensor", "take each tensor as an argument of its own, .*, got `ws` in"),
+        ("(Tensor x, Tensor?[] ws) -> Tensor", "take each tensor as an argument of its own, .*, got `ws` in"),
+        ("(Tensor x, Tensor[]? ws) -> Tensor", "take each tensor as an argument of its own, .*, got `ws` in"),
+        ("(Tensor x) -> Tensor[] ys", "return tensors, each as a result of its own"),
+        ("(Tensor x) -> (Tensor, Tensor[])", "return tensors, each as a result of its own"),
+        ("(Tensor x) -> (Tensor, int)", "return tensors, each as a result of its own"),
+    ],
+)
+def test_a_list_of_tensors_does_not_lose_its_gradient(schema: str, words: str) -> None:
+    """Autograd and the dispatch know the tensors that are arguments and results themselves."""
+    with pytest.raises(ValueError, match=f"Operator: `schema` must {words}"):
+        Operator(f"tests::listed{schema}", lambda *args: args, backward=lambda grad_out: grad_out)
+
+
 def test_declarations_are_checked() -> None:
     with pytest.raises(ValueError, match="`schema` must begin with a namespace"):
         Operator("wave(Tensor x) -> Tensor", body, reference=reference)

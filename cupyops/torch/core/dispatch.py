@@ -40,6 +40,7 @@ __all__ = [
     "in_graph",
     "in_plain_backward",
     "is_compiling",
+    "is_scripted",
     "is_traced",
     "once",
     "policies_of",
@@ -56,6 +57,8 @@ grad_enabled = torch.is_grad_enabled
 # Dynamo traces this function as True. A call takes a third of the time of torch.compiler.is_compiling, which also returns
 # True during an export; an exported tensor is no plain tensor.
 is_traced = torch.compiler.is_dynamo_compiling
+# The state of torch.jit.trace, or None. It records PyTorch's operations, and would not record a launch.
+is_scripted = torch._C._get_tracing_state
 
 # Autocast converts these dtypes.
 _CONVERTED = frozenset(d for d in DTYPE_NAMES if d.is_floating_point and d is not torch.float64)
@@ -137,7 +140,7 @@ def in_plain_backward(grad: Tensor) -> bool:
     """
     return (
         type(grad) is Tensor
-        and not (grad_enabled() or is_traced() or transforms_active() or dispatch_modes())
+        and not (grad_enabled() or is_traced() or is_scripted() or transforms_active() or dispatch_modes())
         and forward_ad._current_level < 0
         and (grad.is_cuda or simulator.enabled())
         and not grad.is_neg()
@@ -287,7 +290,7 @@ def call_source(
     >>> print(call_source("scale", {"x": False}, ["factor"]))
     def scale(x, factor):
         if (
-            not (is_traced() or transforms_active() or dispatch_modes())
+            not (is_traced() or is_scripted() or transforms_active() or dispatch_modes())
             and forward_ad._current_level < 0
             and (type(x) is Tensor or type(x) is Parameter)
             and x.is_cuda and not x.is_neg()
@@ -315,7 +318,7 @@ def call_source(
         [
             f"def {name}({parameters}):",
             "    if (",
-            "        not (is_traced() or transforms_active() or dispatch_modes())",
+            "        not (is_traced() or is_scripted() or transforms_active() or dispatch_modes())",
             "        and forward_ad._current_level < 0",
             *plain,
             *on_gpu,
@@ -348,6 +351,7 @@ def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] 
         "float32_": torch.float32,
         "cast_": cast,
         "is_traced": is_traced,
+        "is_scripted": is_scripted,
         "in_graph": in_graph,
         "transforms_active": transforms_active,
         "dispatch_modes": dispatch_modes,

@@ -81,6 +81,12 @@ class Schema:
         types = {name: kind for kind, _, name in (piece.rpartition(" ") for piece in pieces)}
         arguments = parsed.arguments
         kinds = [a.type.isSubtypeOf(_MAYBE_TENSOR) for a in arguments]
+        if listed := [a.name for a in arguments if "Tensor" in str(a.type) and not a.type.isSubtypeOf(_MAYBE_TENSOR)]:
+            wanted = "take each tensor as an argument of its own, not in a list"
+            raise ValueError(expected("Operator", "schema", wanted, f"`{listed[0]}` in {text!r}"))
+        if not all(r.type.isSubtypeOf(_MAYBE_TENSOR) for r in parsed.returns):
+            wanted = "return tensors, each as a result of its own"
+            raise ValueError(expected("Operator", "schema", wanted, repr(text)))
         if not any(kinds) or not all(kinds[: sum(kinds)]):
             raise ValueError(expected("Operator", "schema", "name its tensors first", repr(text)))
         if any(a.kwarg_only for a in arguments):

@@ -64,6 +64,7 @@ from .dispatch import (
     function_of,
     grad_enabled,
     is_compiling,
+    is_scripted,
     is_traced,
     policies_of,
     selective,
@@ -381,6 +382,8 @@ class Operator:
                 return self._plain(*args)
             with simulator.simulate():
                 return self._dispatch(args, apply)
+        if is_scripted():
+            return self._registered(args)
         if any(x.is_neg() for x in tensors):
             # A negative view (the imaginary part of a conjugate, for instance) has the negated values in memory. A
             # kernel needs a tensor whose memory holds the values themselves.

@@ -22,6 +22,7 @@ from cupyops.torch.core.dispatch import (
     grad_enabled,
     in_plain_backward,
     is_compiling,
+    is_scripted,
     rows_of_traced,
     transforms_active,
 )
@@ -325,7 +326,7 @@ def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
     if wanted and grad_enabled():
         return True
     # The tangent, too, is computed from the statistics.
-    return bool(is_compiling() or transforms_active() or dispatch_modes() or forward_mode())
+    return bool(is_compiling() or is_scripted() or transforms_active() or dispatch_modes() or forward_mode())
 
 
 def name_of(where: str, dtype: torch.dtype | None) -> str | None:

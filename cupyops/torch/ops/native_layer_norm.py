@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.torch.core.dispatch import forward_mode, is_traced, transforms_active
+from cupyops.torch.core.dispatch import forward_mode, is_scripted, is_traced, transforms_active
 from cupyops.torch.core.gradients import pullback
 from cupyops.torch.core.tensors import wide_dtype
 
@@ -19,8 +19,8 @@ def native_layer_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the results of ``torch.native_layer_norm``: y, mean and 1/√(var + eps)."""
     transformed = transforms_active() or forward_mode()
-    # AOTAutograd differentiates a compiled graph once, and Dynamo does not trace into every Function.
-    if not transformed and (is_traced() or not recorded(x, weight, bias)):
+    # torch.jit.trace records PyTorch's operations. AOTAutograd differentiates a compiled graph once, and Dynamo does not trace into every Function.
+    if not transformed and (is_traced() or is_scripted() or not recorded(x, weight, bias)):
         return torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
     if transformed:
         return _normalized(x, weight, bias, len(normalized_shape), eps)
@@ -32,9 +32,9 @@ def recorded(*tensors: Tensor | None) -> bool:
     """Returns whether a function of these tensors may be differentiated.
 
     Returns True while a transform of ``torch.func`` is active in grad mode, since it differentiates tensors that do not
-    require grad.
+    require grad, and while torch.jit.trace records a graph, which may run in either mode.
     """
-    if forward_mode():
+    if forward_mode() or is_scripted():
         return True
     if not torch.is_grad_enabled():
         return False
