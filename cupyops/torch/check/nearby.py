@@ -22,8 +22,8 @@ SLACK = 16.0
 NUDGES = 4
 # A step of the function is larger than this part of the results; the effect of a rounding is smaller.
 STEP = 0.01
-# A gradient that is smaller than this part of the incoming one may be a sum that cancels.
-CANCELLED = 2.0**-10
+# A result that is smaller than this part of the inputs may be a sum that cancels.
+CANCELLED = 2.0**-6
 
 
 class Refused(Exception):
@@ -71,7 +71,7 @@ def holds(subject: Subject, what: str, args: Arguments, *, gradients: bool = Tru
     seeds: Any = None
     try:
         same = of_reference(args)
-        outputs = {n: x for n, x in same.items() if n.startswith("output") and x.is_floating_point()}
+        outputs = {n: x for n, x in same.items() if n in subject.taken}
         seeds = subject.seeds(outputs)
         same = of_reference(args)
         seeds = {name: g.double() for name, g in seeds.items()}
@@ -97,9 +97,10 @@ def holds(subject: Subject, what: str, args: Arguments, *, gradients: bool = Tru
         right, theirs = exact[name], same[name]
         if x.shape != theirs.shape:
             raise Fault(f"{what}: {name} has shape {tuple(x.shape)}, and the reference gives {tuple(theirs.shape)}")
-        # The terms of a gradient may cancel for all inputs, as those of a norm of two elements do.
-        grads = [float(g.abs().max()) for g in seeds.values() if name.startswith("gradient") and g.numel()]
-        least = CANCELLED * max(grads, default=0.0)
+        # The terms of a result may cancel for all inputs, as those of the gradient of a norm of two elements do.
+        of_gradient = [*seeds.values()] if name.startswith("gradient") else []
+        terms = [y for y in (*args, *of_gradient) if isinstance(y, Tensor) and y.is_floating_point() and y.numel()]
+        least = CANCELLED * max((float(y.detach().abs().nan_to_num(0.0, 0.0, 0.0).max()) for y in terms), default=0.0)
         if not x.numel() or (off := wrong(x, theirs, right, subject.tolerance, least)) is None:
             continue
         if x.dtype.is_floating_point:

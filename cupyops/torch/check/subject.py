@@ -365,6 +365,11 @@ class Subject:
             outputs = _numbered(self.call(leaves))
         return {name: y.detach() for name, y in outputs.items() if y.requires_grad}
 
+    @computed_once
+    def taken(self) -> set[str]:
+        """Returns the names of the outputs that require gradients, in the first sample."""
+        return set(self.differentiable(fresh(self.samples[0])))
+
     def need_gradients(self, args: Arguments) -> dict[str, Tensor]:
         """Returns the outputs that require gradients, by name.
 
