@@ -321,10 +321,10 @@ def special_values(subject: Subject) -> str:
                 kinds = [_kind(y) for y in (x, same[name].to(x.dtype), exact[name].to(x.dtype))]
                 strange = (kinds[0] != kinds[1]) & (kinds[0] != kinds[2])
                 if bool(strange.any()):
-                    i = tuple(int(j) for j in strange.nonzero()[0])
+                    place = tuple(int(j) for j in strange.nonzero()[0])
                     raise Fault(
                         f"{dtype}: with {value} as element {lead.numel() // 2} of `{subject.schema[at].name}`, {name}"
-                        f"{list(i)} is {x[i].item()}, and the reference gives {same[name][i].item()}"
+                        f"{list(place)} is {x[place].item()}, and the reference gives {same[name][place].item()}"
                     )
                 tried += 1
     if not tried:
