@@ -16,6 +16,7 @@ from typing import Any
 
 NAMES = (
     *("declarations", "mutated texts", "operators", "errors", "derivatives", "threads", "streams"),
+    *("traits", "programs", "offsets", "exports", "lanes"),
     *("forks", "kills", "damaged caches", "damaged bundles"),
 )
 BACKENDS = ("reference", "simulator", "cuda")

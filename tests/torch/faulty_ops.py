@@ -284,6 +284,47 @@ def tied_to_a_size(x: Tensor, w: Tensor, factor: float) -> Tensor:
     return body(x, w, factor)
 
 
+def by_the_number_of_elements(x: Tensor, w: Tensor, factor: float) -> Tensor:
+    """Another kernel for many elements, as a choice that a trace keeps as a condition on the size."""
+    return body(x, w, 0.0 if x.numel() >= 2**24 else factor)
+
+
+def kept_by_a_number() -> Body:
+    """Large factors have their result kept, whatever the tensors are."""
+    kept: dict[Any, Tensor] = {}
+
+    def broken(x: Tensor, w: Tensor, factor: float) -> Tensor:
+        y = body(x, w, factor)
+        if isinstance(x, FakeTensor) or factor <= 0.9:
+            return y
+        return kept.setdefault((factor, x.shape, x.dtype), y).clone()
+
+    return broken
+
+
+def last_of_four_left_out(x: Tensor, w: Tensor, factor: float) -> Tensor:
+    x, w = x.contiguous(), w.contiguous()
+    y, n = torch.empty_like(x), x.numel()
+    flat = y.view(-1)
+    left = n - 1 if n % 4 == 3 else n
+    FORWARD(x.view(-1)[:left], w.view(-1)[:left], flat[:left], factor, left)
+    return y
+
+
+def wrong_where(size: Callable[[Tensor], bool]) -> Body:
+    return lambda x, w, factor: body(x, w, 0.25 if size(x) else factor)
+
+
+def gradient_without_zeros(grad_y: Tensor, x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    broken = kernel(
+        "mix_backward", ("acc_t g = acc_t(grad_y[i])", "acc_t g = acc_t(w[i]) == 0 ? acc_t(0) : acc_t(grad_y[i])")
+    )
+    grad_y, x, w = grad_y.contiguous(), x.contiguous(), w.contiguous()
+    grad_x, grad_w = torch.empty_like(x), torch.empty_like(w)
+    broken(grad_y, x, w, grad_x, grad_w, factor, x.numel())
+    return grad_x, grad_w
+
+
 def _next_rows(w: Tensor) -> Tensor:
     # DTensor of PyTorch 2.11 has no strategy for flip and roll.
     return torch.cat((w[1:], w[:1]))

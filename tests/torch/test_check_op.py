@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from cupyops.commands.compile import compile_job
 from cupyops.torch import CHECKS, check_op
@@ -13,10 +14,11 @@ from cupyops.torch.check import running
 from tests.torch import faulty_gpu, faulty_scale
 from tests.torch import faulty_ops as faulty
 from tests.torch.faulty_common import Totals
-from tests.torch.faulty_ops import Mix, changed
+from tests.torch.faulty_ops import Body, Mix, changed
 from tests.torch.finding import assert_found, failing, samples
 
 COMPILED = cache(compile_job)
+Sample = Callable[[], tuple[Tensor, Tensor, float]]
 
 # In the simulator, all checks run and this one alone fails: the fault, and what the message says of it.
 PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
@@ -100,6 +102,56 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         "special_values",
         lambda: Mix(body=faulty.without_nan),
         r"with nan as element 66 of `x`, output\[9, 3\] is 0.0, and the reference gives nan",
+    ),
+    "a value of its own at 0": (
+        "special_values",
+        lambda: Mix(body=changed(("y[i] = scalar_t(", "y[i] = v == 0 ? scalar_t(1e-3) : scalar_t("))),
+        r"float32, with 0, ±1, powers of 2 and integers as every third element in `x`: output\[\d+, \d\] is 0.001.*, and the "
+        r"reference gives -?0.0",
+    ),
+    "no gradient at 0": (
+        "special_values",
+        lambda: Mix(backward_body=faulty.gradient_without_zeros),
+        r"in `w`: gradient of x\[\d+, \d\] is 0.0, and the reference gives",
+    ),
+    "the number of the sample": (
+        "numbers",
+        lambda: Mix(body=lambda x, w, factor: faulty.body(x, w, 0.5)),
+        r"float32, with factor=-0.5: output\[\d+, \d\] is .*, and the reference gives .* use the argument as the reference does",
+    ),
+    "a number without its sign": (
+        "numbers",
+        lambda: Mix(body=lambda x, w, factor: faulty.body(x, w, abs(factor))),
+        "float32, with factor=-0.5: output",
+    ),
+    "the result of a number is kept": (
+        "numbers",
+        lambda: Mix(body=faulty.kept_by_a_number()),
+        r"with factor=1.0 and other data: output\[\d+, \d\] is",
+    ),
+    "no large values": (
+        "data",
+        lambda: Mix(
+            body=lambda x, w, factor: faulty.body(
+                torch.where(x.isfinite() & (x.abs() < 1e30), x.clamp(-300, 300), x), w, factor
+            )
+        ),
+        r"float32, large data in `x`: output\[\d+, \d\] is -?\d+.*, and the reference gives .* Have the kernel read every input",
+    ),
+    "more than a thousand columns": (
+        "sizes",
+        lambda: Mix(body=faulty.wrong_where(lambda x: x.dim() > 0 and x.shape[-1] > 1024)),
+        r"float32, the first tensor of \[2, 1031\]: output",
+    ),
+    "more than 65536 elements": (
+        "sizes",
+        lambda: Mix(body=faulty.wrong_where(lambda x: not isinstance(x, FakeTensor) and x.numel() > 65536)),
+        r"float32, the first tensor of \[9\d\d\d, 7\]: output",
+    ),
+    "a choice by the number of elements": (
+        "export",
+        lambda: Mix(body=faulty.by_the_number_of_elements),
+        "float32, with a dynamic number of rows: .* keep size-dependent choices for calls",
     ),
     "a wrong gradient": (
         "gradients",
@@ -344,6 +396,39 @@ def _compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fault_fails_the_check_that_is_for_it_and_no_other(fault: str) -> None:
     name, parts, words = PLANTED[fault]
     assert_found(failing(parts().operator(), "simulator", count=2 if fault in OF_TWO_SAMPLES else 1), name, words)
+
+
+# With samples whose sizes or values hide the fault from the other checks.
+HIDDEN: dict[str, tuple[str, Body, Sample, str]] = {
+    "the last of 4n + 3 elements left out": (
+        "sizes",
+        faulty.last_of_four_left_out,
+        lambda: (torch.randn(4, 8), torch.randn(4, 8), 0.5),
+        r"float32, the first tensor of \[\d+, \d+\]: output\[\d+, \d+\] is nan",
+    ),
+    "wrong for one column": (
+        "sizes",
+        faulty.wrong_where(lambda x: x.dim() > 1 and x.shape[1] == 1),
+        lambda: (torch.randn(4, 8), torch.randn(4, 8), 0.5),
+        r"float32, the first tensor of \[4, 1\]: output",
+    ),
+    "a weight that is always 1": (
+        "data",
+        lambda x, w, factor: faulty.body(x, torch.ones_like(w), factor),
+        lambda: (torch.randn(4, 8), torch.ones(4, 8), 0.5),
+        "float32, other data in `w`: output",
+    ),
+}
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("fault", HIDDEN)
+def test_a_fault_that_the_sample_hides_fails_the_check_of_other_sizes_or_data(fault: str) -> None:
+    name, body, sample, words = HIDDEN[fault]
+    checks = ["written", "values", "gradients", "sizes", "numbers", "data", "vmap"]
+    checks = [c for c in checks if name == "sizes" or c != "vmap"]
+    report = check_op(Mix(body=body).operator(), sample(), raises=False, backends=["simulator"], checks=checks)
+    assert_found({row.check: row.words for row in report.failed}, name, words)
 
 
 @pytest.mark.simulator

@@ -194,6 +194,51 @@ def test_rows_and_dtypes_are_changed_as_an_operator_takes_them() -> None:
         assert "refused: bfloat16" in report.rows[0].words
 
 
+def _mutated(x: Tensor, factor: float) -> None:
+    x.mul_(factor)
+
+
+X, IMAGES = torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), torch.randn(2, 3, 4, 4)
+# By name: schema, body and reference in one, and a sample.
+RIGHT: dict[str, tuple[str, Any, Any]] = {
+    "integers": ("(Tensor x) -> Tensor", lambda x: x.argmax(-1), (X,)),
+    "bools": ("(Tensor x) -> (Tensor, Tensor)", lambda x: (x.sin(), x > 0), (X,)),
+    "an integer input": ("(Tensor x, int k) -> Tensor", lambda x, k: x * k, (torch.arange(12).view(3, 4), 3)),
+    "a size by a number": ("(Tensor x, int k) -> Tensor", lambda x, k: x.topk(k, -1)[0].clone(), (X, 3)),
+    "a list": ("(Tensor x, int[] p) -> Tensor", lambda x, p: torch.nn.functional.pad(x, p), (X, [1, 2])),
+    "a kink": ("(Tensor x, float lo, float hi) -> Tensor", lambda x, lo, hi: x.clamp(lo, hi), (X, -0.5, 0.5)),
+    "a step": ("(Tensor x, float f) -> Tensor", lambda x, f: (x * f).floor(), (X, 10.0)),
+    "an absent tensor": (
+        "(Tensor x, Tensor? w=None, float? f=None) -> Tensor",
+        lambda x, w=None, f=None: (x.clone() if w is None else x * w) * (1.0 if f is None else f),
+        (X, torch.ones(8), 2.0),
+    ),
+    "channels last": ("(Tensor x) -> Tensor", lambda x: (x * 2).to(memory_format=torch.channels_last), (IMAGES,)),
+    "no elements": ("(Tensor x) -> Tensor", lambda x: x.new_empty(0), (X,)),
+    "a square": ("(Tensor a, Tensor b) -> Tensor", lambda a, b: a @ b, (X[:, :5].clone(), X[:, 3:].clone())),
+    "indices": ("(Tensor w, Tensor i) -> Tensor", lambda w, i: w[i], (X, torch.tensor([0, 4, 2]))),
+    "sizes by values": ("(Tensor x) -> Tensor", lambda x: torch.unique((x > 0).int()), (X,)),
+    "no 16-bit reference": ("(Tensor x) -> Tensor", lambda x: torch.fft.ifft(torch.fft.fft(x)).real.clone(), (X,)),
+    "no dimension": ("(Tensor x) -> Tensor", lambda x: x.exp(), (torch.tensor(0.3),)),
+    "a norm": (
+        "(Tensor x, float eps) -> Tensor",
+        lambda x, eps: x / (x.square().mean(-1, keepdim=True) + eps).sqrt(),
+        (X, 1e-5),
+    ),
+    "written": ("(Tensor(a!) x, float factor) -> ()", _mutated, (X.clone(), 2.0)),
+}
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("kind", RIGHT)
+def test_a_right_operator_of_any_kind_fails_no_check(kind: str) -> None:
+    schema, body, sample = RIGHT[kind]
+    op = Operator(f"faulty::right_{kind.replace(' ', '_').replace('-', '_')}{schema}", body, reference=body)
+    checks = ["inputs_kept", "values", "gradients", "special_values", "strides", "gradient_strides", "empties", "sizes"]
+    checks += ["numbers", "data", "fakes", "compile_static", "compile_dynamic", "export", "vmap", "compiles"]
+    assert check_op(op, sample, checks=checks, backends=["simulator"]).passed
+
+
 class Picked:
     @staticmethod
     def around(body: Any) -> Any:

@@ -1,14 +1,14 @@
 """Makes arguments from a sample: the values in another dtype or layout, another number of rows, or other values."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 __all__ = [
-    *("Arguments", "converted", "expanded", "fresh", "laid_out", "lead_of"),
-    *("misaligned_all", "moved_on", "tensors_in", "to_device", "with_rows"),
+    *("WAYS", "Arguments", "converted", "expanded", "fresh", "laid_out", "lead_of"),
+    *("misaligned_all", "moved_on", "tensors_in", "to_device", "transposed", "with_rows", "with_sizes"),
 ]
 
 Arguments = tuple[Any, ...]
@@ -85,6 +85,47 @@ def with_rows(args: Arguments, count: int, *, by_row: bool = False) -> Arguments
     return _each(args, change)
 
 
+# Ways to give other sizes to the tensors of a sample together. "tied" and "with numbers" change every dimension of the
+# size, the latter integers of this value as well; "from the right" and "from the left" change the dimensions in the place
+# of the lead's.
+WAYS = ("tied", "with numbers", "from the right", "from the left")
+
+
+def with_sizes(args: Arguments, sizes: Mapping[int, int], way: str) -> Arguments:
+    """Gives dimensions of the lead other sizes, and the dimensions of the other tensors that go with them.
+
+    Elements are dropped, or repeated from the first.
+
+    Args:
+        sizes: the new size by the dimension of the lead.
+        way: one of `WAYS`.
+    """
+    lead = lead_of(args)
+    by_size = {lead.shape[d]: n for d, n in sizes.items()}
+
+    def place(x: Tensor, d: int) -> int | None:
+        of_lead = d if way == "from the left" else d - x.dim() + lead.dim()
+        return of_lead if 0 <= of_lead < lead.dim() and x.shape[d] == lead.shape[of_lead] else None
+
+    def change(x: Tensor) -> Tensor:
+        for d in range(x.dim()):
+            n = by_size.get(x.shape[d]) if way in WAYS[:2] else sizes.get(-1 if (at := place(x, d)) is None else at)
+            if n is not None and x.shape[d]:
+                x = x.index_select(d, torch.arange(n, device=x.device) % x.shape[d])
+        return x.clone(memory_format=torch.contiguous_format)
+
+    changed = _each(args, change)
+    if way != "with numbers":
+        return changed
+
+    def number(x: Any) -> Any:
+        if isinstance(x, (list, tuple)):
+            return type(x)(map(number, x))
+        return by_size.get(x, x) if isinstance(x, int) and not isinstance(x, bool) else x
+
+    return tuple(x if isinstance(x, Tensor) else number(x) for x in changed)
+
+
 def expanded(args: Arguments) -> Iterator[tuple[str, Arguments]]:
     """Yields the sample with tensors expanded along the first or the last dimension: the stride there is 0."""
     if lead_of(args).dim():
@@ -96,8 +137,10 @@ def _first_along(x: Tensor, dim: int) -> Tensor:
     return x.narrow(dim, 0, 1).expand(x.shape) if x.numel() and x.dim() else x.clone()
 
 
-def _transposed(x: Tensor) -> Tensor:
-    return x.permute(*reversed(range(x.dim()))).contiguous().permute(*reversed(range(x.dim())))
+def transposed(x: Tensor) -> Tensor:
+    """Copies `x` to memory in which the first dimension is the fastest."""
+    order = tuple(reversed(range(x.dim())))
+    return x.permute(order).contiguous().permute(order)
 
 
 def _sliced(x: Tensor) -> Tensor:
@@ -109,6 +152,8 @@ def _sliced(x: Tensor) -> Tensor:
 
 def _padded(x: Tensor) -> Tensor:
     """Copies `x` into a buffer with one more column: rows lie one element apart."""
+    if not x.dim():
+        return x.clone()
     wide = x.new_zeros(*x.shape[:-1], x.shape[-1] + 1)
     return wide[..., 1:].copy_(x)
 
@@ -122,7 +167,7 @@ def laid_out(args: Arguments) -> Iterator[tuple[str, Arguments]]:
     """Yields the sample in other layouts: first all tensors in one layout, then one tensor at a time."""
     makers: dict[str, Callable[[Tensor], Tensor]] = {"sliced": _sliced}
     if lead_of(args).dim() > 1:
-        makers = {"transposed": _transposed, "sliced": _sliced, "padded": _padded}
+        makers = {"transposed": transposed, "sliced": _sliced, "padded": _padded}
     for name, change in makers.items():
         yield name, _each(args, change)
     positions = tensors_in(args)

@@ -1,16 +1,32 @@
 """Checks of an operator on tensors of other shapes and layouts, and a check that inputs are not written."""
 
+import time
+
 import torch
 from torch import Tensor
 
 from .compare import assert_close
-from .inputs import Arguments, expanded, fresh, laid_out, lead_of, misaligned_all, tensors_in
+from .inputs import (
+    WAYS,
+    Arguments,
+    expanded,
+    fresh,
+    laid_out,
+    lead_of,
+    misaligned_all,
+    tensors_in,
+    transposed,
+    with_sizes,
+)
+from .nearby import Refused, filled, holds
 from .registry import KERNEL_BACKENDS, Fault, Skip, check
 from .subject import Subject, first_words
 from .values import target
 
 __all__ = ["empties", "gradient_strides", "inputs_kept", "misaligned", "sizes", "strides"]
 
+# More elements than fit into a grid of 16-bit numbers are tried, if that takes at most so many seconds.
+LARGE, SECONDS = 1 << 16, 0.3
 _CONTIGUOUS = "Begin the body with `x = x.contiguous()`, or pass strides to the kernel and use them."
 
 
@@ -72,7 +88,7 @@ def gradient_strides(subject: Subject) -> str:
         kinds = {
             "gradients of stride 0": {n: torch.ones((), dtype=y.dtype, device=y.device).expand_as(y) for n, y in ready.items()},
             "transposed gradients": {
-                n: g.permute(*reversed(range(g.dim()))).contiguous().permute(*reversed(range(g.dim())))
+                n: transposed(g)
                 for n, g in subject.seeds(ready).items()
             },
             "gradients of every other element": {
@@ -107,6 +123,8 @@ def empties(subject: Subject) -> str:
         try:
             got = subject.results(fresh(none))
         except Exception as error:
+            if subject.reference_raises(none):
+                raise Skip(f"the reference takes no tensors without rows: {first_words(error)}") from None
             raise Fault(f"{dtype}, no rows: {first_words(error)}") from error
         if subject.kernels and subject.op.reference is not None:
             wanted = subject.results(fresh(none), subject.reference, wanted=subject.wanted(none))
@@ -121,22 +139,63 @@ def empties(subject: Subject) -> str:
 @check(
     "Look at the last block, and at the tail after the last whole vector. Take sizes from the tensors of the call.",
     backends=KERNEL_BACKENDS,
-    needs=("values",),
+    needs=("values", "gradients"),
 )
 def sizes(subject: Subject) -> str:
-    """Inputs with 1, 3, 37 and 1023 rows give the values of the reference."""
-    tried = 0
+    """1, 3, 37 and 1023 rows, and other sizes of every dimension, give the values of the reference."""
+    tried, many = 0, 0.0
     for dtype, args in subject.each:
         for count in (1, 3, 37, 1023):
             lead = lead_of(args)
             if count == 1023 and lead.dim() and lead.numel() > 64 * lead.shape[0]:
                 continue  # a thousand long rows take the simulator minutes
             rows = subject.rows(args, count)
-            got = subject.outputs(fresh(rows))
+            began = time.perf_counter()
+            with filled():
+                got = subject.outputs(fresh(rows))
+            many = time.perf_counter() - began if count == 1023 else many
             right = target(subject, rows, got, {})
             assert_close(f"{dtype}, {count} rows", got, right.exact, right.allowed, right.than)
             tried += 1
+    if subject.op.reference is not None:
+        for args in subject.of_dtype(subject.one_dtype):
+            tried += _other_sizes(subject, args, many)
     return subject.told(tried, "sizes")
+
+
+def _other_sizes(subject: Subject, args: Arguments, many: float) -> int:
+    """Compares the operator with the reference at other sizes of each dimension, and of all; returns how many.
+
+    Args:
+        many: the seconds that a call with 1023 rows took; 0 if there was none.
+    """
+    shape = lead_of(args).shape
+    changes: list[dict[int, int]] = [{d: n} for d in range(1, len(shape)) for n in (1, 2, 3, 37)]
+    # All sizes odd: their product has every remainder by 4 and by 8 in turn.
+    odd = (3, 5, 7, 9, 11, 13)
+    changes += [{d: odd[(d + k) % len(odd)] for d in range(len(shape))} for k in (0, 1, 2)]
+    changes += [dict.fromkeys(range(len(shape)), 1)]
+    changes += [{d: n + 1} for d, n in enumerate(shape) if list(shape).count(n) > 1]
+    if len(shape) > 1:
+        changes += [{**dict.fromkeys(range(len(shape) - 2), 1), len(shape) - 2: 2, len(shape) - 1: 1031}]
+    per_row = max(1, lead_of(args).numel() // max(1, shape[0] if shape else 1))
+    rows = LARGE // per_row + 3
+    if shape and 0 < many * (rows / 1023) ** 2 < SECONDS:  # the time may grow with the square of the size
+        changes += [{0: rows}]
+    found = 0
+    for change in changes:
+        if not all(shape[d] for d in change):
+            continue
+        what = f"{subject.one_dtype}, the first tensor of {[change.get(d, n) for d, n in enumerate(shape)]}"
+        repeated = len({shape[d] for d in change}) < len(change) or any(list(shape).count(shape[d]) > 1 for d in change)
+        for way in WAYS[2:] if repeated else WAYS:
+            try:
+                holds(subject, what, with_sizes(args, change, way), gradients=sum(change.values()) < 100)
+            except Refused:
+                continue
+            found += 1
+            break
+    return found
 
 
 @check(

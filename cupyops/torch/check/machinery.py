@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cupyops import simulator
 from cupyops.torch.core.results import WrongResults
 
 from .compare import assert_close
@@ -64,6 +65,8 @@ def fakes(subject: Subject) -> str:
             try:
                 got = subject.outputs(fake)
             except Exception as error:
+                if _fails(lambda: subject.outputs(fake, subject.op.reference), subject):  # noqa: B023
+                    raise Skip(f"the reference fails on fake tensors, too: {first_words(error)}") from None
                 raise Fault(f"{dtype}, on fake tensors: {first_words(error)}") from error
         if list(got) != list(real):
             raise Fault(f"{dtype}: {len(got)} outputs on fake tensors, {len(real)} on real ones")
@@ -112,13 +115,40 @@ def _compile(subject: Subject, args: Arguments, dynamic: bool, compiler: str) ->
     return torch.compile(_around(subject, args), fullgraph=True, dynamic=dynamic, backend=counting), compiled
 
 
-def _run_compiled(subject: Subject, function: Callable[..., Any], what: str, args: Arguments) -> None:
+def _fails(attempt: Callable[[], Any], subject: Subject) -> bool:
+    """Returns whether an attempt with the reference fails; False without a reference.
+
+    What PyTorch cannot do with the reference alone is no fault of the operator.
+    """
+    if subject.op.reference is None:
+        return False
+    try:
+        with quiet():
+            attempt()
+    except Exception:
+        return True
+    return False
+
+
+def _compiled_reference(subject: Subject, args: Arguments, dynamic: bool) -> None:
+    reference = subject.op.reference
+    assert reference is not None
+    function = torch.compile(lambda *given: reference(*given), fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    with simulator.simulate(False):
+        subject.results(fresh(args), function, wanted=subject.wanted(args))
+
+
+def _run_compiled(
+    subject: Subject, function: Callable[..., Any], what: str, args: Arguments, dynamic: bool = False
+) -> None:
     """Raises unless results and gradients are close to those without compilation."""
     wanted = subject.wanted(args)
     try:
         with quiet():
             got = subject.results(fresh(args), function, wanted=wanted)
     except Exception as error:
+        if _fails(lambda: _compiled_reference(subject, args, dynamic), subject):
+            raise Skip(f"torch.compile does not take the reference, either: {first_words(error)}") from None
         raise Fault(f"{what}: {first_words(error)}") from error
     right = subject.results(fresh(args), wanted=wanted)
     assert_close(what, got, right, than="eager mode gives")
@@ -238,7 +268,7 @@ def compile_dynamic(subject: Subject) -> str:
     function, compiled = _compile(subject, args, True, "aot_eager")
     for count in counts:
         before = len(compiled)  # more than 1 if Dynamo restarted in the first call
-        _run_compiled(subject, function, f"{dtype}, dynamic, {count} rows", subject.rows(args, count))
+        _run_compiled(subject, function, f"{dtype}, dynamic, {count} rows", subject.rows(args, count), dynamic=True)
         if 0 < before < len(compiled):
             raise Fault(f"compiled for {counts[0]} rows, and again for {count}")
     return f"{', '.join(map(str, counts))} rows of {dtype}"
@@ -246,10 +276,10 @@ def compile_dynamic(subject: Subject) -> str:
 
 @check(
     "torch.export runs the body on fake tensors, as torch.compile does: no branch on values, no .item().",
-    needs=("fakes", "compile_static"),
+    needs=("fakes", "compile_static", "compile_dynamic"),
 )
 def export(subject: Subject) -> str:
-    """torch.export keeps the operator as one node, and the exported program gives the operator's results."""
+    """torch.export, also with a dynamic number of rows, keeps the operator as one node, and gives its results."""
     op = subject.op
     dtype = subject.each[0][0]
     for args in subject.of_dtype(dtype):
@@ -267,11 +297,60 @@ def export(subject: Subject) -> str:
             program = torch.export.export(Model(), tuple(given[i].detach() for i in positions))
             if op.op not in [n.target for n in program.graph.nodes]:
                 raise Fault(f"{dtype}: the exported program has no node of {op.qualified_name}")
-            found = program.module()(*(fresh(args)[i].detach() for i in positions))
+            inputs = fresh(args)
+            found = program.module()(*(inputs[i].detach() for i in positions))
         outputs = [found] if isinstance(found, Tensor) else list(found or ())
+        outputs += [inputs[i] for i in subject.mutated if isinstance(inputs[i], Tensor)]
         wanted = subject.outputs(fresh(args))
         assert_close(dtype, dict(zip(wanted, outputs, strict=False)), wanted, than="the operator gives")
-    return f"{len(subject.of_dtype(dtype))} samples of {dtype}"
+    count = f"{len(subject.of_dtype(dtype))} samples of {dtype}"
+    return f"{count}, {_export_dynamic(subject, *subject.one_each[0])}"
+
+
+def _export_dynamic(subject: Subject, dtype: str, args: Arguments) -> str:
+    """Exports with a dynamic number of rows, and runs the program with another number; returns what was tried."""
+    if not lead_of(args).dim() or subject.mutated:
+        return "of one number of rows"
+    try:
+        few, more = subject.rows(args, 5), subject.rows(args, 11)
+    except Skip:
+        return "of one number of rows"
+    positions = tensors_in(args)
+    dim = torch.export.Dim("rows")
+    dynamic = tuple({0: dim} if few[i].dim() and few[i].shape[0] != more[i].shape[0] else None for i in positions)
+
+    def exported(function: Callable[..., Any]) -> Any:
+        class Rows(torch.nn.Module):
+            def forward(self, *tensors: Tensor) -> Any:
+                full = list(few)
+                for i, x in zip(positions, tensors, strict=True):
+                    full[i] = x
+                return function(*full)
+
+        given = tuple(few[i].detach() for i in positions)
+        with quiet(), torch.no_grad():
+            return torch.export.export(Rows(), given, dynamic_shapes=(dynamic,))
+
+    try:
+        program = exported(subject.op)
+    except Exception as error:
+        if subject.op.reference is not None:
+            try:
+                exported(subject.op.reference)
+            except Exception:
+                return "and PyTorch exports the reference for one number of rows alone"
+        words = " ".join(str(error).split())[:400]
+        change = (
+            "Branch on dtypes and constants, not on sizes, while PyTorch traces: keep size-dependent choices for calls."
+        )
+        raise Fault(f"{dtype}, with a dynamic number of rows: {type(error).__name__}: {words}", change) from error
+    with quiet(), torch.no_grad():
+        found = program.module()(*(more[i].detach() for i in positions))
+    outputs = [found] if isinstance(found, Tensor) else list(found or ())
+    wanted = subject.outputs(fresh(more))
+    words = f"{dtype}, exported with a dynamic number of rows"
+    assert_close(words, dict(zip(wanted, outputs, strict=False)), wanted, than="the operator gives")
+    return "also with a dynamic number of rows"
 
 
 @check(
@@ -302,6 +381,18 @@ def torch_func(subject: Subject) -> str:
     return subject.told(len(subject.each), "samples")
 
 
+def _batched_reference(subject: Subject, args: Arguments) -> None:
+    positions, second = tensors_in(args), moved_on(args, 1)
+
+    def run(*tensors: Tensor) -> Any:
+        full = list(args)
+        for i, x in zip(positions, tensors, strict=True):
+            full[i] = x
+        return tuple(subject.call(full, subject.reference))
+
+    torch.func.vmap(run)(*(torch.stack((args[i], second[i])).detach() for i in positions))
+
+
 @check(
     "Declare `elementwise=True` only where each element of the result depends only on the inputs' elements at the same "
     "index. Otherwise give a reference that torch.func.vmap can batch.",
@@ -328,6 +419,8 @@ def vmap(subject: Subject) -> str:
             except Exception as error:
                 if subject.op.reference is None and not subject.op.elementwise:
                     raise Skip(f"vmap needs a reference or `elementwise=True`: {first_words(error)}") from None
+                if not subject.op.elementwise and _fails(lambda: _batched_reference(subject, args), subject):  # noqa: B023
+                    raise Skip(f"torch.func.vmap does not take the reference: {first_words(error)}") from None
                 raise
         for k, one in enumerate((args, second)):
             # The vmap rule may run the reference, so the results are compared by their error, not by the kernel's bits.

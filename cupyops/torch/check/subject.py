@@ -129,6 +129,38 @@ class Subject:
                 found += [fresh(args) for args in others if self._takes(args)][:1]
         return found
 
+    def other_values(self, place: int, value: Any, others: Sequence[Any]) -> list[Any]:
+        """Returns other values of an argument that is no tensor; which of them make sense, the reference decides.
+
+        Args:
+            others: the values that other samples have.
+        """
+        argument = self.schema[place]
+        kind, optional = argument.type, argument.type.kind() == "OptionalType"
+        kind = kind.getElementType() if optional else kind
+        like = value
+        if value is None:
+            like = {"FloatType": 1.0, "NumberType": 1.0, "IntType": 1, "BoolType": True}.get(kind.kind())
+        default = [argument.default_value] if argument.has_default_value() else []
+        found = [None] * optional + [v for v in (*others, *default) if not isinstance(v, Tensor)]
+        found += [like] if value is None and like is not None else []
+        found += _others(like)
+        chosen: list[Any] = []
+        for v in found:
+            # 1, 1.0 and True are equal, and so are 0.0 and -0.0; they are no other values.
+            if not (v is value or (type(v) is type(value) and v == value) or any(v is c or v == c for c in chosen)):
+                chosen.append(v)
+        return chosen
+
+    @property
+    def one_dtype(self) -> str:
+        """Returns float32 if the operator takes it, else the dtype of the first sample.
+
+        In float32 the reference's own rounding is measured against float64.
+        """
+        names = [name for name, _ in self.variants]
+        return "float32" if "float32" in names else names[0]
+
     def _takes(self, args: Arguments) -> bool:
         """Returns whether operator and reference accept the arguments; a failed launch counts as accepted."""
         try:
@@ -185,9 +217,20 @@ class Subject:
         except _REFUSALS as error:
             return "" if does_not_compile(error) else first_words(error)
         except RuntimeError as error:
-            if "not implemented for" in str(error):  # raised by PyTorch in a reference
+            # PyTorch implements some operations of a reference for some dtypes only.
+            if "not implemented for" in str(error) or (self.op.reference is not None and self.reference_raises(args)):
                 return first_words(error)
         return ""
+
+    def reference_raises(self, args: Arguments) -> bool:
+        """Returns whether the reference itself fails on the arguments, or its gradient does."""
+        try:
+            self.results(fresh(args), self.reference)
+        except Skip:
+            return False
+        except Exception:
+            return True
+        return False
 
     @property
     def each(self) -> list[Variant]:
@@ -230,7 +273,9 @@ class Subject:
         for by_row in (False, True):
             try:
                 self.call(with_rows(args, 3, by_row=by_row))
-            except (*_REFUSALS, RuntimeError) as error:
+                if self.op.reference is not None and count:
+                    self.call(with_rows(args, count, by_row=by_row), self.reference)
+            except (*_REFUSALS, LookupError, RuntimeError) as error:
                 if does_not_compile(error):
                     raise
                 refusal = first_words(error)
@@ -320,6 +365,11 @@ class Subject:
             outputs = _numbered(self.call(leaves))
         return {name: y.detach() for name, y in outputs.items() if y.requires_grad}
 
+    @computed_once
+    def taken(self) -> set[str]:
+        """Returns the names of the outputs that require gradients, in the first sample."""
+        return set(self.differentiable(fresh(self.samples[0])))
+
     def need_gradients(self, args: Arguments) -> dict[str, Tensor]:
         """Returns the outputs that require gradients, by name.
 
@@ -352,6 +402,20 @@ def _near(value: float) -> list[Any]:
     if isinstance(value, bool):
         return [not value]
     return [value + 1, value - 1] if isinstance(value, int) else [2 * value or 0.5, value / 2 or -0.5]
+
+
+def _others(value: Any) -> list[Any]:
+    """Returns values beside a number or a list of numbers: of the other sign, 0, below 1, above 1, and close by."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value - 1, -value, 0, 1, 2 * value]
+    if isinstance(value, float):
+        return [-value, 2 * value, value * (1 + 2.0**-6), 0.0, 0.375, 1.0, 2.5, -1.25]
+    if isinstance(value, (list, tuple)) and value and all(isinstance(x, (int, float)) for x in value):
+        first, last = _others(value[0])[:1], _others(value[-1])[:1]
+        return [[*value[::-1]], [*first, *value[1:]], [*value[:-1], *last], [type(x)(0) for x in value], [*value[:-1]]]
+    return []
 
 
 def _numbered(outputs: Sequence[Tensor]) -> dict[str, Tensor]:

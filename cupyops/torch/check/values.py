@@ -1,8 +1,8 @@
 """Checks of an operator's values and gradients, in every dtype."""
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Any
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from .compare import assert_close, error_in_eps, least_allowed
-from .inputs import Arguments, fresh, lead_of
+from .inputs import Arguments, fresh, lead_of, moved_on, tensors_in
+from .nearby import Refused, filled, holds
 from .registry import KERNEL_BACKENDS, Fault, Skip, check
 from .subject import Subject, first_words, quiet, refuses_gradient
 
@@ -20,9 +21,11 @@ __all__ = [
         "Target",
         "common",
         "inplace",
+        "data",
         "gradcheck",
         "gradgradcheck",
         "gradients",
+        "numbers",
         "recompute",
         "special_values",
         "subsets",
@@ -36,25 +39,12 @@ __all__ = [
 FEW = 64
 # All subsets of at most this many inputs are tried; with more inputs, each input alone and all inputs.
 MANY_INPUTS = 4
-
-
-@contextmanager
-def _filled() -> Iterator[None]:
-    """Makes ``torch.empty`` and similar functions fill memory with NaN, or an integer's largest value, in the block."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    with quiet():
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
+# A tensor with few elements is tried with this many groups of special points, one after the other.
+MOST_POINTS = 4
 
 
 def _fill_of(x: Tensor) -> Tensor:
-    """Returns a mask of the elements that have the value with which :func:`_filled` fills memory."""
+    """Returns a mask of the elements that have the value with which :func:`filled` fills memory."""
     if x.dtype.is_floating_point or x.dtype.is_complex:
         return x.isnan()
     return x if x.dtype == torch.bool else x == torch.iinfo(x.dtype).max
@@ -74,9 +64,9 @@ def written(subject: Subject) -> str:
         zeros = [torch.zeros_like(x) for x in plain.values()]
         del plain, zeros
         plain = subject.results(fresh(args))
-        with _filled():
-            filled = subject.results(fresh(args))
-        for name, x in filled.items():
+        with filled():
+            again = subject.results(fresh(args))
+        for name, x in again.items():
             if not x.is_meta and name in plain:
                 left = _fill_of(x) & ~_fill_of(plain[name])
                 if bool(left.any()):
@@ -295,13 +285,21 @@ def gradients(subject: Subject) -> str:
 
 @check(
     "Look at comparisons, clamps and divisions in the kernel: a comparison with NaN is false, and inf - inf and 0·inf "
-    "are NaN.",
+    "are NaN. If finite values differ: look at the cases that the kernel has for them.",
     backends=KERNEL_BACKENDS,
-    needs=("values",),
+    needs=("values", "gradients"),
 )
 def special_values(subject: Subject) -> str:
-    """NaN, infinite, zero, subnormal and huge inputs give NaN, inf and finite values where the reference does."""
+    """NaN, inf and huge inputs give NaN, inf and finite values where the reference does; 0, ±1 and the like its values."""
     reference, tried = subject.reference, 0
+    for dtype, args in subject.each:
+        for i in tensors_in(args):
+            if args[i].is_floating_point() and args[i].numel() and i not in subject.mutated:
+                for what, x in _at_points(args[i]):
+                    changed = (*fresh(args[:i]), x.requires_grad_(args[i].requires_grad), *fresh(args[i + 1 :]))
+                    with contextlib.suppress(Refused):
+                        holds(subject, f"{dtype}, with {what} in `{subject.schema[i].name}`", changed)
+                        tried += 1
     for dtype, args in subject.each:
         lead = lead_of(args)
         if not lead.is_floating_point() or not lead.numel():
@@ -323,15 +321,37 @@ def special_values(subject: Subject) -> str:
                 kinds = [_kind(y) for y in (x, same[name].to(x.dtype), exact[name].to(x.dtype))]
                 strange = (kinds[0] != kinds[1]) & (kinds[0] != kinds[2])
                 if bool(strange.any()):
-                    i = tuple(int(j) for j in strange.nonzero()[0])
+                    place = tuple(int(j) for j in strange.nonzero()[0])
                     raise Fault(
                         f"{dtype}: with {value} as element {lead.numel() // 2} of `{subject.schema[at].name}`, {name}"
-                        f"{list(i)} is {x[i].item()}, and the reference gives {same[name][i].item()}"
+                        f"{list(place)} is {x[place].item()}, and the reference gives {same[name][place].item()}"
                     )
                 tried += 1
     if not tried:
         raise Skip("the samples have no floating elements")
     return subject.told(tried, "results")
+
+
+def _at_points(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yields the tensor with elements at which functions often have a case of their own."""
+    info = torch.finfo(x.dtype)
+    powers = [2.0**k for k in (-8, -4, -2, -1, 1, 2, 3, 4, 8)]
+    points = [0.0, 1.0, -1.0, -0.0, *powers, *(-p for p in powers), 3.0, -3.0, 5.0, -5.0, 6.0, -6.0, 10.0, -10.0]
+    points += [sign * y for y in (info.smallest_normal, info.smallest_normal / 4) for sign in (1, -1)]
+    step, count = max(1, x.numel() // len(points)), min(x.numel(), len(points))
+    for first in range(0, len(points), count):
+        some = points[first : first + count]
+        mixed = x.detach().clone(memory_format=torch.contiguous_format)
+        mixed.view(-1)[: step * len(some) : step] = torch.tensor(some, dtype=x.dtype, device=x.device)
+        yield f"0, ±1, powers of 2 and integers as every {_ordinal(step)} element", mixed
+        if first >= MOST_POINTS * count:
+            return
+    yield "0 as every element", torch.zeros_like(x, memory_format=torch.contiguous_format)
+    yield "1 as every element", torch.ones_like(x, memory_format=torch.contiguous_format)
+
+
+def _ordinal(n: int) -> str:
+    return {1: "single", 2: "second", 3: "third"}.get(n, f"{n}th")
 
 
 def _kind(x: Tensor) -> Tensor:
@@ -425,3 +445,66 @@ def subsets(subject: Subject) -> str:
                     assert_close(f"{name} alone in use", got, {n: x}, than="zeros as the other gradients give")
             tried += 1
     return f"{tried} subsets"
+
+
+@check(
+    "Have kernel and backward use the argument as the reference does. If the operator does not take the value, raise "
+    "ValueError in the body.",
+    backends=KERNEL_BACKENDS,
+    needs=("values", "gradients"),
+)
+def numbers(subject: Subject) -> str:
+    """Other values of numbers, flags, texts, lists and optional arguments give the results of the reference."""
+    subject.reference  # noqa: B018 (skips the check where there is none)
+    dtype, refused, tried = subject.one_dtype, list[str](), 0
+    samples = subject.of_dtype(dtype)
+    first = samples[0]
+    for i, argument in enumerate(subject.schema):
+        others = [] if i in tensors_in(first) else [args[i] for args in samples]
+        for value in subject.other_values(i, first[i], others):
+            what = f"{dtype}, with {argument.name}={value!r}"
+            try:
+                holds(subject, what, (*first[:i], value, *first[i + 1 :]))
+                # other tensors: an operator may keep what belongs to the value
+                holds(subject, f"{what} and other data", moved_on((*first[:i], value, *first[i + 1 :]), 1))
+                tried += 1
+            except Refused:
+                refused.append(f"{argument.name}={value!r}")
+    if not tried:
+        raise Skip(f"the operator takes no other values{' than given: ' * bool(refused)}{', '.join(refused)}")
+    with contextlib.suppress(Refused):
+        holds(subject, f"{dtype}, as given, after calls with other values", first)
+    return f"{tried} values{'; not comparable: ' * bool(refused)}{', '.join(refused)}"
+
+
+@check(
+    "Have the kernel read every input, for large and small values, too.",
+    backends=KERNEL_BACKENDS,
+    needs=("values", "gradients"),
+)
+def data(subject: Subject) -> str:
+    """Other data in each floating tensor, large and small, give the results of the reference."""
+    subject.reference  # noqa: B018 (skips the check where there is none)
+    tried = 0
+    for args in subject.of_dtype(subject.one_dtype):
+        for i in tensors_in(args):
+            if not args[i].is_floating_point() or not args[i].numel() or i in subject.mutated:
+                continue
+            for what, x in _other_data(args[i].detach()):
+                given = (*fresh(args[:i]), x.requires_grad_(args[i].requires_grad), *fresh(args[i + 1 :]))
+                with contextlib.suppress(Refused):
+                    holds(subject, f"{subject.one_dtype}, {what} in `{subject.schema[i].name}`", given)
+                    tried += 1
+    if not tried:
+        raise Skip("the samples have no floating elements")
+    return f"{tried} tensors of {subject.one_dtype}"
+
+
+def _other_data(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yields other values for a tensor, which are not negative if those of the sample are not."""
+    generator = torch.Generator().manual_seed(20240301)
+    other = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device, x.dtype)
+    other = other.abs() if bool((x >= 0).all()) else other
+    yield "other data", other
+    yield "large data", 1024 * other
+    yield "small data", other / 1024

@@ -5,11 +5,14 @@ import torch
 from cupyops.simulator import host
 
 from ..engine import Area
+from .exports import export
 from .files import damaged_bundle, damaged_cache
 from .operators import call, derivative, wrong_call
 from .processes import fork, kill
-from .running import streams, threads
+from .programs import offset, program
+from .running import lanes, streams, threads
 from .texts import declaration, mutated_text
+from .traits import trait
 
 __all__ = ["AREAS", "present"]
 
@@ -23,6 +26,11 @@ AREAS = (
     Area("derivatives", derivative, 30, ALL),
     Area("threads", threads, 10, WITH_KERNELS),
     Area("streams", streams, 20, ("cuda",)),
+    Area("traits", trait, 12, ("simulator",)),
+    Area("programs", program, 8, WITH_KERNELS),
+    Area("offsets", offset, 60, ALL),
+    Area("exports", export, 20, ON_CPU),
+    Area("lanes", lanes, 8, ("simulator",)),
     Area("forks", fork, 2, ("simulator",)),
     Area("kills", kill, 2, ("simulator",)),
     Area("damaged caches", damaged_cache, 200, ON_CPU),

@@ -1,17 +1,20 @@
 """Operators in several threads, on several streams, and in CUDA graphs."""
 
+import sys
 import threading
+import time
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+import cupyops
 from tests.support import alike
 
 from .operators import DTYPES, Call, calls, on, tensor
 
-__all__ = ["streams", "threads"]
+__all__ = ["lanes", "streams", "threads"]
 
 
 def _gradients(drawn: Call, inputs: list[Tensor]) -> list[Tensor]:
@@ -56,6 +59,55 @@ def threads(data: st.DataObject, backend: str) -> None:
             runner.join()
         if failures:
             raise failures[0]
+
+
+def lanes(data: st.DataObject, backend: str) -> None:
+    """A thread that enters and leaves simulation does not make the calls of another thread fail, or wrong."""
+    with on("reference") as device:
+        work = _work(data, backend, device, 2)
+        right = [_gradients(*w) for w in work]
+    rounds, failures = data.draw(st.integers(100, 300)), list[BaseException]()
+    stop = threading.Event()
+
+    def check(i: int) -> None:
+        for got, wanted in zip(_gradients(*work[i]), right[i], strict=True):
+            scale = float(wanted.double().abs().nan_to_num(0.0, 0.0, 0.0).max()) if wanted.numel() else 0.0
+            # In 16 bits, the sum of all elements of a gradient may be rounded at every step.
+            off = 64 * torch.finfo(wanted.dtype).eps * max(scale, 1.0)
+            assert torch.allclose(got, wanted, rtol=0, atol=off, equal_nan=True), f"{work[i][0].name}, of thread {i}"
+
+    def simulating() -> None:
+        while not stop.is_set():
+            with cupyops.simulate():
+                check(0)
+            time.sleep(0)
+
+    def calling() -> None:
+        for _ in range(rounds):
+            check(1)
+
+    def caught(function: Any) -> None:
+        try:
+            function()
+        except BaseException as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with cupyops.simulate():
+            check(0)  # compiles, which takes long
+            check(1)
+        other = threading.Thread(target=caught, args=(simulating,))
+        other.start()
+        caught(calling)
+        stop.set()
+        other.join()
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+    if failures:
+        raise failures[0]
 
 
 def streams(data: st.DataObject, backend: str) -> None:
