@@ -21,6 +21,7 @@ from cupyops.programs.expressions import Statement, check_operations, inputs_of,
 from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kernel_of, work_of
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
+from cupyops.programs.tree import bare, parsed
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
 from cupyops.tiling.rows import at_once, footprint, loading
@@ -236,7 +237,8 @@ def _shared_gradients(steps: Sequence[Statement], kinds: dict[str, str], wrt: Se
     """
     own = {f"grad_{x}": x for x in wrt}
     read = [name for step in steps for name in names_in(step.expression)]
-    shared = {own[s.name]: own[like] for s in steps if s.name in own and (like := s.expression.strip()) in own}
+    of = {s.name: bare(parsed(s.expression)) for s in steps}
+    shared = {x: own[of[y].word] for y, x in own.items() if y in of and of[y].kind == "name" and of[y].word in own}
     return {
         x: like
         for x, like in shared.items()
