@@ -194,7 +194,10 @@ def arithmetic(
                 known = name in CUDA_FUNCTIONS or (name.endswith("f") and name[:-1] in CUDA_FUNCTIONS)
                 parts = [
                     f"acc_t({text})"
-                    if kind.whole and name not in _INT_ARGUMENTS and (known or _literal(part))
+                    if name not in _INT_ARGUMENTS
+                    and (
+                        (kind.whole and (known or _literal(part))) or (kind.base == "float" and name in CUDA_FUNCTIONS)
+                    )
                     else text
                     for text, kind, part in zip(parts, of_parts, node.parts, strict=True)
                 ]
@@ -242,6 +245,8 @@ def with_names(expression: str, places: Mapping[tuple[int, int], str]) -> str:
 
 REDUCTIONS = ("sum", "max", "min", "column_sum")
 ROUNDED = "rounded"  # the function of row programs that rounds to the dtype of the rows
+
+
 def check_operations(where: str, statements: Sequence[Statement], *, rows: bool, whole: Collection[str] = ()) -> None:
     """Raises for mistakes that the compiler would report less clearly, or would not report.
 

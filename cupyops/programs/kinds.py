@@ -301,8 +301,7 @@ def _call(word: str, parts: list[Kind]) -> Kind:
     if name in ("sum", "min", "max", "column_sum", "rounded") and len(parts) == 1:
         return ACC
     if name in CUDA_FUNCTIONS:
-        floating = [p.base for p in parts if p.floating]
-        return Kind(max(floating, key=FLOATING.index)) if floating else ACC
+        return Kind("double") if any(p.base == "double" for p in parts) else ACC
     if name.endswith("f") and name[:-1] in CUDA_FUNCTIONS:
         return Kind("float")
     return OTHER

@@ -229,6 +229,4 @@ def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str)
     types = {program.type_of(x) for x in (*program.inputs, *program.results)} - {"acc_t", "long long"}
     choice = dict.fromkeys(sorted(types), dtype)
     geometry = config.persistent("blocks__")
-    return config.kernel(
-        text, kernel_name(program.name), choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel
-    )
+    return config.kernel(text, kernel_name(program.name), choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel)

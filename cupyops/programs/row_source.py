@@ -45,8 +45,12 @@ def text_of(program: RowProgram) -> str:
         y: {"element": "(M__, N)", "row": "(M__)", "column": "(parts__, N)"}[kinds[y]] for y in program.results
     }
     null = " or null" if len(program.results) > 1 else ""
-    arrays = [f"    const {program.type_of(x)}* {_alone(program, x)}{in_source(x)}, // {s}" for x, s in of_inputs.items()]
-    arrays += [f"    {program.type_of(y)}* {_alone(program, y)}{in_source(y)}, // {s}{null}" for y, s in of_results.items()]
+    arrays = [
+        f"    const {program.type_of(x)}* {_alone(program, x)}{in_source(x)}, // {s}" for x, s in of_inputs.items()
+    ]
+    arrays += [
+        f"    {program.type_of(y)}* {_alone(program, y)}{in_source(y)}, // {s}{null}" for y, s in of_results.items()
+    ]
     summed = [y for y in program.results if kinds[y] == "column"]
     sizes = [*(f"acc_t {in_source(s)}" for s in program.scalars), "long long M__", "long long N", "long long blocks__"]
     sizes += ["long long parts__"] if summed else []
@@ -107,7 +111,10 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
     lines = [
         "    const Columns columns__ = columns_of_block(N);",
         *([f"    Team<{most}> team__(exchange__);"] if reduces else []),
-        *(f"    ColumnValues<{program.type_of(x)}> {x}__columns({in_source(x)}, N, vectors__);" for x in program.columns),
+        *(
+            f"    ColumnValues<{program.type_of(x)}> {x}__columns({in_source(x)}, N, vectors__);"
+            for x in program.columns
+        ),
         *(f"    ColumnSums {y}__sums({in_source(y)}, N, {i});" for i, y in enumerate(summed)),
         *(f"    Held<{kind}> {x}__row, {x}__next;" for x, kind in types.items()),
         "    RowCopies copies__;",
@@ -135,7 +142,10 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         f"        copies__.copy(N, vectors__, {rows});",
     ]
     gathered = [s for s in steps if s.over == "at"]
-    at = {x: f"{in_source(x)} + row__ * N" if x in program.elements else in_source(x) for x in (*program.elements, *program.columns)}
+    at = {
+        x: f"{in_source(x)} + row__ * N" if x in program.elements else in_source(x)
+        for x in (*program.elements, *program.columns)
+    }
     return [
         *lines,
         *(f"        const acc_t {x}__row = ::convert<acc_t>({in_source(x)}[row__]);" for x in program.rows),
@@ -320,7 +330,9 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
     before = [*loads, *(f"acc_t {s.name}__values[VECTOR_WIDTH];" for s in stored)]
     behind = []
     for s in stored:
-        given = " && ".join([*(["mine__"] if summed else []), *([in_source(s.name)] if len(program.results) > 1 else [])])
+        given = " && ".join(
+            [*(["mine__"] if summed else []), *([in_source(s.name)] if len(program.results) > 1 else [])]
+        )
         store = f"::store_vector({in_source(s.name)} + row__ * N + column__, {s.name}__values, vectors__);"
         behind.append(f"if ({given}) {store}" if given else store)
     # One branch around the whole pass: with a branch in each access, the compiler could not move the loads of arrays

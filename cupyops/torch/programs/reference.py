@@ -126,7 +126,7 @@ class _Expression:
         base = joined([self._kinds[node] for node in nodes]).base
         if base == "whole":
             return [place.whole(value) for value in values]
-        return [place.tensor(value, base) if isinstance(value, Tensor) else value for value in values]
+        return [place.tensor(v, base) if isinstance(v, Tensor) else place.whole(v) for v in values]
 
     def _choice(self, node: Node, place: _Place) -> Any:
         base = self._kinds[node].base
@@ -144,8 +144,7 @@ class _Expression:
             return place.tensor(place.tensor(values[0]).to(place.rows))
         if self._kinds[node].whole and name in KEEPING:
             return _KEEPING[name](*map(place.whole, values))
-        base = joined([self._kinds[part] for part in node.parts]).base
-        base = "acc" if base == "whole" else base
+        base = "double" if any(self._kinds[part].base == "double" for part in node.parts) else "acc"
         return _FUNCTIONS[count][name](*(place.tensor(value, base) for value in values))
 
 
@@ -164,7 +163,10 @@ def _remainder(a: Any, b: Any) -> Any:
     """Returns the remainder of whole numbers with the sign of a, as in C++; 0 if b is 0, as in the kernel."""
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
         return 0 if b == 0 else abs(a) % abs(b) * (1 if a >= 0 else -1)
-    a, b = (x if isinstance(x, Tensor) else torch.tensor(x, device=(a if isinstance(a, Tensor) else b).device) for x in (a, b))
+    a, b = (
+        x if isinstance(x, Tensor) else torch.tensor(x, device=(a if isinstance(a, Tensor) else b).device)
+        for x in (a, b)
+    )
     return torch.where(b == 0, 0, torch.fmod(a, torch.where(b == 0, 1, b)))
 
 
@@ -189,7 +191,7 @@ _OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": operator.truediv,
+    "/": lambda a, b: torch.div(a if isinstance(a, Tensor) else b.new_full((), a), b),  # 3 / b is 3 times 1 / b
     "%": _remainder,
     "<": operator.lt,
     ">": operator.gt,
