@@ -210,9 +210,11 @@ def arithmetic(
             a, b = of_parts
             if node.word == "/" and not (a.floating or b.floating) and not (a.whole and b.whole):
                 parts[1] = f"acc_t({parts[1]})"  # the function may return a whole number
-            elif node.word == "%" and kinds[node].whole and (b.low is None or b.high is None or b.low <= 0 <= b.high):
-                if bare(node.parts[1]).word != "N":  # no row is empty
-                    return f"({parts[1]} == 0 ? 0 : {around(node, parts)})"
+            may_be_0 = b.low is None or b.high is None or b.low <= 0 <= b.high
+            if (
+                node.word == "%" and kinds[node].whole and may_be_0 and bare(node.parts[1]).word != "N"
+            ):  # no row is empty
+                return f"({parts[1]} == 0 ? 0 : {around(node, parts)})"
         return around(node, parts)
 
     return of(parsed(expression))

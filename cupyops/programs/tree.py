@@ -218,10 +218,10 @@ class _Parser:
         while self._peek() == ("sign", "::") and self._peek(1)[0] == "word":
             word += "::" + self._peek(1)[1]
             self._at += 2
-        if self._peek() == ("sign", "<") and (count := self._type_ahead(1)):
-            if (self._peek(count + 1), self._peek(count + 2)) == (("sign", ">"), ("sign", "(")):
-                word += f"<{' '.join(self._peek(1 + i)[1] for i in range(count))}>"
-                self._at += count + 2
+        count = self._type_ahead(1) if self._peek() == ("sign", "<") else 0
+        if count and (self._peek(count + 1), self._peek(count + 2)) == (("sign", ">"), ("sign", "(")):
+            word += f"<{' '.join(self._peek(1 + i)[1] for i in range(count))}>"
+            self._at += count + 2
         if self._take("("):
             arguments = [] if self._peek() == ("sign", ")") else [self._conditional()]
             while self._take(","):

@@ -124,7 +124,7 @@ def test_a_formula_is_what_cpp_computes_in_the_kernel_and_in_its_derivative(seed
         for road, found in (("kernel", got[i]), ("translation", translated[i])):
             of = found if found.shape == x.shape else found.unsqueeze(-1).expand_as(x)
             torch.testing.assert_close(
-                of, wanted, rtol=1e-12, atol=0, equal_nan=True, msg=lambda m: f"{road} of {text}: {m}"
+                of, wanted, rtol=1e-12, atol=0, equal_nan=True, msg=f"{road} of {text}: {of} for {wanted}"
             )
 
 
