@@ -1,13 +1,12 @@
 """Generates readable CUDA sources from element-wise programs such as ``"y = x / (1 + exp(-x))"``."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cupyops.dtypes import FLOATS
 from cupyops.launch.geometry import Elementwise, Threads
-from cupyops.launch.kernel import Kernel
 
 from .expressions import Statement, arithmetic, kernel_name
+from .names import ProgramKernel, in_source, type_in_source
 
 __all__ = ["Program", "alike_kernel", "strided_kernel", "text_of"]
 
@@ -40,15 +39,15 @@ def text_of(program: Program) -> str:
     >>> print(text_of(swish).partition("extern")[0])
     // y = x / (1 + exp(-x))
     //
-    //   x: x_t    y: scalar_t    arithmetic in acc_t
+    //   x: x__t    y: scalar_t    arithmetic in acc_t
     #include "pointwise.cuh"
     #include "scalar.cuh"
     #include "strided.cuh"
     <BLANKLINE>
     // One element; an operand is rounded to the result's dtype first, as PyTorch promotes.
-    __device__ __forceinline__ void swish_of(acc_t x, scalar_t (&results)[1]) {
-        const acc_t y = x / (1 + exp(-x));
-        results[0] = convert<scalar_t>(y);
+    __device__ __forceinline__ void swish_of(acc_t x_, scalar_t (&results)[1]) {
+        const acc_t y_ = x_ / (1 + exp(-x_));
+        results[0] = convert<scalar_t>(y_);
     }
     <BLANKLINE>
     template <typename T> __device__ __forceinline__ acc_t operand(T v) { return convert<acc_t>(convert<scalar_t>(v)); }
@@ -57,79 +56,86 @@ def text_of(program: Program) -> str:
     <BLANKLINE>
     """
     name, inputs, scalars, results = kernel_name(program.name), program.inputs, program.scalars, program.results
-    numbers = [f"acc_t {s}" for s in scalars]
+    numbers = [f"acc_t {in_source(s)}" for s in scalars]
     count = len(results)
     null = " or null" if count > 1 else ""
-    width = max(len(x) for x in (*inputs, *results))
-    arrays = [f"    const {x}_t* __restrict__ {x},{' ' * (width - len(x))}" for x in inputs]
-    outputs = [f"    scalar_t* __restrict__ {y},{' ' * (width - len(y))}" for y in results]
-    capture = ", ".join(scalars)
-    operands = ", ".join(f"operand({x})" for x in inputs)
-    given = "".join(f", {s}" for s in scalars)
-    strides = ", ".join(f"Int64s<NDIM> {x}_stride" for x in inputs)
+    arrays = [f"    const {type_in_source(x)}* __restrict__ {in_source(x)}," for x in inputs]
+    outputs = [f"    scalar_t* __restrict__ {in_source(y)}," for y in results]
+    width = max(map(len, (*arrays, *outputs)))
+    arrays, outputs = [a.ljust(width) for a in arrays], [o.ljust(width) for o in outputs]
+    names = [in_source(x) for x in inputs]
+    capture = ", ".join(map(in_source, scalars))
+    operands = ", ".join(f"operand({x})" for x in names)
+    given = "".join(f", {in_source(s)}" for s in scalars)
+    strides = ", ".join(f"Int64s<NDIM> {x}__stride" for x in inputs)
+    told = ", ".join(f"{x}: {type_in_source(x)}" for x in inputs)
     lines = [
         *(f"// {s}" for s in program.statements),
         "//",
-        f"//   {', '.join(f'{x}: {x}_t' for x in inputs)}    {', '.join(results)}: scalar_t    arithmetic in acc_t",
+        f"//   {told}    {', '.join(results)}: scalar_t    arithmetic in acc_t",
         '#include "pointwise.cuh"',
         '#include "scalar.cuh"',
         '#include "strided.cuh"',
         "",
         "// One element; an operand is rounded to the result's dtype first, as PyTorch promotes.",
-        f"__device__ __forceinline__ void {name}_of({', '.join([f'acc_t {x}' for x in inputs] + numbers)}, "
+        f"__device__ __forceinline__ void {name}_of({', '.join([f'acc_t {x}' for x in names] + numbers)}, "
         f"scalar_t (&results)[{count}]) {{",
-        *(f"    const acc_t {s.name} = {arithmetic(s.expression)};" for s in program.statements),
-        *(f"    results[{i}] = convert<scalar_t>({y});" for i, y in enumerate(results)),
+        *(
+            f"    const acc_t {in_source(s.name)} = {arithmetic(s.expression, names=in_source)};"
+            for s in program.statements
+        ),
+        *(f"    results[{i}] = convert<scalar_t>({in_source(y)});" for i, y in enumerate(results)),
         "}",
         "",
         "template <typename T> __device__ __forceinline__ acc_t operand(T v) { return convert<acc_t>(convert<scalar_t>(v)); }",
         "__device__ __forceinline__ acc_t operand(scalar_t v) { return convert<acc_t>(v); }",
         "",
         f'extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) {name}(',
-        *(f"{a}  // (n)" for a in arrays),
-        *(f"{o}  // (n){null}" for o in outputs),
-        f"    {', '.join([*numbers, 'long long n'])}) {{",
-        f"    scalar_t* const out[] = {{{', '.join(results)}}};",
-        f"    each(n, [{capture}]({', '.join(f'{x}_t {x}' for x in inputs)}, scalar_t (&results)[{count}]) {{ "
-        f"{name}_of({operands}{given}, results); }}, out, {', '.join(inputs)});",
+        *(f"{a}  // (n__)" for a in arrays),
+        *(f"{o}  // (n__){null}" for o in outputs),
+        f"    {', '.join([*numbers, 'long long n__'])}) {{",
+        f"    scalar_t* const out[] = {{{', '.join(map(in_source, results))}}};",
+        f"    each(n__, [{capture}]({', '.join(f'{type_in_source(x)} {in_source(x)}' for x in inputs)}, "
+        f"scalar_t (&results)[{count}]) {{ {name}_of({operands}{given}, results); }}, out, {', '.join(names)});",
         "}",
         "",
         "// Operands of different layouts: each thread makes VECTOR_WIDTH elements of one innermost row.",
         f'extern "C" __global__ void __launch_bounds__(128) {name}_strided(',
         *(f"{a}  // a view" for a in arrays),
-        *(f"{o}  // (groups, VECTOR_WIDTH){null}" for o in outputs),
-        f"    {', '.join([*numbers, 'long long groups', 'Int64s<NDIM> size', 'Int64s<NDIM> divider', strides])}) {{",
+        *(f"{o}  // (groups__, VECTOR_WIDTH){null}" for o in outputs),
+        f"    {', '.join([*numbers, 'long long groups__', 'Int64s<NDIM> size__', 'Int64s<NDIM> divider__', strides])}) {{",
         "    const long long group = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;",
-        "    if (group >= groups) return;",
-        f"    const Int64s<NDIM> strides[] = {{{', '.join(f'{x}_stride' for x in inputs)}}};",
+        "    if (group >= groups__) return;",
+        f"    const Int64s<NDIM> strides[] = {{{', '.join(f'{x}__stride' for x in inputs)}}};",
         f"    long long at[{len(inputs)}];",
-        "    places_of<VECTOR_WIDTH, WIDE>(group, size, divider, strides, at);",
+        "    places_of<VECTOR_WIDTH, WIDE>(group, size__, divider__, strides, at);",
         *(
-            f"    const Vector<{x}_t, VECTOR_WIDTH> {x}_vector = load_vector<VECTOR_WIDTH>({x} + at[{i}], {x}_stride[0]);"
+            f"    const Vector<{type_in_source(x)}, VECTOR_WIDTH> {x}__vector = "
+            f"load_vector<VECTOR_WIDTH>({in_source(x)} + at[{i}], {x}__stride[0]);"
             for i, x in enumerate(inputs)
         ),
         f"    Vector<scalar_t, VECTOR_WIDTH> packs[{count}];",
         "#pragma unroll",
         "    for (int k = 0; k < VECTOR_WIDTH; ++k) {",
         f"        scalar_t results[{count}];",
-        f"        {name}_of({', '.join(f'operand({x}_vector.element[k])' for x in inputs)}{given}, results);",
+        f"        {name}_of({', '.join(f'operand({x}__vector.element[k])' for x in inputs)}{given}, results);",
         *(f"        packs[{i}].element[k] = results[{i}];" for i in range(count)),
         "    }",
         *(
             f"    {f'if ({y}) ' if count > 1 else ''}reinterpret_cast<Vector<scalar_t, VECTOR_WIDTH>*>({y})[group] = packs[{i}];"
-            for i, y in enumerate(results)
+            for i, y in enumerate(map(in_source, results))
         ),
         "}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def alike_kernel(program: Program, text: str) -> Kernel:
+def alike_kernel(program: Program, text: str) -> ProgramKernel:
     """Returns the kernel for operands that all have the same layout."""
-    return Kernel(text, kernel_name(program.name), Elementwise("n"), dtypes=FLOATS)
+    return ProgramKernel(text, kernel_name(program.name), Elementwise("n__"), dtypes=FLOATS)
 
 
-def strided_kernel(program: Program, text: str, ndim: int, vector_width: int, wide: bool) -> Kernel:
+def strided_kernel(program: Program, text: str, ndim: int, vector_width: int, wide: bool) -> ProgramKernel:
     """Returns the kernel for operands of different layouts.
 
     Args:
@@ -140,18 +146,5 @@ def strided_kernel(program: Program, text: str, ndim: int, vector_width: int, wi
         wide: indices need 64 bits.
     """
     constants = {"NDIM": ndim, "VECTOR_WIDTH": vector_width, "WIDE": int(wide)}
-    geometry = Threads("groups", block=(128, 1, 1))
-    return Kernel(text, f"{kernel_name(program.name)}_strided", geometry, dtypes=FLOATS, constants=constants)
-
-
-def check_names(where: str, names: Sequence[str]) -> None:
-    """Raises if a name is one that the generated CUDA source uses.
-
-    Raises:
-        ValueError: one of ``names`` is taken.
-    """
-    taken = sorted(
-        {"n", "k", "out", "at", "packs", "results", "group", "groups", "size", "divider", "strides"} & set(names)
-    )
-    if taken:
-        raise ValueError(f"{where}: `{taken[0]}` is a name that the kernel's own text uses; call it `{taken[0]}_`")
+    geometry = Threads("groups__", block=(128, 1, 1))
+    return ProgramKernel(text, f"{kernel_name(program.name)}_strided", geometry, dtypes=FLOATS, constants=constants)

@@ -6,48 +6,33 @@ generate kernels from programs.
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from cupyops.compile.standard import NUMBERS
 
+from .kinds import KEEPING, kinds_of
+from .tree import CONSTANTS, TYPES, ExpressionError, Node, bare, parsed, walk
 from .words import CUDA_FUNCTIONS, NO_REDUCTIONS, OF_ROWS, RESERVED, WRITTEN, no_assignment, other_language
 
 __all__ = [
     "ROUNDED",
     "Statement",
     "arithmetic",
+    "calls",
     "check_operations",
     "inputs_of",
     "kernel_name",
     "names_in",
     "parse",
     "results_of",
+    "with_names",
 ]
 
-_ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.+?)\s*", re.DOTALL)
+_ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.+?)\s*", re.DOTALL | re.ASCII)
 _AT = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\[\s*([A-Za-z_]\w*)\s*\]")
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-# Words of an expression that are not variables.
-_KNOWN = frozenset(
-    (
-        "INFINITY",
-        "NAN",
-        "true",
-        "false",
-        "float",
-        "double",
-        "int",
-        "unsigned",
-        "long",
-        "bool",
-        "acc_t",
-        "scalar_t",
-        "const",
-        *NUMBERS,
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -94,11 +79,15 @@ def parse(program: str, where: str, indices: Collection[str] = ()) -> list[State
         if re.search(r"(?<![=<>!])=(?!=)", match[2]):
             words = f"expected assignments such as `y = x * x`, got {piece.strip()!r}; a statement assigns one name"
             raise ValueError(f"{where}: {words}")
-        if reserved := RESERVED & {match[1], *names_in(match[2])}:
+        try:
+            read = names_in(match[2])
+        except ExpressionError as error:
+            raise ValueError(f"{where}: in `{piece.strip()}`: {error}") from None
+        if reserved := RESERVED & {match[1], *read}:
             raise ValueError(f"{where}: in `{piece.strip()}`: `{min(reserved)}` is a reserved word, and can be no name")
         if any(s.name == match[1] for s in statements):
             raise ValueError(f"{where}: `{match[1]}` is assigned twice; give the second another name")
-        if match[1] in names_in(match[2]):
+        if match[1] in read:
             raise ValueError(f"{where}: `{piece.strip()}` reads what it assigns; give the result another name")
         statements.append(Statement(match[1], match[2]))
     if not statements:
@@ -121,11 +110,8 @@ def names_in(expression: str) -> list[str]:
     >>> names_in("x * exp(-0.5f * x) + 1e-3 * scale")
     ['x', 'scale']
     """
-    found: dict[str, None] = {}
-    for match in _WORD.finditer(expression):
-        if match[0] not in _KNOWN and not re.match(r"\s*(\(|::)", expression[match.end() :]):
-            found[match[0]] = None
-    return list(found)
+    names = (node.word for node in walk(parsed(expression)) if node.kind == "name")
+    return list(dict.fromkeys(name for name in names if name not in CONSTANTS))
 
 
 def inputs_of(statements: Sequence[Statement], known: Collection[str] = ()) -> list[str]:
@@ -151,76 +137,123 @@ def results_of(statements: Sequence[Statement]) -> list[str]:
     return [statement.name for statement in statements if statement.name not in read]
 
 
-_DECIMAL = re.compile(r"(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?(?![\w.])")
-_NUMBER = re.compile(rf"(?<![\w.:])({'|'.join(NUMBERS)})(?!\w)")
-_INTEGER_ARGUMENT = re.compile(r"(?<=[(,])(\s*)(-?\d+)(\s*)(?=[,)])")
+_INT_ARGUMENTS = frozenset(("ldexp", "scalbn", "scalbln", "jn", "yn", "powi"))  # functions of a number and an int
 
 
-def arithmetic(expression: str) -> str:
-    """Returns the expression with its literals, and C's names of numbers, converted to ``acc_t``.
+def arithmetic(
+    expression: str,
+    whole: Collection[str] = (),
+    names: Callable[[str], str] = str,
+    functions: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Returns the CUDA code of an expression, in which all arithmetic has the type ``acc_t``.
 
-    In C++ the literal 0.5 is a double, and turns the arithmetic around it into double arithmetic. So does ``M_PI``.
+    In C++ the literal 0.5 is a double, and turns the arithmetic around it into double arithmetic. So do ``M_PI``, and
+    ``sqrt(j)`` of a whole number. They are converted to ``acc_t``. Whole numbers that may not fit an int are computed in
+    64 bits.
 
     >>> arithmetic("0.5 * fmax(x, 0) + 2 * x + M_PI")
     'acc_t(0.5) * fmax(x, acc_t(0)) + 2 * x + acc_t(M_PI)'
+    >>> arithmetic("x * (j * j)", ["j"])
+    'x * (static_cast<long long>(j) * j)'
+
+    Args:
+        expression: the expression.
+        whole: names that are whole numbers.
+        names: returns the name of a variable in the CUDA code.
+        functions: the names of functions in the CUDA code that have others in the expression.
     """
-    expression = _DECIMAL.sub(lambda m: f"acc_t({m[0]})", expression)
-    expression = _NUMBER.sub(r"acc_t(\1)", expression)
-    return _INTEGER_ARGUMENT.sub(r"\1acc_t(\2)\3", expression)
+    kinds = kinds_of(expression, whole)
+
+    def around(node: Node, written: Sequence[str]) -> str:
+        """Returns the text of a part, with its own parts as ``written``."""
+        found, at = "", node.start
+        for part, text in zip(node.parts, written, strict=True):
+            found += expression[at : part.start] + text
+            at = part.end
+        return found + expression[at : node.end]
+
+    def of(node: Node) -> str:
+        if node.kind == "number":
+            if isinstance(node.value, int):  # a hexadecimal number of 32 bits has no sign in C++
+                return node.word if node.word.isdecimal() else str(node.value)
+            number = node.word.replace("'", "")
+            return number if kinds[node].base == "float" else f"acc_t({number.rstrip('lL')})"
+        if node.kind == "name":
+            if node.word in CONSTANTS:
+                return f"acc_t({node.word})" if node.word in NUMBERS else node.word
+            return names(node.word)
+        parts = [of(part) for part in node.parts]
+        of_parts = [kinds[part] for part in node.parts]
+        if node.kind == "call":
+            name = node.word.removeprefix("::").removeprefix("std::")
+            if kinds[node].whole and name in KEEPING:
+                wide = "static_cast<long long>" if kinds[node].wide else "int"
+                parts = [f"{wide}({part})" for part in parts]
+            else:
+                known = name in CUDA_FUNCTIONS or (name.endswith("f") and name[:-1] in CUDA_FUNCTIONS)
+                parts = [
+                    f"acc_t({text})"
+                    if name not in _INT_ARGUMENTS
+                    and (
+                        (kind.whole and (known or _literal(part))) or (kind.base == "float" and name in CUDA_FUNCTIONS)
+                    )
+                    else text
+                    for text, kind, part in zip(parts, of_parts, node.parts, strict=True)
+                ]
+            written = around(node, parts)
+            return functions[node.word] + written[len(node.word) :] if node.word in functions else written
+        widened = kinds[node].wide and kinds[node].low is not None and node.word in ("+", "-", "*", "<<")
+        if widened and not any(k.wide for k in (of_parts[:1] if node.word == "<<" else of_parts)):
+            parts[0] = f"static_cast<long long>({parts[0]})"
+        if node.kind == "binary":
+            a, b = of_parts
+            if node.word == "/" and not (a.floating or b.floating) and not (a.whole and b.whole):
+                parts[1] = f"acc_t({parts[1]})"  # the function may return a whole number
+            may_be_0 = b.low is None or b.high is None or b.low <= 0 <= b.high
+            if (
+                node.word == "%" and kinds[node].whole and may_be_0 and bare(node.parts[1]).word != "N"
+            ):  # no row is empty
+                return f"({parts[1]} == 0 ? 0 : {around(node, parts)})"
+        return around(node, parts)
+
+    return of(parsed(expression))
+
+
+def _literal(node: Node) -> bool:
+    return node.kind == "number" or (node.kind == "unary" and node.parts[0].kind == "number")
 
 
 def calls(expression: str, functions: Collection[str]) -> Iterator[tuple[int, int, str, str]]:
     """Yields (start, end, function, argument) of each call of one of the functions with one argument, from left to
-    right.
+    right. Calls within such a call are left out.
 
     >>> list(calls("1 + sum(x * (y + 1))", ["sum"]))
     [(4, 20, 'sum', 'x * (y + 1)')]
     """
     at = 0
-    for match in re.finditer(r"(?<![\w.])([A-Za-z_]\w*)\s*\(", expression):
-        if match.start() < at or match[1] not in functions:
-            continue
-        depth, commas, end = 1, 0, match.end()
-        while depth:
-            depth += {"(": 1, ")": -1}.get(expression[end], 0)
-            commas += expression[end] == "," and depth == 1
-            end += 1
-        if commas == 0:
-            at = end
-            yield match.start(), end, match[1], expression[match.end() : end - 1].strip()
+    for node in walk(parsed(expression)):
+        if node.kind == "call" and node.word in functions and len(node.parts) == 1 and node.start >= at:
+            at, argument = node.end, node.parts[0]
+            yield node.start, node.end, node.word, expression[argument.start : argument.end]
+
+
+def with_names(expression: str, places: Mapping[tuple[int, int], str]) -> str:
+    """Returns an expression with names in place of some of its parts, given the start and the end of each."""
+    for start, end in sorted(places, reverse=True):
+        expression = expression[:start] + places[start, end] + expression[end:]
+    return expression
 
 
 REDUCTIONS = ("sum", "max", "min", "column_sum")
 ROUNDED = "rounded"  # the function of row programs that rounds to the dtype of the rows
-# Names of types. An expression may call a type like a function: float(x).
-_TYPES = frozenset(
-    (
-        "float",
-        "double",
-        "int",
-        "unsigned",
-        "long",
-        "short",
-        "char",
-        "bool",
-        "size_t",
-        "uint",
-        "acc_t",
-        "scalar_t",
-        "sizeof",
-    )
-)
-# Functions that return whole numbers, or that take them.
-_WHOLE = frozenset(
-    ("lrint", "llrint", "lround", "llround", "ilogb", "isnan", "isinf", "isfinite", "signbit", "min", "max", "abs")
-)
 
 
 def check_operations(where: str, statements: Sequence[Statement], *, rows: bool, whole: Collection[str] = ()) -> None:
     """Raises for mistakes that the compiler would report less clearly, or would not report.
 
-    The mistakes are functions of other languages, misspelt functions of CUDA C++, and the operators ``^`` and ``%`` on
-    floating numbers. The compiler reports all other mistakes.
+    The mistakes are functions of other languages, misspelt functions of CUDA C++, operators of whole numbers on floating
+    numbers, and arithmetic of whole numbers that C++ rounds or that may not fit. The compiler reports all other mistakes.
 
     Args:
         where: the operator's name, for messages.
@@ -232,33 +265,36 @@ def check_operations(where: str, statements: Sequence[Statement], *, rows: bool,
         ValueError: a statement has one of these mistakes.
     """
     for statement in statements:
-        expression = statement.expression
-        words = _unknown_function(expression, rows) or _whole_operator(expression, whole) or _whole_quotient(expression)
-        if words:
-            raise ValueError(f"{where}: in `{statement}`: {words}")
+        try:
+            if words := _unknown_function(statement.expression, rows):
+                raise ExpressionError(words)
+            kinds_of(statement.expression, whole)
+        except ExpressionError as error:
+            raise ValueError(f"{where}: in `{statement}`: {error}") from None
 
 
 def _unknown_function(expression: str, rows: bool) -> str:
-    reduced = {name for _, _, name, _ in calls(expression, (*REDUCTIONS, *OF_ROWS))}
-    for match in re.finditer(r"(?<![\w.:])([A-Za-z_]\w*)\s*\(", expression):
-        name = match[1]
+    for node in walk(parsed(expression)):
+        if node.kind != "call" or "::" in node.word or "<" in node.word:
+            continue
+        name, reduces = node.word, len(node.parts) == 1
         if name in NO_REDUCTIONS:
             return f"there is no {name}: a row is reduced by sum, max and min"
         if name in WRITTEN:
             return f"CUDA C++ has no {name}: it is {WRITTEN[name]}"
-        if name in OF_ROWS or name in ("sum", "column_sum") or (name in REDUCTIONS and name in reduced):
+        if name in OF_ROWS or name in ("sum", "column_sum") or (name in REDUCTIONS and reduces):
             if not rows:
                 return (
                     f"{name} reduces a row, and an element-wise program has no rows: declare the operator by row_reduce"
                 )
             if name in OF_ROWS:
                 return f"there is no {name}: it is {OF_ROWS[name]}"
-            if name in ("sum", "column_sum") and name not in reduced:
+            if not reduces:
                 return f"{name} takes one argument"
             continue
         if name == ROUNDED and not rows:
             return f"{ROUNDED} is a function of row programs: declare the operator by row_reduce"
-        if name in (ROUNDED, *CUDA_FUNCTIONS, *_TYPES) or name.startswith("_"):
+        if name in (ROUNDED, "sizeof", *CUDA_FUNCTIONS, *TYPES) or name.startswith("_"):
             continue
         if name.endswith("f") and name[:-1] in CUDA_FUNCTIONS:
             continue
@@ -267,47 +303,6 @@ def _unknown_function(expression: str, rows: bool) -> str:
             meant = {**WRITTEN, **OF_ROWS}.get(close[0])
             return f"CUDA C++ has no {name}; did you mean {close[0]!r}" + (f", which is {meant}?" if meant else "?")
     return ""
-
-
-def _whole_operator(expression: str, whole: Collection[str]) -> str:
-    """Returns a message that says what to write for ``^`` or ``%`` on floating numbers, or ""."""
-    for match in re.finditer(r"(\w+|\))\s*([\^%])\s*(\w*)", expression):
-        left, sign, right = match.groups()
-        operands = [left, right] if left != ")" else [_function_before(expression, match.start()), right]
-        if any(re.match(r"[A-Za-z_]", x) and x not in whole and x not in _WHOLE and x not in _TYPES for x in operands):
-            a, b = left if left != ")" else "a", right or "b"
-            if sign == "%":
-                return f"% is of whole numbers in CUDA C++: write fmod({a}, {b})"
-            product = f"{a} * {a}, or " if b == "2" else ""
-            return f"^ is exclusive or in CUDA C++, of whole numbers alone: write {product}pow({a}, {b})"
-    return ""
-
-
-def _whole_quotient(expression: str) -> str:
-    """Returns a message about a quotient of two whole numbers that C++ rounds to zero, as in ``pow(x, 1 / 3)``, or ""."""
-    for match in re.finditer(r"(?<![\w.])(\d+)\s*/\s*(\d+)(?![\w.])", expression):
-        before = expression[: match.start()].rstrip()[-1:]
-        if before not in ("*", "/", "%") and int(match[2]) and int(match[1]) % int(match[2]):
-            whole = int(match[1]) // int(match[2])
-            return f"{match[0]} is {whole} in CUDA C++, a division of whole numbers: write {match[1]}.0 / {match[2]}"
-    return ""
-
-
-def _function_before(expression: str, end: int) -> str:
-    """Returns the name of the function whose call closes at ``end``. For parentheses that are no call, returns the
-    first name in them, or ""."""
-    depth, at = 0, end
-    while at >= 0:
-        depth += {")": 1, "(": -1}.get(expression[at], 0)
-        if depth == 0:
-            break
-        at -= 1
-    called = re.search(r"([A-Za-z_]\w*)\s*$", expression[:at])
-    inside = expression[at + 1 : end]
-    if called:
-        return called[1]
-    # Comparisons and casts may give whole numbers. Any other expression in parentheses is floating if its names are.
-    return "" if re.search(r"[<>=!&|(]", inside) else next(iter(names_in(inside)), "")
 
 
 def kernel_name(name: str) -> str:

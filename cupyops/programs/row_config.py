@@ -23,6 +23,7 @@ from cupyops.tiling.config import CLUSTERS_SINCE, vector_width_for
 from cupyops.tiling.rows import EVICT_LAST_ON
 
 from .expressions import kernel_name
+from .names import ProgramKernel
 from .one_pass import one_pass
 from .program_config import ROW_BLOCK, ProgramConfig, Work, words
 from .row_needs import CLUSTER_BLOCK, MOST_VECTORS, SMALL_BLOCK, WHOLE_LINE, Needs, from_memory, in_registers
@@ -227,4 +228,5 @@ def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str)
     """Returns the kernel of a config for rows of ``dtype``."""
     types = {program.type_of(x) for x in (*program.inputs, *program.results)} - {"acc_t", "long long"}
     choice = dict.fromkeys(sorted(types), dtype)
-    return config.kernel(text, kernel_name(program.name), choice, geometry=config.persistent("blocks__"), dtypes=FLOATS)
+    geometry = config.persistent("blocks__")
+    return config.kernel(text, kernel_name(program.name), choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel)

@@ -1,10 +1,10 @@
 """Generates readable CUDA sources from row programs."""
 
 import itertools
-import re
 from collections.abc import Collection, Sequence
 
 from .expressions import ROUNDED, arithmetic, kernel_name
+from .names import in_source
 from .rows import EXPS, RowProgram, Step, reach
 
 __all__ = ["text_of"]
@@ -31,8 +31,8 @@ _GROUPS_BEYOND = {
 def text_of(program: RowProgram) -> str:
     """Returns the CUDA source of the kernel.
 
-    The program's names stand alone in the loop over the elements of an access. All names of the source around them
-    contain two underscores, which no name of a program does.
+    The program's names stand alone in the loop over the elements of an access, as :func:`in_source` writes them. All
+    names of the source around them contain two underscores, which no name of a program does.
 
     Raises:
         ValueError: as :meth:`RowProgram.kinds`.
@@ -45,12 +45,16 @@ def text_of(program: RowProgram) -> str:
         y: {"element": "(M__, N)", "row": "(M__)", "column": "(parts__, N)"}[kinds[y]] for y in program.results
     }
     null = " or null" if len(program.results) > 1 else ""
-    arrays = [f"    const {program.type_of(x)}* {_alone(program, x)}{x}, // {s}" for x, s in of_inputs.items()]
-    arrays += [f"    {program.type_of(y)}* {_alone(program, y)}{y}, // {s}{null}" for y, s in of_results.items()]
+    arrays = [
+        f"    const {program.type_of(x)}* {_alone(program, x)}{in_source(x)}, // {s}" for x, s in of_inputs.items()
+    ]
+    arrays += [
+        f"    {program.type_of(y)}* {_alone(program, y)}{in_source(y)}, // {s}{null}" for y, s in of_results.items()
+    ]
     summed = [y for y in program.results if kinds[y] == "column"]
-    sizes = [*(f"acc_t {s}" for s in program.scalars), "long long M__", "long long N", "long long blocks__"]
+    sizes = [*(f"acc_t {in_source(s)}" for s in program.scalars), "long long M__", "long long N", "long long blocks__"]
     sizes += ["long long parts__"] if summed else []
-    names = [*program.inputs, *program.results, *(s.rpartition(" ")[2] for s in sizes)]
+    names = [*map(in_source, (*program.inputs, *program.results)), *(s.rpartition(" ")[2] for s in sizes)]
     vectors = [*program.elements, *program.columns, *(y for y in program.results if kinds[y] == "element")]
     told = [f"{x}: {program.type_of(x)} {shape}" for x, shape in {**of_inputs, **of_results}.items()]
     most = max([1, *(len(_reduced(group)) for group in program.groups())])
@@ -79,7 +83,7 @@ def text_of(program: RowProgram) -> str:
         *_aligned(arrays),
         f"    {', '.join(sizes)}) {{",
         f"    __shared__ PartsExchange<{most}> exchange__;",
-        f"    if ({' && '.join(f'::whole_accesses({x})' for x in vectors)})",
+        f"    if ({' && '.join(f'::whole_accesses({in_source(x)})' for x in vectors)})",
         f"        rows__(Always(), exchange__, {', '.join(names)});",
         f"    else unaligned_rows__(exchange__, {', '.join(names)});",
         "}",
@@ -98,17 +102,20 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
     types = {x: program.type_of(x) for x in program.elements}
     places = itertools.accumulate((f" + sizeof({kind})" for kind in types.values()), initial="0")
     load = [
-        f"::load_slice({x}__row, {x} + row__ * N, ROW_SHARED * ({place}), at__, vectors__);"
+        f"::load_slice({x}__row, {in_source(x)} + row__ * N, ROW_SHARED * ({place}), at__, vectors__);"
         for x, place in zip(types, places, strict=False)
     ]
-    rows = ", ".join(f"{x} + row__ * N" for x in types)
-    ahead = [f"{x}__next.load({x} + next__ * N, columns__, vectors__);" for x in types]
+    rows = ", ".join(f"{in_source(x)} + row__ * N" for x in types)
+    ahead = [f"{x}__next.load({in_source(x)} + next__ * N, columns__, vectors__);" for x in types]
     group = "blockIdx.x / CLUSTER * static_cast<long long>(GROUPS)"
     lines = [
         "    const Columns columns__ = columns_of_block(N);",
         *([f"    Team<{most}> team__(exchange__);"] if reduces else []),
-        *(f"    ColumnValues<{program.type_of(x)}> {x}__columns({x}, N, vectors__);" for x in program.columns),
-        *(f"    ColumnSums {y}__sums({y}, N, {i});" for i, y in enumerate(summed)),
+        *(
+            f"    ColumnValues<{program.type_of(x)}> {x}__columns({in_source(x)}, N, vectors__);"
+            for x in program.columns
+        ),
+        *(f"    ColumnSums {y}__sums({in_source(y)}, N, {i});" for i, y in enumerate(summed)),
         *(f"    Held<{kind}> {x}__row, {x}__next;" for x, kind in types.items()),
         "    RowCopies copies__;",
     ]
@@ -126,7 +133,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         *(f"            {line}" for line in load),
         "        };",
         # The load of an index is the first of a chain of two. Whatever waits for it follows the loads of the row.
-        *(f"        const long long {x}__index = {x}[row__];" for x in program.indices),
+        *(f"        const long long {x}__index = {in_source(x)}[row__];" for x in program.indices),
         "        if (PREFETCH) {",
         *(f"            {x}__row = {x}__next;" for x in types),
         "            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();",
@@ -135,10 +142,13 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         f"        copies__.copy(N, vectors__, {rows});",
     ]
     gathered = [s for s in steps if s.over == "at"]
-    at = {x: f"{x} + row__ * N" if x in program.elements else x for x in (*program.elements, *program.columns)}
+    at = {
+        x: f"{in_source(x)} + row__ * N" if x in program.elements else in_source(x)
+        for x in (*program.elements, *program.columns)
+    }
     return [
         *lines,
-        *(f"        const acc_t {x}__row = ::convert<acc_t>({x}[row__]);" for x in program.rows),
+        *(f"        const acc_t {x}__row = ::convert<acc_t>({in_source(x)}[row__]);" for x in program.rows),
         *(f"        int {x}__row = 0;" for x in program.indices),
         *(f"        acc_t {s.name}__row = 0;" for s in gathered),
         "        // The row's loads do not wait for these.",
@@ -180,9 +190,9 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
             if not s.over:
                 lines.append(f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};")
             if s.name in program.results:
-                given = f" && {s.name}" if len(program.results) > 1 else ""
+                given = f" && {in_source(s.name)}" if len(program.results) > 1 else ""
                 value = f"::convert<{program.type_of(s.name)}>({s.name}__row)"
-                lines.append(f"        if (mine__{given} && ::first_of_row()) {s.name}[row__] = {value};")
+                lines.append(f"        if (mine__{given} && ::first_of_row()) {in_source(s.name)}[row__] = {value};")
     last = _last_pass(program, steps, made)
     return [*lines, *(_begin_pass(program, lines) if last else []), *last]
 
@@ -214,31 +224,44 @@ def _values(
     rows = [*program.rows, *(s.name for s in steps if s.kind == "row")]
     columns = [x for x in program.columns if x in needed]
     lines = [
-        *(f"const acc_t {x} = {x}__row;" for x in rows if x in needed),
-        *(f"const int {x} = {x}__row;" for x in program.indices if x in needed),
+        *(f"const acc_t {in_source(x)} = {x}__row;" for x in rows if x in needed),
+        *(f"const int {in_source(x)} = {x}__row;" for x in program.indices if x in needed),
         *(["const int j = column__ + k__;"] if "j" in needed else []),
-        *(f"const acc_t {x} = {x}__row.of[v__][k__];" for x in program.elements if x in needed),
-        *(f"const acc_t {x} = {x}__access[k__];" for x in columns),
+        *(f"const acc_t {in_source(x)} = {x}__row.of[v__][k__];" for x in program.elements if x in needed),
+        *(f"const acc_t {in_source(x)} = {x}__access[k__];" for x in columns),
     ]
     for s in elements.values():
         if s.name in needed:
-            again = f"STREAM ? {_written(s.expression)} : {s.name}__kept[v__][k__]"
-            lines.append(f"const acc_t {s.name} = {again if s.name in made else _written(s.expression)};")
+            written = _written(program, s.expression)
+            again = f"STREAM ? {written} : {s.name}__kept[v__][k__]"
+            lines.append(f"const acc_t {in_source(s.name)} = {again if s.name in made else written};")
             if s.name in keep and s.name not in made:
-                lines.append(f"if (!STREAM) {s.name}__kept[v__][k__] = {s.name};")
+                lines.append(f"if (!STREAM) {s.name}__kept[v__][k__] = {in_source(s.name)};")
     return [f"const auto {x}__access = {x}__columns.take(v__, column__, vectors__);" for x in columns], lines
 
 
-def _written(expression: str) -> str:
-    """Returns the CUDA code of an expression."""
-    written = re.sub(rf"(?<![\w.:]){ROUNDED}(?=\s*\()", "::rounded_to_scalar", arithmetic(expression))
-    return re.sub(r"(?<![\w.:])exp(?=\s*\()", "::exponential", written)
+def _written(program: RowProgram, expression: str, rows: Collection[str] = ()) -> str:
+    """Returns the CUDA code of an expression.
+
+    Args:
+        program: the program.
+        expression: the expression.
+        rows: names that have one value for each row, where the code is not in the loop over the elements.
+    """
+
+    def named(name: str) -> str:
+        if name == "N" or name == "j":
+            return name
+        return f"{name}__row" if name in rows else in_source(name)
+
+    functions = {ROUNDED: "::rounded_to_scalar", "exp": "::exponential"}
+    return arithmetic(expression, program.whole, named, functions)
 
 
 def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:
     """Returns the CUDA code of an expression of row values, with the names of row values in the kernel."""
     rows = {s.name for s in steps if s.kind == "row"} | {*program.rows, *program.indices}
-    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda m: f"{m[0]}__row" if m[0] in rows else m[0], _written(expression))
+    return _written(program, expression, rows)
 
 
 def _reducing_pass(
@@ -255,7 +278,7 @@ def _reducing_pass(
     places = {s.name: f"[{i}]" for i, s in enumerate(reduced)}
     before, behind = [*loads, f"auto& {access} = {table}.begin_access(v__);"], []
     for s in reduced:
-        own, value = access + places[s.name], _written(s.expression)
+        own, value = access + places[s.name], _written(program, s.expression)
         if s.name in with_exps:
             before.append(f"acc_t {s.name}__values[VECTOR_WIDTH];")
             body.append(f"{s.name}__values[k__] = {value};")
@@ -302,13 +325,15 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
     stored = [s for s in results if s.kind == "element"]
     summed = [s for s in results if s.kind == "column"]
     loads, body = _values(program, [*(s.expression for s in summed), *(s.name for s in stored)], steps, made=made)
-    body += [f"{s.name}__values[k__] = {s.name};" for s in stored]
-    body += [f"if (mine__) {s.name}__sums.add(v__, k__, column__, {_written(s.expression)});" for s in summed]
+    body += [f"{s.name}__values[k__] = {in_source(s.name)};" for s in stored]
+    body += [f"if (mine__) {s.name}__sums.add(v__, k__, column__, {_written(program, s.expression)});" for s in summed]
     before = [*loads, *(f"acc_t {s.name}__values[VECTOR_WIDTH];" for s in stored)]
     behind = []
     for s in stored:
-        given = " && ".join([*(["mine__"] if summed else []), *([s.name] if len(program.results) > 1 else [])])
-        store = f"::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);"
+        given = " && ".join(
+            [*(["mine__"] if summed else []), *([in_source(s.name)] if len(program.results) > 1 else [])]
+        )
+        store = f"::store_vector({in_source(s.name)} + row__ * N + column__, {s.name}__values, vectors__);"
         behind.append(f"if ({given}) {store}" if given else store)
     # One branch around the whole pass: with a branch in each access, the compiler could not move the loads of arrays
     # (N) of the next accesses before the branch. With sums over the rows these arrays are in registers, and one branch

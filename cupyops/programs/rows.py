@@ -6,12 +6,13 @@ column, and ``N`` is the length of a row. :mod:`cupyops.programs.row_source` gen
 :mod:`cupyops.programs.row_config` chooses how rows are distributed among threads.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .expressions import ROUNDED, Statement, calls, names_in
+from .expressions import ROUNDED, Statement, calls, names_in, with_names
+from .names import type_in_source
+from .tree import Node, bare, parsed, same, walk
 
 __all__ = ["EXPS", "REDUCED", "REDUCTIONS", "RowProgram", "Step", "check_row_names", "reach"]
 
@@ -60,6 +61,11 @@ class RowProgram:
         return (*self.elements, *self.rows, *self.indices, *self.columns)
 
     @property
+    def whole(self) -> frozenset[str]:
+        """The names that are whole numbers."""
+        return frozenset(("j", "N", *self.indices))
+
+    @property
     def lead(self) -> str:
         """The array (M, N) whose dtype is ``scalar_t``."""
         return self.leads or self.elements[0]
@@ -69,7 +75,7 @@ class RowProgram:
         if name in self.inputs:
             if name in self.indices:
                 return "long long"
-            return "scalar_t" if name == self.lead else f"{name}{'_' * bool(_TYPE.fullmatch(name))}_t"
+            return "scalar_t" if name == self.lead else type_in_source(name)
         if name in self.wide or self.kinds()[name] == "column":
             return "acc_t"
         like = dict(self.like).get(name)
@@ -151,7 +157,7 @@ class RowProgram:
         """
         elements = self.element_steps
         reached = [set().union(*(reach(e, elements) for e in expressions)) for expressions in self._of_passes()]
-        called = {s.name for s in elements.values() if _CALL.search(s.expression)}
+        called = {s.name for s in elements.values() if any(map(_calls, walk(parsed(s.expression))))}
         return frozenset(name for name in called if sum(name in names for names in reached) > 1)
 
 
@@ -174,75 +180,79 @@ class Step:
     of: str = ""
 
 
-# Names that become a type of C, of POSIX or of a kernel with `_t` behind them: `size`, `key`, `acc`.
-_TYPE = re.compile(
-    r"u?int(ptr|max|(_fast|_least)?\d+)|u_int\d+|ptrdiff|s?size|max_align|nullptr|wchar|wint|wctype|wctrans|char\d+|float|double|fpos"
-    r"|l?l?div|key|time|timer|clock|clockid|locale|off|loff|quad|mode|dev|uid|gid|pid|id|idtype|ino|nlink|register|sigset"
-    r"|u?seconds|suseconds|blksize|blkcnt|fsblkcnt|fsfilcnt|fsid|caddr|daddr|socklen|sig_atomic|mbstate|pthread_\w+|acc|scalar"
-)
 DIVISION, CALL = 8, 8  # A division and a function of CUDA take about as long as so many operations.
-_OPERATOR = re.compile(r"(?<![\d.][eE])[-+]|[*?]|[<>]=?|[=!]=")  # the sign of an exponent is none: 1e-6
-# A call, or an expression in parentheses, without another in it.
-_INNERMOST = re.compile(r"(?:[A-Za-z_]\w*\s*)?\([^()]*\)")
-_CALL = re.compile(rf"(?<!\w)(?!{ROUNDED}\s*\()[A-Za-z_]\w*\s*\(")
+_OPERATORS = ("+", "-", "*", "?", "<", ">", "<=", ">=", "==", "!=")
 
 
 def _operations(expression: str, by_element: set[str]) -> int:
-    """Returns the operations of an expression on each element, by its text.
+    """Returns the operations of an expression on each element.
 
     Args:
         by_element: the names that have one value for each element.
     """
-    text, before = expression, ""
-    while text != before:
-        before = text
-        for inner in _INNERMOST.findall(text):
-            if not by_element & set(names_in(inner)):
-                text = text.replace(inner, "")
-    return len(_OPERATOR.findall(text)) + DIVISION * text.count("/") + CALL * len(_CALL.findall(text))
+
+    def of(node: Node) -> int:
+        of_row = not by_element & {part.word for part in walk(node) if part.kind == "name"}
+        if of_row and node.kind in ("parentheses", "call", "cast"):
+            return 0
+        own = CALL if _calls(node) else DIVISION if node.word == "/" else 0
+        own += node.kind in ("unary", "binary", "conditional") and node.word in _OPERATORS
+        return own + sum(map(of, node.parts))
+
+    return of(parsed(expression))
 
 
-_AT = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\[\s*([A-Za-z_]\w*)\s*\]")
+def _calls(node: Node) -> bool:
+    """Returns whether a part calls a function. Rounding takes few instructions."""
+    return (node.kind == "call" and node.word != ROUNDED) or node.kind == "cast"
 
 
 def _steps(program: RowProgram) -> list[Step]:
     by_element = {*program.elements, *program.columns, "j"}
     steps: list[Step] = []
     for written in program.statements:
-        statement = Statement(written.name, _AT.sub(r"\1__at_\2", written.expression))
-        for array, index in _AT.findall(written.expression):
-            if array not in (*program.elements, *program.columns) or index not in program.indices:
-                where = f"{program.name}: in `{written}`"
-                raise ValueError(f"{where}, {array}[{index}] must be an input (M, N) or (N) at an input of `indices`")
-            if all(s.name != f"{array}__at_{index}" for s in steps):
-                steps.append(Step(f"{array}__at_{index}", "row", array, "at", index))
-        whole = list(calls(statement.expression, ("column_sum",)))
-        if whole:
-            start, end, _, argument = whole[0]
-            if statement.expression[:start].strip() or statement.expression[end:].strip() or len(whole) > 1:
+        statement = Statement(written.name, _with_gathered(program, written, steps))
+        tree = bare(parsed(statement.expression))
+        if whole := list(calls(statement.expression, ("column_sum",))):
+            argument = whole[0][3]
+            if tree.word != "column_sum" or len(whole) > 1:
                 raise ValueError(f"{program.name}: in `{written}`, column_sum must be the whole right-hand side")
             if statement.name not in program.results:
                 raise ValueError(f"{program.name}: `{written}` is a sum over all rows, which no statement can read")
             steps.append(Step(statement.name, "column", argument, "column_sum"))
             continue
-        expression, shift = statement.expression, 0
+        places: dict[tuple[int, int], str] = {}
         for start, end, over, argument in calls(statement.expression, REDUCTIONS):
             inner = [over for *_, over, _ in calls(argument, REDUCTIONS)]
             if inner:
                 raise ValueError(
                     f"{program.name}: in `{written}`, {inner[0]} stands within {over}; assign {inner[0]} to a name first"
                 )
-            alone = not statement.expression[:start].strip() and not statement.expression[end:].strip()
-            name = statement.name if alone else f"{statement.name}__{over}{len(steps)}"
+            name = statement.name if (start, end) == (tree.start, tree.end) else f"{statement.name}__{over}{len(steps)}"
             steps.append(Step(name, "row", argument, over))
-            expression = expression[: start + shift] + name + expression[end + shift :]
-            shift += len(name) - (end - start)
-        if expression != statement.name:
+            places[start, end] = name
+        expression = with_names(statement.expression, places)
+        if bare(parsed(expression)).word != statement.name:
             kind = "element" if by_element & set(names_in(expression)) else "row"
             steps.append(Step(statement.name, kind, expression))
             if kind == "element":
                 by_element.add(statement.name)
     return steps
+
+
+def _with_gathered(program: RowProgram, statement: Statement, steps: list[Step]) -> str:
+    """Returns the expression of a statement with a name for each ``x[t]``, and adds their steps."""
+    places: dict[tuple[int, int], str] = {}
+    for node in walk(parsed(statement.expression)):
+        if node.kind == "index":
+            array, index = node.word, node.parts[1].word
+            if array not in (*program.elements, *program.columns) or index not in program.indices:
+                where = f"{program.name}: in `{statement}`"
+                raise ValueError(f"{where}, {array}[{index}] must be an input (M, N) or (N) at an input of `indices`")
+            name = places[node.start, node.end] = f"{array}__at_{index}"
+            if all(s.name != name for s in steps):
+                steps.append(Step(name, "row", array, "at", index))
+    return with_names(statement.expression, places)
 
 
 def _with_exps(steps: Sequence[Step]) -> list[Step]:
@@ -251,12 +261,11 @@ def _with_exps(steps: Sequence[Step]) -> list[Step]:
     The sum is placed behind m, and ``over`` is :data:`EXPS`. ``expression`` is a. A sum is found if its argument is
     ``exp(a - m)`` or a name that is assigned this expression.
     """
-    expressions = {s.name: s.expression for s in steps if s.kind == "element"}
+    elements = {s.name: s for s in steps if s.kind == "element"}
     found: dict[str, Step] = {}
     for step in steps:
         if step.over == "max":
-            wanted = _squeezed(f"exp({step.expression}-{step.name})")
-            sums = [s for s in steps if s.over == "sum" and _argument(s, expressions) == wanted]
+            sums = [s for s in steps if s.over == "sum" and _is_exponential_of(s, step, elements)]
             if sums:
                 found[sums[0].name] = Step(sums[0].name, "row", step.expression, EXPS, step.name)
     moved: list[Step] = []
@@ -267,12 +276,18 @@ def _with_exps(steps: Sequence[Step]) -> list[Step]:
     return moved
 
 
-def _argument(step: Step, elements: Mapping[str, str]) -> str:
-    return _squeezed(elements.get(step.expression, step.expression))
-
-
-def _squeezed(expression: str) -> str:
-    return re.sub(r"\s+", "", expression)
+def _is_exponential_of(step: Step, most: Step, elements: Mapping[str, Step]) -> bool:
+    """Returns whether a sum is of exp(a - m), where m is the maximum of a."""
+    summed = bare(parsed(step.expression))
+    if summed.kind == "name" and summed.word in elements:
+        summed = bare(parsed(elements[summed.word].expression))
+    if summed.kind != "call" or summed.word != "exp" or len(summed.parts) != 1:
+        return False
+    exponent = bare(summed.parts[0])
+    if exponent.kind != "binary" or exponent.word != "-":
+        return False
+    a, m = exponent.parts
+    return bare(m).kind == "name" and bare(m).word == most.name and same(a, parsed(most.expression))
 
 
 def reach(expression: str, elements: Mapping[str, Step]) -> set[str]:
@@ -288,36 +303,14 @@ def reach(expression: str, elements: Mapping[str, Step]) -> set[str]:
 
 
 def check_row_names(where: str, names: Collection[str]) -> None:
-    """Raises if a name of a program is a macro or a type of the kernel's headers, or has two underscores, as the names
-    of the generated source have.
+    """Raises if a name of a program is one that row programs have, or has two underscores, as the names of the generated
+    source have.
 
     Raises:
         ValueError: one of ``names`` is taken.
     """
     for name in names:
-        if name in _TAKEN:
+        if name in ("j", "N"):
             raise ValueError(f"{where}: `{name}` is a name that the kernel's own text uses; call it `{name}_`")
         if "__" in name:
             raise ValueError(f"{where}: `{name}` has two underscores, as the names of the kernel's own text have")
-
-
-# A program's name would be replaced by a macro of this name, or would hide a type of this name.
-_TAKEN = frozenset(
-    (
-        *(
-            "BLOCK_THREADS",
-            "CLUSTER",
-            "COLUMNS_HELD",
-            "EACH_READS",
-            "FOLDED",
-            "FULL",
-            "GROUPS",
-            "IN_CLUSTERS",
-            "INFINITY",
-        ),
-        *("MIN_BLOCKS", "NAN", "PARTS", "PREFETCH", "READERS", "ROW_THREADS", "ROW_WARPS", "SLICE", "STAGES", "STREAM"),
-        *("EVICT_LAST", "FEW", "ROW_EACH", "UNIT"),
-        *("VECTORS", "VECTOR_WIDTH", "acc_t", "scalar_t", "Always", "Columns", "ColumnSums", "ColumnValues", "Fold"),
-        *("Held", "PartsExchange", "Team", "Vectors", "N", "j", "ROW_SHARED", "SPREAD", "SUMS_SHARED"),
-    )
-)

@@ -66,6 +66,7 @@ class Config:
         *choices: Mapping[str, str],
         geometry: Geometry | None = None,
         constants: Mapping[str, int] | None = None,
+        made: type[Kernel] = Kernel,
         **options: Any,
     ) -> Kernel:
         """Returns the kernel of a CUDA source, compiled with the config's macros.
@@ -77,9 +78,10 @@ class Config:
                 make. By default there is one compilation for each dtype, in which all types have the dtype.
             geometry: replaces the config's geometry.
             constants: further macros.
+            made: the class of the kernel.
             options: further arguments of :class:`cupyops.Kernel`.
         """
-        return Kernel(
+        return made(
             text,
             name,
             geometry or self.geometry,

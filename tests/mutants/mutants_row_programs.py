@@ -21,8 +21,8 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             (
                 "the last row added once more to the sums over rows",
                 SOURCE,
-                '"if (mine__) {s.name}__sums.add(v__, k__, column__, {_written(s.expression)});"',
-                '"{s.name}__sums.add(v__, k__, column__, {_written(s.expression)});"',
+                '"if (mine__) {s.name}__sums.add(v__, k__, column__, {_written(program, s.expression)});"',
+                '"{s.name}__sums.add(v__, k__, column__, {_written(program, s.expression)});"',
             ),
             ("warps of a block exchange nothing", ROWS, "if constexpr (PARTS > 1) {", "if constexpr (CLUSTER > 1) {"),
             (

@@ -117,6 +117,30 @@ def test_quotients_that_are_whole_or_of_numbers_with_a_fraction_stay() -> None:
 
 
 @pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("((x > 0) - (x < 0)) / 2 * x", "write ((x > 0) - (x < 0)) / 2.0, or trunc("),
+        ("(x > 0 ? 3 : 1) / 4 * x", "write (x > 0 ? 3 : 1) / 4.0, or trunc("),
+        ("x * (j / N)", "write acc_t(j) / N, or trunc("),
+        ("(j + 1) / N * x", "write acc_t(j + 1) / N, or trunc("),
+        ("sum(x) * (1 / N)", "write 1.0 / N, or trunc("),
+        ("x * (1 / (1 + 1))", "write 1.0 / (1 + 1), or trunc("),
+        ("x * abs(j - 3) / 2 + abs(j - 3) / 2", "write abs(j - 3) / 2.0, or trunc("),
+        ("x * ((3) / 2)", "(3) / 2 is 1 in CUDA C++, a division of whole numbers: write 3.0 / 2"),
+        ("x * (max(j, 2) / t)", "write acc_t(max(j, 2)) / t, or trunc("),
+        ("x * (t / 0)", "t / 0 divides by 0"),
+        ("x * (1 << j)", "a shift must be by a number from 0 to 62: for 1 << j write acc_t(1) * exp2(acc_t(j))"),
+        ("x * (j * j * N)", "j * j * N may not fit a whole number of 64 bits: write acc_t(j * j) * N"),
+        ("x * 3u", "numbers without a sign count in a circle: write 3 for 3u"),
+    ],
+)
+def test_arithmetic_of_whole_numbers_that_cpp_rounds_or_wraps_is_refused(expression: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        row_reduce(f"y = {expression} + t", indices=["t"], name="programs_test::quotient")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"rows": ["weigth"]}, "`rows` names `weigth`, which the program does not read; did you mean 'weight'?"),
@@ -237,15 +261,69 @@ def test_a_declaration_that_does_not_fit_is_refused(options: dict[str, object], 
         elementwise("y = x * x", name="programs_test::square", **options)
 
 
-def test_a_name_that_the_text_uses_is_refused() -> None:
-    with pytest.raises(ValueError, match="`n` is a name that the kernel's own text uses; call it `n_`"):
-        elementwise("y = x * n", name="programs_test::taken")
-
-
-@pytest.mark.parametrize("name", ["x__row", "VECTORS", "Held"])
+@pytest.mark.parametrize("name", ["x__row", "N", "j"])
 def test_a_name_that_cannot_give_way_in_a_row_program_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"rows: `{name}` (has two underscores|is a name that the kernel's own text)"):
         row_reduce(f"{name} = sum(x); y = x * {name}", name="programs_test::rows")
+
+
+# Names that generated code has, of types, macros, functions, operators and built-in variables.
+NAMES = (
+    *(
+        "n",
+        "k",
+        "out",
+        "results",
+        "each",
+        "operand",
+        "convert",
+        "scale_",
+        "VECTORS",
+        "Held",
+        "time",
+        "key",
+        "clock",
+        "off",
+    ),
+    *(
+        "div",
+        "uint8",
+        "ptrdiff",
+        "EOF",
+        "xor",
+        "bitand",
+        "threadIdx",
+        "warpSize",
+        "linux",
+        "unix",
+        "errno",
+        "stdin",
+        "max",
+        "exp",
+    ),
+)
+
+
+@pytest.mark.simulator
+def test_no_name_of_a_program_meets_one_of_the_compiler() -> None:
+    values = [torch.tensor([[float(i)]]) for i in range(len(NAMES))]
+    sums = " + ".join(NAMES)
+    assert elementwise(f"y = {sums}", name="programs_test::names")(*values).item() == sum(range(len(NAMES)))
+    assert row_reduce(f"y = sum({sums})", name="programs_test::row_names")(*values).item() == sum(range(len(NAMES)))
+    x = torch.tensor([[1.0, 3.0]])
+    assert row_reduce("max = max(x); y = max(x, max)", name="programs_test::max")(x).tolist() == [[3, 3]]
+
+
+@pytest.mark.simulator
+def test_messages_have_the_names_of_the_program() -> None:
+    op = elementwise("y = clock * 2", name="programs_test::named_clock")
+    with pytest.raises(TypeError, match="named_clock: `clock` must have dtype float16"):
+        op(torch.ones(2, dtype=torch.int64))
+
+
+def test_a_name_of_other_letters_is_refused() -> None:
+    with pytest.raises(ValueError, match="letters: in `y = x . ñ`: `ñ` is no part of an expression"):
+        elementwise("y = x * ñ", name="programs_test::letters")
 
 
 def test_brackets_are_of_an_index_alone() -> None:
@@ -352,6 +430,9 @@ def test_a_sum_of_exponentials_is_in_the_pass_of_its_maximum_and_no_other_is() -
     assert passes(of("m = max(x); s = sum(exp(2 * x - m)); y = m + log(s)")) == 2
     assert passes(of("m = max(2 * x); s = sum(exp(x - m)); y = m + log(s)")) == 2
     assert passes(of("m = min(x); s = sum(exp(x - m)); y = m + log(s)")) == 2
+    assert passes(of("m = max((x * 2)); s = sum(exp((x * 2 - m))); y = m + log(s)")) == 1
+    assert passes(of("m = max(x < 1); s = sum(exp(x < 1 - m)); y = m + log(s)")) == 2  # x < (1 - m)
+    assert passes(of("m = max(x > 0 ? x : 1); s = sum(exp(x > 0 ? x : 1 - m)); y = m + log(s)")) == 2
 
 
 def test_the_kinds_of_values() -> None:

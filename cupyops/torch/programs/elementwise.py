@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cupyops.arrays import check_devices, is_dense
 from cupyops.errors import nearest
-from cupyops.programs.elementwise import Program, alike_kernel, check_names, strided_kernel, text_of
+from cupyops.programs.elementwise import Program, alike_kernel, strided_kernel, text_of
 from cupyops.programs.expressions import Statement, check_operations, inputs_of, parse, results_of
 from cupyops.programs.rows import RowProgram
 from cupyops.tiling.broadcasting import spread, strided_loop
@@ -87,7 +87,6 @@ def elementwise(
     results = named_results(where, statements, results)
     name = name or content_name(results[0], "elementwise", program, backward, scalars, results)
     where = name.rpartition(":")[2]
-    check_names(where, [*inputs, *scalars, *(s.name for s in statements)])
     if not inputs:
         raise ValueError(f"{where}: `{program}` reads no tensor")
     check_reference(where, options.get("reference"), (*inputs, *scalars))
@@ -101,7 +100,6 @@ def elementwise(
         program_back = Program(
             f"{where}_backward", tuple(steps), reads, tuple(scalars), tuple(f"grad_{x}" for x in wrt)
         )
-        check_names(where, [s.name for s in steps])
         check_operations(f"{where}'s backward", steps, rows=False)
         texts.append(text_of(program_back))
         text = named_for_its_arguments(

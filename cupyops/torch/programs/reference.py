@@ -7,29 +7,23 @@ program is not translated if one of its expressions has no counterpart in PyTorc
 
 import math
 import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cupyops.compile.standard import NUMBERS
 from cupyops.programs.elementwise import Program
-from cupyops.programs.expressions import ROUNDED, Statement
+from cupyops.programs.expressions import ROUNDED, Statement, calls
+from cupyops.programs.kinds import KEEPING, joined, kinds_of
 from cupyops.programs.rows import RowProgram
+from cupyops.programs.tree import CONSTANTS, Node, bare, parsed, walk
 from cupyops.torch.scale.distributed import with_whole_rows
 
 __all__ = ["elementwise_reference", "row_reference"]
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)[fFlL]?|(?P<int>\d+)[uUlL]*(?![\w.])"
-    r"|(?P<word>[A-Za-z_]\w*)|(?P<sign>&&|\|\||[<>=!]=|[-+*/%<>!?:(),\[\]]))"
-)
-_BINARY: Sequence[Sequence[str]] = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/", "%"))
-_TYPES = frozenset(("acc_t", "float", "double"))
-_CONSTANTS = {"INFINITY": float("inf"), "NAN": float("nan"), "true": True, "false": False, **NUMBERS}
+_REAL = ("acc_t", "float", "double")
 _ALIKE = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "erf", "erfc", "lgamma"),
     *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
@@ -42,10 +36,7 @@ _FUNCTIONS: Mapping[int, Mapping[str, Callable[..., Any]]] = {
     | {"max": torch.fmax, "min": torch.fmin},
     3: {"fma": lambda a, b, c: a * b + c},
 }
-
-
-class _NoCounterpart(Exception):
-    """An expression has no counterpart in PyTorch."""
+_MOST_INDEX = 2**31 - 1  # an index of a kernel is an int
 
 
 @dataclass
@@ -65,126 +56,101 @@ class _Place:
     reduce: Mapping[str, Callable[[Any], Tensor]]
     rows: torch.dtype | None = None
 
-    def tensor(self, value: Any) -> Tensor:
-        """Returns the value as a tensor of the arithmetic's dtype."""
+    def tensor(self, value: Any, base: str = "acc") -> Tensor:
+        """Returns the value as a tensor of a type of the kernel: ``"acc"``, ``"float"`` or ``"double"``."""
+        dtype = {"acc": self.like.dtype, "float": torch.float32, "double": torch.float64}[base]
         if isinstance(value, Tensor):
-            return value if value.dtype == self.like.dtype else value.to(self.like.dtype)
-        return self.like.new_full((), value)
+            return value if value.dtype == dtype else value.to(dtype)
+        if isinstance(value, float):  # rounded, and infinite beyond the range of the dtype
+            return self.like.new_full((), value, dtype=torch.float64).to(dtype)
+        return self.like.new_full((), value, dtype=dtype)
 
-
-def _tokens(expression: str) -> list[tuple[str, str]]:
-    found, at = [], 0
-    text = expression.rstrip()
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise _NoCounterpart(expression)
-        found.append((str(match.lastgroup), match[str(match.lastgroup)]))
-        at = match.end()
-    return found
+    def whole(self, value: Any) -> Any:
+        """Returns a whole number, with bool converted to 0 or 1, since comparisons are numbers in CUDA C++."""
+        if isinstance(value, Tensor):
+            return value.long()
+        return int(value) if isinstance(value, bool) else value
 
 
 class _Expression:
-    """A parsed expression. ``of(place)`` evaluates the expression with the values of a :class:`_Place`."""
+    """A parsed expression. ``of(place)`` evaluates the expression with the values of a :class:`_Place`.
 
-    def __init__(self, expression: str) -> None:
-        self._expression, self._tokens, self._at = expression, _tokens(expression), 0
-        self.of = self._conditional()
-        if self._at < len(self._tokens):
-            raise _NoCounterpart(expression)
+    Raises:
+        _NoCounterpart: a part has no counterpart in PyTorch.
+    """
 
-    def _next(self) -> tuple[str, str]:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "")
+    def __init__(self, expression: str, whole: Collection[str]) -> None:
+        self._tree, self._kinds = parsed(expression), kinds_of(expression, whole)
+        for node in walk(self._tree):
+            if not self._translated(node):
+                raise _NoCounterpart(expression)
 
-    def _take(self, sign: str) -> bool:
-        taken = self._next() == ("sign", sign)
-        self._at += taken
-        return taken
+    def _translated(self, node: Node) -> bool:
+        if node.kind == "call":
+            known = (*_FUNCTIONS.get(len(node.parts), {}), *(("sum", ROUNDED) if len(node.parts) == 1 else ()))
+            return node.word in known or (node.word in ("max", "min") and len(node.parts) == 1)
+        return node.kind != "member" and (node.kind != "cast" or node.word in (*_REAL, "bool"))
 
-    def _need(self, sign: str) -> None:
-        if not self._take(sign):
-            raise _NoCounterpart(self._expression)
+    def of(self, place: _Place) -> Any:
+        return self._of(self._tree, place)
 
-    def _conditional(self) -> Callable[[_Place], Any]:
-        condition = self._binary(0)
-        if not self._take("?"):
-            return condition
-        first = self._conditional()
-        self._need(":")
-        second = self._conditional()
+    def _of(self, node: Node, place: _Place) -> Any:
+        kind = self._kinds[node]
+        if node.kind in ("number", "name"):
+            value = node.value
+            if node.kind == "name":
+                value = CONSTANTS[node.word] if node.word in CONSTANTS else place.values[node.word]
+            return place.whole(value) if kind.whole else place.tensor(value, kind.base)
+        if node.kind == "index":
+            return _element_at(place.values[node.word], place.values[node.parts[1].word])
+        if node.kind == "conditional":
+            return self._choice(node, place)
+        parts = [self._of(part, place) for part in node.parts]
+        if node.kind == "parentheses":
+            return parts[0]
+        if node.kind == "cast":
+            return parts[0] != 0 if node.word == "bool" else place.tensor(parts[0], kind.base)
+        if node.kind == "call":
+            return self._call(node, parts, place)
+        if node.word == "!":
+            return parts[0] == 0
+        if node.word in ("&&", "||"):
+            return _LOGICAL[node.word](parts[0] != 0, parts[1] != 0)
+        if kind.constant is not None:  # a quotient without a remainder
+            return kind.constant
+        operands = self._alike(node.parts, parts, place)
+        return _SIGNS[node.word](*operands) if node.kind == "unary" else _OPERATIONS[node.word](*operands)
 
-        def choose(place: _Place) -> Any:
-            chosen = condition(place)
-            if not isinstance(chosen, Tensor):
-                return (first if chosen else second)(place)
-            return torch.where(chosen != 0, place.tensor(first(place)), place.tensor(second(place)))
+    def _alike(self, nodes: Sequence[Node], values: Sequence[Any], place: _Place) -> list[Any]:
+        """Returns the operands of an operator in their common type. A whole number that is no tensor takes that of the
+        other operand."""
+        base = joined([self._kinds[node] for node in nodes]).base
+        if base == "whole":
+            return [place.whole(value) for value in values]
+        return [place.tensor(v, base) if isinstance(v, Tensor) else place.whole(v) for v in values]
 
-        return choose
+    def _choice(self, node: Node, place: _Place) -> Any:
+        base = self._kinds[node].base
+        convert = place.whole if base == "whole" else lambda value: place.tensor(value, base)
+        condition = self._of(node.parts[0], place)
+        if not isinstance(condition, Tensor):
+            return convert(self._of(node.parts[1 if condition else 2], place))
+        return torch.where(condition != 0, *(convert(self._of(part, place)) for part in node.parts[1:]))
 
-    def _binary(self, level: int) -> Callable[[_Place], Any]:
-        if level == len(_BINARY):
-            return self._unary()
-        left = self._binary(level + 1)
-        while (sign := self._next()[1]) in _BINARY[level] and self._next()[0] == "sign":
-            self._at += 1
-            left = _joined(sign, left, self._binary(level + 1))
-        return left
-
-    def _unary(self) -> Callable[[_Place], Any]:
-        for sign, apply in (("-", lambda v: -v), ("+", lambda v: v), ("!", lambda v: v == 0)):
-            if self._take(sign):
-                inner = self._unary()
-                return lambda place, inner=inner, apply=apply: apply(_number(place, inner(place)))  # type: ignore[misc]
-        return self._primary()
-
-    def _primary(self) -> Callable[[_Place], Any]:
-        kind, text = self._next()
-        self._at += 1
-        if kind in ("float", "int"):
-            number = float(text) if kind == "float" else int(text)
-            return lambda place: number
-        if kind == "sign" and text == "(":
-            if self._next()[1] in _TYPES and self._tokens[self._at + 1 : self._at + 2] == [("sign", ")")]:
-                self._at += 2
-                cast = self._unary()
-                return lambda place: place.tensor(cast(place))
-            inner = self._conditional()
-            self._need(")")
-            return inner
-        if kind != "word":
-            raise _NoCounterpart(self._expression)
-        if self._take("("):
-            return self._call(text)
-        if self._take("["):
-            index = self._next()[1]
-            self._at += 1
-            self._need("]")
-            return lambda place: _element_at(place.values[text], place.values[index])
-        return lambda place: _CONSTANTS[text] if text in _CONSTANTS else place.values[text]
-
-    def _call(self, name: str) -> Callable[[_Place], Any]:
-        arguments = [self._conditional()]
-        while self._take(","):
-            arguments.append(self._conditional())
-        self._need(")")
-        count = len(arguments)
-        if count == 1 and name in _TYPES:
-            return lambda place: place.tensor(arguments[0](place))
+    def _call(self, node: Node, values: Sequence[Any], place: _Place) -> Any:
+        name, count = node.word, len(values)
         if count == 1 and name in ("sum", "max", "min"):
-            return lambda place: place.reduce[name](arguments[0](place))
+            return place.reduce[name](values[0])
         if count == 1 and name == ROUNDED:
-            return lambda place: place.tensor(place.tensor(arguments[0](place)).to(place.rows))
-        function = _FUNCTIONS.get(count, {}).get(name)
-        if function is None:
-            raise _NoCounterpart(self._expression)
-        return lambda place: function(*(place.tensor(argument(place)) for argument in arguments))
+            return place.tensor(place.tensor(values[0]).to(place.rows))
+        if self._kinds[node].whole and name in KEEPING:
+            return _KEEPING[name](*map(place.whole, values))
+        base = "double" if any(self._kinds[part].base == "double" for part in node.parts) else "acc"
+        return _FUNCTIONS[count][name](*(place.tensor(value, base) for value in values))
 
 
-def _number(place: _Place, value: Any) -> Any:
-    """Returns the value with bool converted to a number, 0 or 1, since comparisons are numbers in CUDA C++."""
-    if isinstance(value, Tensor) and value.dtype == torch.bool:
-        return place.tensor(value)
-    return int(value) if isinstance(value, bool) else value
+class _NoCounterpart(Exception):
+    """An expression has no counterpart in PyTorch."""
 
 
 def _element_at(x: Tensor, index: Tensor) -> Tensor:
@@ -194,37 +160,57 @@ def _element_at(x: Tensor, index: Tensor) -> Tensor:
     return torch.where((index >= 0) & (index < n), found, 0)
 
 
-def _divided(a: Any, b: Any) -> Any:
-    if any(isinstance(v, float) or (isinstance(v, Tensor) and v.is_floating_point()) for v in (a, b)):
-        return a / b
-    return torch.div(a, b, rounding_mode="trunc") if isinstance(a, Tensor) or isinstance(b, Tensor) else int(a / b)
+def _remainder(a: Any, b: Any) -> Any:
+    """Returns the remainder of whole numbers with the sign of a, as in C++; 0 if b is 0, as in the kernel."""
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        return 0 if b == 0 else abs(a) % abs(b) * (1 if a >= 0 else -1)
+    a, b = (
+        x if isinstance(x, Tensor) else torch.tensor(x, device=(a if isinstance(a, Tensor) else b).device)
+        for x in (a, b)
+    )
+    return torch.where(b == 0, 0, torch.fmod(a, torch.where(b == 0, 1, b)))
 
 
+def _extreme(of_tensors: Callable[[Tensor, Any], Tensor], of_numbers: Callable[[int, int], int]) -> Callable[..., Any]:
+    def extreme(a: Any, b: Any) -> Any:
+        if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+            return of_numbers(a, b)
+        x, y = (a, b) if isinstance(a, Tensor) else (b, a)
+        return of_tensors(x, y)
+
+    return extreme
+
+
+_KEEPING: Mapping[str, Callable[..., Any]] = {
+    "abs": abs,
+    "min": _extreme(lambda x, y: torch.clamp(x, max=y), min),
+    "max": _extreme(lambda x, y: torch.clamp(x, min=y), max),
+}
+_SIGNS: Mapping[str, Callable[[Any], Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+_LOGICAL: Mapping[str, Callable[[Any, Any], Any]] = {"&&": operator.and_, "||": operator.or_}
 _OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": _divided,
-    "%": lambda a, b: torch.fmod(a, b) if isinstance(a, Tensor) else math.fmod(a, b),
+    "/": lambda a, b: torch.div(a if isinstance(a, Tensor) else b.new_full((), a), b),  # 3 / b is 3 times 1 / b
+    "%": _remainder,
     "<": operator.lt,
     ">": operator.gt,
     "<=": operator.le,
     ">=": operator.ge,
     "==": operator.eq,
     "!=": operator.ne,
-    "&&": lambda a, b: (a != 0) & (b != 0),
-    "||": lambda a, b: (a != 0) | (b != 0),
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
 }
 
 
-def _joined(sign: str, left: Callable[[_Place], Any], right: Callable[[_Place], Any]) -> Callable[[_Place], Any]:
-    operation = _OPERATIONS[sign]
-    return lambda place: operation(_number(place, left(place)), _number(place, right(place)))
-
-
-def _parsed(statements: Sequence[Statement]) -> list[tuple[str, _Expression]] | None:
+def _parsed(statements: Sequence[Statement], whole: Collection[str] = ()) -> list[tuple[str, _Expression]] | None:
     try:
-        return [(s.name, _Expression(s.expression)) for s in statements]
+        return [(s.name, _Expression(s.expression, whole)) for s in statements]
     except _NoCounterpart:
         return None
 
@@ -289,15 +275,11 @@ def row_reference(
         kinds: the kind of each result: ``"element"``, ``"row"`` or ``"column"``.
         dtype_of: returns the dtype of a result, given the result's position and the tensors.
     """
-    column_sum = re.compile(r"\s*column_sum\s*\((.*)\)\s*", re.DOTALL)
-    inner = [column_sum.fullmatch(s.expression) for s in program.statements]
-    statements = _parsed(
-        [Statement(s.name, s.expression if m is None else m[1]) for s, m in zip(program.statements, inner, strict=True)]
-    )
+    summed = [bare(parsed(s.expression)).word == "column_sum" for s in program.statements]
+    statements = _parsed([_within_column_sum(s) for s in program.statements], program.whole)
     if statements is None:
         return None
     names = program.inputs
-    by_row = {*program.rows, *program.indices}
 
     def reference(*args: Any) -> Any:
         tensors = args[: len(names)]
@@ -305,8 +287,8 @@ def row_reference(
         x = tensors[names.index(program.lead)]
         shape, wide = x.shape, _wide(x.dtype)
         values = {
-            name: (t.unsqueeze(-1) if name in by_row else t) if name in program.indices
-            else (t.unsqueeze(-1) if name in by_row else t).to(wide)
+            name: t.unsqueeze(-1).clamp(-_MOST_INDEX, _MOST_INDEX) if name in program.indices
+            else (t.unsqueeze(-1) if name in program.rows else t).to(wide)
             for name, t in zip(names, tensors, strict=True)
         }  # fmt: skip
         values |= {**_named(program.scalars, scalars), "N": shape[-1], "j": torch.arange(shape[-1], device=x.device)}
@@ -325,9 +307,9 @@ def row_reference(
             },
             x.dtype,
         )
-        for (name, expression), summed in zip(statements, inner, strict=True):
+        for (name, expression), over_rows in zip(statements, summed, strict=True):
             value = place.tensor(expression.of(place))
-            place.values[name] = value if summed is None else whole(value).reshape(-1, shape[-1]).sum(0)
+            place.values[name] = value if not over_rows else whole(value).reshape(math.prod(shape[:-1]), shape[-1]).sum(0)
         found = []
         wants = _wanted(program, len(names), args)
         for i, (name, kind, wanted) in enumerate(zip(program.results, kinds, wants, strict=True)):
@@ -343,3 +325,10 @@ def row_reference(
         return tuple(found) if len(found) > 1 else found[0]
 
     return reference
+
+
+def _within_column_sum(statement: Statement) -> Statement:
+    """Returns the statement with the argument of column_sum as its expression, or the statement itself."""
+    for _, _, _, argument in calls(statement.expression, ("column_sum",)):
+        return Statement(statement.name, argument)
+    return statement

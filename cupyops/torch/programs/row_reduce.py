@@ -21,6 +21,7 @@ from cupyops.programs.expressions import Statement, check_operations, inputs_of,
 from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kernel_of, work_of
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
+from cupyops.programs.tree import bare, parsed
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
 from cupyops.tiling.rows import at_once, footprint, loading
@@ -236,7 +237,8 @@ def _shared_gradients(steps: Sequence[Statement], kinds: dict[str, str], wrt: Se
     """
     own = {f"grad_{x}": x for x in wrt}
     read = [name for step in steps for name in names_in(step.expression)]
-    shared = {own[s.name]: own[like] for s in steps if s.name in own and (like := s.expression.strip()) in own}
+    of = {s.name: bare(parsed(s.expression)) for s in steps}
+    shared = {x: own[of[y].word] for y, x in own.items() if y in of and of[y].kind == "name" and of[y].word in own}
     return {
         x: like
         for x, like in shared.items()
@@ -272,6 +274,7 @@ def body_of(
     column = any(kind == "column" for kind in kinds)
     over = names.index(program.over[1]) if program.over else -1
     calls: dict[Any, _Call] = {}
+    translated = row_reference(program, kinds, functools.partial(_dtype_of, program))
 
     def configured(tensors: Sequence[Tensor], wanted: Sequence[bool]) -> _Call:
         _check(program, tensors)
@@ -281,7 +284,7 @@ def body_of(
         dtypes = [_dtype_of(program, i, tensors) for i in range(made)]
         outs = [(shapes[kind], d, kind) if w else None for kind, d, w in zip(kinds, dtypes, wanted, strict=True)]
         call = _Call(None, (), outs, wide_dtype(x.dtype))
-        if _library.is_fake(x) or rows == 0 or not any(wanted):
+        if _library.is_fake(x) or rows == 0 or n == 0 or not any(wanted):
             return call
         dtype = DTYPE_NAMES[x.dtype]
         device = device_of(library_of(x), x)
@@ -326,6 +329,10 @@ def body_of(
         tensors, scalars = args[:count], args[count : count + numbers]
         wanted = args[count + numbers :] if wants else (True,) * made
         x = tensors[lead]
+        if x.shape and not _library.is_fake(x) and x.shape[-1] == 0 and x.numel() == 0:
+            _check(program, tensors)
+            if math.prod(x.shape[:-1]):
+                return _of_no_elements(program, translated, args)
         if _library.is_fake(x):  # its sizes may be symbols
             call = configured(tensors, wanted)
         else:
@@ -356,6 +363,20 @@ def body_of(
         return tuple(x.new_empty(0) if y is None else y for y in outs)
 
     return body
+
+
+def _of_no_elements(program: RowProgram, translated: Callable[..., Any] | None, args: Sequence[Any]) -> Any:
+    """Returns the results of rows of no elements, which no kernel reads: the sums are 0.
+
+    Raises:
+        ValueError: the program takes the maximum or the minimum of a row, or has no translation to PyTorch.
+    """
+    for step in program.steps:
+        if step.over in ("max", "min"):
+            raise ValueError(f"{program.name}: a row of no elements has no {step.over}, got {tuple(args[0].shape)}")
+    if translated is None:
+        raise ValueError(f"{program.name}: rows must have elements, got {tuple(args[0].shape)}")
+    return translated(*args)
 
 
 def _allocate(call: "_Call", out: tuple[Any, torch.dtype, str], like: Tensor) -> Tensor:

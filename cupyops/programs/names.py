@@ -1,0 +1,43 @@
+"""The names of a program in the generated CUDA source.
+
+No name of a program reaches the compiler as it is written. It could be a macro (``EOF``), an operator (``xor``), a function
+or a type (``time``, ``clock_t``) of the headers, or a name of the source around it. Messages have the names of the program.
+"""
+
+from dataclasses import replace
+
+from cupyops.launch.kernel import Kernel
+from cupyops.launch.signature import Signature
+from cupyops.sharing import computed_once
+
+__all__ = ["ProgramKernel", "in_source", "type_in_source"]
+
+
+def in_source(name: str) -> str:
+    """Returns the name of a variable in the source. The source's own names do not end like it.
+
+    >>> in_source("x"), in_source("x_")
+    ('x_', 'x__u')
+    """
+    return f"{name}_u" if name.endswith("_") else f"{name}_"
+
+
+def type_in_source(name: str) -> str:
+    """Returns the name of the type of an array's elements in the source."""
+    return f"{name}__t"
+
+
+def _in_program(name: str) -> str:
+    if name.endswith("__u"):
+        return name.removesuffix("_u")
+    return name if name.endswith("__") else name.removesuffix("_")
+
+
+class ProgramKernel(Kernel):
+    """A kernel that is generated from a program. Its messages have the names of the program."""
+
+    @computed_once
+    def signature(self) -> Signature:
+        """The parameters, parsed from the declaration in the text, with the names of the program."""
+        found = Kernel.signature.function(self)
+        return replace(found, parameters=tuple(replace(p, name=_in_program(p.name)) for p in found.parameters))
