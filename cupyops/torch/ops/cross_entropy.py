@@ -18,97 +18,104 @@ from .onnx_values import cast, in_float32
 __all__ = ["CrossEntropyLoss", "cross_entropy"]
 
 
-def _reference(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor]:
-    _, of_target, lse = _rows(x, target, ignore)
-    return torch.where(target == ignore, 0, -of_target), lse
+def _reference(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor, Tensor]:
+    _, of_target, m, r = _rows(x, target, ignore)
+    return torch.where(target == ignore, 0, -of_target), m, r
 
 
-def _reference_smoothed(x: Tensor, target: Tensor, ignore: float, smoothing: float) -> tuple[Tensor, Tensor]:
-    logs, of_target, lse = _rows(x, target, ignore)
-    return torch.where(target == ignore, 0, (smoothing - 1) * of_target - smoothing * (logs / x.shape[-1]).sum(-1)), lse
+def _reference_smoothed(x: Tensor, target: Tensor, ignore: float, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    logs, of_target, m, r = _rows(x, target, ignore)
+    loss = (smoothing - 1) * of_target - smoothing * (logs / x.shape[-1]).sum(-1)
+    return torch.where(target == ignore, 0, loss), m, r
 
 
 def _reference_weighted(
     x: Tensor, target: Tensor, weight: Tensor, ignore: float, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    logs, of_target, lse = _rows(x, target, ignore)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    logs, of_target, m, r = _rows(x, target, ignore)
     weights = weight.to(logs.dtype)
     share = weights[torch.where(target == ignore, 0, target)]
     loss = (smoothing - 1) * share * of_target
     if smoothing:
         loss = loss - smoothing / x.shape[-1] * (weights * logs).sum(-1)
-    total = weights.sum().expand(lse.shape).clone()
-    return torch.where(target == ignore, 0, loss), lse, torch.where(target == ignore, 0, share), total
+    total = weights.sum().expand(m.shape).clone()
+    return torch.where(target == ignore, 0, loss), m, r, torch.where(target == ignore, 0, share), total
 
 
-def _rows(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the logarithms of softmax, those of the targets, and log Σ e^x of each row."""
+def _rows(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns the logarithms of softmax and those of the targets, and m = max x and r = 1/Σ e^(x - m) of each row."""
     check_shapes("cross_entropy", target=(target, x.shape[:-1]))
     wide = x.to(wide_dtype(x.dtype))
     logs = wide.log_softmax(-1)
     of_target = logs.gather(-1, torch.where(target == ignore, 0, target).unsqueeze(-1)).squeeze(-1)
     most = with_whole_rows(wide.detach()).amax(-1, keepdim=True)
-    lse = most.squeeze(-1) + (wide - most).exp().sum(-1).log()  # NaN for an infinite maximum, like the loss
-    return logs, of_target, lse
+    r = (wide - most).exp().sum(-1).reciprocal()  # NaN for an infinite maximum, like the loss
+    return logs, of_target, most.squeeze(-1), r
 
 
 def _onnx(op: Any, x: Any, target: Any, ignore: float) -> Any:
-    """Returns the ONNX form of the loss and of log Σ e^x by rows."""
-    _, ignored, of_target, lse = _onnx_rows(op, x, target, ignore)
-    return _onnx_kept(op, ignored, op.Neg(of_target)), lse
+    """Returns the ONNX form of the loss, and of m and r by rows."""
+    _, ignored, of_target, m, r = _onnx_rows(op, x, target, ignore)
+    return _onnx_kept(op, ignored, op.Neg(of_target)), m, r
 
 
 def _onnx_smoothed(op: Any, x: Any, target: Any, ignore: float, smoothing: float) -> Any:
-    logs, ignored, of_target, lse = _onnx_rows(op, x, target, ignore)
+    logs, ignored, of_target, m, r = _onnx_rows(op, x, target, ignore)
     smooth = op.Mul(op.ReduceMean(logs, [-1], keepdims=0), -smoothing)
-    return _onnx_kept(op, ignored, op.Add(op.Mul(of_target, smoothing - 1), smooth)), lse
+    return _onnx_kept(op, ignored, op.Add(op.Mul(of_target, smoothing - 1), smooth)), m, r
 
 
 def _onnx_weighted(op: Any, x: Any, target: Any, weight: Any, ignore: float, smoothing: float) -> Any:
-    logs, ignored, of_target, lse = _onnx_rows(op, x, target, ignore)
+    logs, ignored, of_target, m, r = _onnx_rows(op, x, target, ignore)
     weights = cast(op, weight, logs.dtype)
     share = op.Gather(weights, op.Where(ignored, op.CastLike(0, target), target))
     loss = op.Mul(op.Mul(share, of_target), smoothing - 1)
     if smoothing:
         loss = op.Add(loss, op.Mul(op.ReduceMean(op.Mul(weights, logs), [-1], keepdims=0), -smoothing))
-    total = op.Expand(op.ReduceSum(weights, [0], keepdims=0), op.Shape(lse))
-    return _onnx_kept(op, ignored, loss), lse, _onnx_kept(op, ignored, share), total
+    total = op.Expand(op.ReduceSum(weights, [0], keepdims=0), op.Shape(m))
+    return _onnx_kept(op, ignored, loss), m, r, _onnx_kept(op, ignored, share), total
 
 
-def _onnx_rows(op: Any, x: Any, target: Any, ignore: float) -> tuple[Any, Any, Any, Any]:
+def _onnx_rows(op: Any, x: Any, target: Any, ignore: float) -> tuple[Any, Any, Any, Any, Any]:
     wide = in_float32(op, x)
     logs = op.LogSoftmax(wide, axis=-1)
     ignored = op.Equal(target, op.CastLike(int(ignore), target))
     places = op.Unsqueeze(op.Where(ignored, op.CastLike(0, target), target), [-1])
     of_target = op.Squeeze(op.GatherElements(logs, places, axis=-1), [-1])
-    return logs, ignored, of_target, op.ReduceLogSumExp(wide, [-1], keepdims=0)
+    most = op.ReduceMax(wide, [-1], keepdims=1)
+    r = op.Reciprocal(op.ReduceSum(op.Exp(op.Sub(wide, most)), [-1], keepdims=0))
+    return logs, ignored, of_target, op.Squeeze(most, [-1]), r
 
 
 def _onnx_kept(op: Any, ignored: Any, value: Any) -> Any:
     return op.Where(ignored, op.CastLike(0, value), value)
 
 
-# lse = log Σ e^x is saved for the backward, which therefore reads x once and reduces nothing. A target that is no column
-# gives NaN. With p = softmax(x), grad_x = grad_loss·(p - [column = target]); with smoothing and weights w, and t the
-# target: grad_x = grad_loss·(p·((1 - smoothing)·w_t + smoothing/N·Σ w) - (1 - smoothing)·w_t·[column = t] - smoothing/N·w).
+# m = max x and r = 1/Σ e^(x - m) are saved for the backward, which therefore reads x once and reduces nothing. Apart from each
+# other they lose nothing if all of x is large; log Σ e^x = m - log r would lose the digits of log r. Sums are sums of x - m for
+# the same reason. A target that is no column gives NaN. With p = softmax(x) = e^(x - m)·r, grad_x = grad_loss·(p - [column =
+# target]); with smoothing and weights w, and t the target: grad_x = grad_loss·(p·((1 - smoothing)·w_t + smoothing/N·Σ w) -
+# (1 - smoothing)·w_t·[column = t] - smoothing/N·w).
 _LENGTHS = (1024, 32768, 131072)
 _cross_entropy = row_reduce(
     """
         m = max(x)
-        l = log(sum(exp(x - m)))
-        lse = m + l
+        s = sum(exp(x - m))
+        l = log(s)
+        r = 1 / s
         of_target = target >= 0 && target < N ? m - x[target] + l : NAN
         loss = target == ignore ? 0 : of_target
     """,
     backward="""
         g = target == ignore ? 0 : grad_loss
-        grad_x = (exp(x - lse) - (j == target ? 1 : 0)) * g
+        p = r * g
+        grad_x = exp(x - m) * p - (j == target ? g : 0)
     """,
     name="cupyops::cross_entropy",
     indices=["target"],
     scalars=["ignore"],
-    results=["loss", "lse"],
-    wide=["loss", "lse"],
+    results=["loss", "m", "r"],
+    wide=["loss", "m", "r"],
     reference=_reference,
     onnx=_onnx,
     ahead=_LENGTHS,
@@ -116,21 +123,24 @@ _cross_entropy = row_reduce(
 _cross_entropy_smoothed = row_reduce(
     """
         m = max(x)
-        l = log(sum(exp(x - m)))
-        lse = m + l
+        s = sum(exp(x - m))
+        l = log(s)
+        r = 1 / s
         of_target = target >= 0 && target < N ? m - x[target] + l : NAN
-        loss = target == ignore ? 0 : (1 - smoothing) * of_target + smoothing * (lse - sum(x) / N)
+        loss = target == ignore ? 0 : (1 - smoothing) * of_target + smoothing * (l - sum(x - m) / N)
     """,
     backward="""
         g = target == ignore ? 0 : grad_loss
-        s = smoothing / N
-        grad_x = (exp(x - lse) - (j == target ? 1 - smoothing : 0) - s) * g
+        p = r * g
+        s = smoothing / N * g
+        w = (1 - smoothing) * g + s
+        grad_x = exp(x - m) * p - (j == target ? w : s)
     """,
     name="cupyops::cross_entropy_smoothed",
     indices=["target"],
     scalars=["ignore", "smoothing"],
-    results=["loss", "lse"],
-    wide=["loss", "lse"],
+    results=["loss", "m", "r"],
+    wide=["loss", "m", "r"],
     reference=_reference_smoothed,
     onnx=_onnx_smoothed,
     ahead=_LENGTHS,
@@ -138,12 +148,13 @@ _cross_entropy_smoothed = row_reduce(
 _cross_entropy_weighted = row_reduce(
     """
         m = max(x)
-        l = log(sum(exp(x - m)))
-        lse = m + l
+        s = sum(exp(x - m))
+        l = log(s)
+        r = 1 / s
         w = weight[target]
         of_target = target >= 0 && target < N ? m - x[target] + l : NAN
         total = sum(weight)
-        of_all = smoothing == 0 ? 0 : smoothing / N * (total * lse - sum(weight * x))
+        of_all = smoothing == 0 ? 0 : smoothing / N * (total * l - sum(weight * (x - m)))
         loss = target == ignore ? 0 : (1 - smoothing) * w * of_target + of_all
         share = target == ignore ? 0 : w
     """,
@@ -151,15 +162,15 @@ _cross_entropy_weighted = row_reduce(
         g = target == ignore ? 0 : grad_loss
         w = (1 - smoothing) * weight[target]
         s = smoothing / N
-        p = w + s * total
-        grad_x = (exp(x - lse) * p - (j == target ? w : 0) - s * weight) * g
+        p = (w + s * total) * r
+        grad_x = (exp(x - m) * p - (j == target ? w : 0) - s * weight) * g
     """,
     name="cupyops::cross_entropy_weighted",
     indices=["target"],
     columns=["weight"],
     scalars=["ignore", "smoothing"],
-    results=["loss", "lse", "share", "total"],
-    wide=["loss", "lse", "share", "total"],
+    results=["loss", "m", "r", "share", "total"],
+    wide=["loss", "m", "r", "share", "total"],
     reference=_reference_weighted,
     onnx=_onnx_weighted,
     ahead=_LENGTHS,
@@ -238,7 +249,7 @@ def cross_entropy(
         operator, arguments = _cross_entropy_smoothed, [*arguments, label_smoothing]
     loss, *others = (_OVER[operator.name] if over else operator)(*arguments)
     if weight is not None:
-        share = others[1]
+        share = others[2]
     if reduction != "none":
         loss = loss.sum()
     if reduction == "mean":
