@@ -210,7 +210,9 @@ def cross_entropy(
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         label_smoothing: ε, from 0 to 1.
         inplace_backward: whether the backward writes the gradient over x, so that it needs no memory for the gradient.
-            x then holds its gradient. Autograd then refuses every later backward that reads the logits, and a second
+            x is the result of an operation, and no parameter. It then holds its gradient. Rows that do not follow each
+            other without a gap, such as those of :func:`.linear.linear` with an odd number of classes, are copied a few
+            at a time. Autograd then refuses every later backward that reads the logits, and a second
             run of this backward. In a compiled graph, under transforms of ``torch.func`` and for tensor subclasses, the
             gradient has memory of its own.
 
@@ -220,9 +222,10 @@ def cross_entropy(
     Raises:
         TypeError: x is not a floating tensor, or target is not int64.
         ValueError: the shapes do not fit, ``reduction`` is unknown, or ``inplace_backward`` is True and the classes of a
-            row are not side by side in memory.
-        RuntimeError: weight has another shape, or label_smoothing is not from 0 to 1. Also raised by a backward with
-            ``create_graph=True``, if ``inplace_backward`` is True.
+            row are not side by side in memory, or rows overlap.
+        RuntimeError: weight has another shape, or label_smoothing is not from 0 to 1. Also raised if
+            ``inplace_backward`` is True and x is a leaf of autograd or a view of one, and then by a backward with
+            ``create_graph=True``.
 
     Source: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015 (label smoothing).
 
@@ -239,7 +242,7 @@ def cross_entropy(
     rows = x if x.dim() <= 2 else x.movedim(1, -1)
     if abs(ignore_index) > _EXACT:
         target, ignore_index = torch.where(target == ignore_index, -100, target), -100
-    over = inplace_backward and _overwrites(rows)
+    over = inplace_backward and _overwrites(x, rows)
     share = None
     operator, arguments = _cross_entropy, [rows, target, ignore_index]
     if weight is not None:
@@ -257,18 +260,41 @@ def cross_entropy(
     return loss if x.is_cuda and torch.is_autocast_enabled("cuda") else loss.to(x.dtype)
 
 
-def _overwrites(rows: Tensor) -> bool:
-    """Returns whether the backward of a call may write over the rows.
+def _overwrites(x: Tensor, rows: Tensor) -> bool:
+    """Returns whether the backward of a call may write over the rows of x.
 
     Raises:
-        ValueError: the rows are not contiguous.
+        ValueError: the elements of a row are not side by side, or two rows overlap.
+        RuntimeError: x is a leaf of autograd, or a view of one. The message has the words of PyTorch's.
     """
     if not (grad_enabled() and rows.requires_grad):
         return False
-    if not rows.is_contiguous():
-        words = "have its classes side by side in memory for inplace_backward=True"
+    if not _apart(rows):
+        words = "have its classes side by side in memory, and rows that do not overlap, for inplace_backward=True"
         raise ValueError(expected("cross_entropy", "x", words, f"strides {rows.stride()} of the rows"))
-    return type(rows) in PLAIN_TENSORS and not (is_compiling() or transforms_active() or forward_mode())
+    if type(rows) not in PLAIN_TENSORS or is_compiling() or transforms_active() or forward_mode():
+        return False
+    base = x._base
+    if x.is_leaf or (base is not None and base.is_leaf and base.requires_grad):
+        of = "a leaf" if x.is_leaf else "a view of a leaf"
+        raise RuntimeError(
+            f"cross_entropy: {of} Variable that requires grad is being used in an in-place operation; its gradient would "
+            "take the place of its values: call it with inplace_backward=False"
+        )
+    return True
+
+
+def _apart(rows: Tensor) -> bool:
+    """Returns whether the elements of each row are side by side, and no two rows overlap. So are contiguous rows, and those of
+    a product whose rows begin at multiples of 16 bytes."""
+    if rows.is_contiguous():
+        return True
+    end = rows.shape[-1]
+    for stride, size in sorted((s, n) for s, n in zip(rows.stride()[:-1], rows.shape[:-1], strict=True) if n > 1):
+        if stride < end:
+            return False
+        end = stride * size
+    return rows.shape[-1] == 1 or rows.stride(-1) == 1
 
 
 def _check(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float) -> None:
