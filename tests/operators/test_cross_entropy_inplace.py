@@ -33,7 +33,7 @@ def operands(device: str, rows: int, n: int, dtype: torch.dtype = torch.float32)
 def test_the_gradient_has_the_memory_of_the_logits_and_the_bits_of_the_ordinary_one(
     place: str, n: int, dtype: torch.dtype
 ) -> None:
-    weight = torch.rand(n, device=place)
+    weight = torch.rand(n, device=place, dtype=torch.promote_types(dtype, torch.float32))
     forms: list[dict[str, Any]] = [{}, {"label_smoothing": 0.1}, {"weight": weight, "reduction": "sum"}]
     for options in forms if place == "cuda" or dtype.itemsize > 2 else forms[:1]:
         leaf, target = operands(place, 3, n, dtype)

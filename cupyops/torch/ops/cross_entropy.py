@@ -1,9 +1,12 @@
 """The PyTorch operator cross_entropy, made by :func:`cupyops.torch.row_reduce`."""
 
+from operator import index as operator_index
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn._reduction import get_enum
 
 from cupyops.errors import expected
 from cupyops.ops.checks import check_floating, check_shapes
@@ -178,6 +181,8 @@ _cross_entropy_weighted = row_reduce(
 
 # The same operators, with a backward that writes grad_x over x. Nothing reads x behind the pass that writes grad_x.
 _OVER = {op.name: recorded_over(op, "x") for op in (_cross_entropy, _cross_entropy_smoothed, _cross_entropy_weighted)}
+_REDUCTIONS = ("none", "mean", "sum")  # by PyTorch's numbers
+_SCALARS = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
 _EXACT = 2**24  # the kernels compare targets with `ignore` in float32
 
 
@@ -203,12 +208,13 @@ def cross_entropy(
     Args:
         x: logits (C), (B, C) or (B, C, ...), float16, bfloat16, float32 or float64. With more than two dimensions, x is
             copied so that the classes are the last dimension.
-        target: class indices, int64, of x's shape without the classes. A target that is neither a class nor
+        target: class indices, int64, of x's shape without the classes, or uint8 for x of one or two dimensions; beside x
+            of shape (C) also (1), without label smoothing. A target that is neither a class nor
             ``ignore_index`` gives a loss of NaN on a GPU; on a CPU it raises an error.
-        weight: a weight for each class, (C), or None. It has no gradient.
+        weight: a weight for each class, (C), of x's dtype, or float32 beside 16-bit x; or None. It has no gradient.
         ignore_index: a target whose rows have loss 0 and gradient 0.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        label_smoothing: ε, from 0 to 1.
+        label_smoothing: ε, up to 1. A negative one counts as 0, as in PyTorch.
         inplace_backward: whether the backward writes the gradient over x, so that it needs no memory for the gradient.
             x is the result of an operation, and no parameter. It then holds its gradient. Rows that do not follow each
             other without a gap, such as those of :func:`.linear.linear` with an odd number of classes, are copied a few
@@ -220,10 +226,10 @@ def cross_entropy(
         A new tensor of x's dtype: a number, or for ``"none"`` a loss for each target.
 
     Raises:
-        TypeError: x is not a floating tensor, or target is not int64.
+        TypeError: x is not a floating tensor, target is not int64 or uint8, or ``ignore_index`` is no integer.
         ValueError: the shapes do not fit, ``reduction`` is unknown, or ``inplace_backward`` is True and the classes of a
             row are not side by side in memory, or rows overlap.
-        RuntimeError: weight has another shape, or label_smoothing is not from 0 to 1. Also raised if
+        RuntimeError: weight has another shape or dtype, or label_smoothing is more than 1. Also raised if
             ``inplace_backward`` is True and x is a leaf of autograd or a view of one, and then by a backward with
             ``create_graph=True``.
 
@@ -232,13 +238,29 @@ def cross_entropy(
     >>> cross_entropy(torch.tensor([[2.0, 0.0, 0.0], [0.0, 3.0, 0.0]]), torch.tensor([0, 1]))
     tensor(0.1672)
     """
-    if not isinstance(x, Tensor) or not isinstance(target, Tensor):
+    if not isinstance(x, Tensor) or not isinstance(target, Tensor) or not isinstance(weight, Tensor | None):
         arguments = (x, target, weight, ignore_index, reduction, label_smoothing)
         if (proxy := symbolic_call(cross_entropy, arguments, inplace_backward=inplace_backward)) is not None:
             return proxy
-        name, other = ("target", target) if isinstance(x, Tensor) else ("x", x)
+        given = {"x": x, "target": target, "weight": weight}
+        name, other = next((k, v) for k, v in given.items() if not isinstance(v, Tensor))
         raise TypeError(expected("cross_entropy", name, "be a Tensor", type(other).__name__))
-    _check(x, target, weight, reduction, label_smoothing)
+    if type(ignore_index) is not int or not -(2**63) <= ignore_index < 2**63:
+        # PyTorch says which other types are classes.
+        F.cross_entropy(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), ignore_index=ignore_index)
+        ignore_index = operator_index(ignore_index)
+    if reduction not in _REDUCTIONS:
+        reduction = _REDUCTIONS[get_enum(reduction)]  # raises, or warns of a former name
+    _check(x, target, weight, label_smoothing)
+    if label_smoothing < 0 or label_smoothing != label_smoothing:
+        label_smoothing = 0.0  # as PyTorch takes it
+    if x.dim() and not x.shape[min(1, x.dim() - 1)]:  # no class: no kernel has rows without elements
+        options = {"ignore_index": ignore_index, "reduction": reduction, "label_smoothing": label_smoothing}
+        return F.cross_entropy(x, target, weight, **options)  # type: ignore[arg-type]
+    if target.dtype is torch.uint8:
+        target = target.long()
+    if x.dim() == 1:
+        target = target.reshape(())
     rows = x if x.dim() <= 2 else x.movedim(1, -1)
     if abs(ignore_index) > _EXACT:
         target, ignore_index = torch.where(target == ignore_index, -100, target), -100
@@ -297,16 +319,17 @@ def _apart(rows: Tensor) -> bool:
     return rows.shape[-1] == 1 or rows.stride(-1) == 1
 
 
-def _check(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float) -> None:
+def _check(x: Tensor, target: Tensor, weight: Tensor | None, label_smoothing: float) -> None:
     check_floating("cross_entropy", "x", DTYPE_NAMES[x.dtype])
-    if target.dtype is not torch.int64:
+    if target.dtype is not torch.int64 and (target.dtype is not torch.uint8 or x.dim() > 2):
         words = "be class indices in int64; class probabilities are not supported"
         raise TypeError(expected("cross_entropy", "target", words, target.dtype))
     if x.dim() == 0:
         raise ValueError(expected("cross_entropy", "x", "have classes, at least one dimension", "a tensor of shape ()"))
     classes = min(1, x.dim() - 1)
     wanted = (*x.shape[:classes], *x.shape[classes + 1 :])
-    if target.shape != wanted:
+    one = x.dim() == 1 and target.shape == (1,) and not label_smoothing > 0  # as PyTorch
+    if target.shape != wanted and not one:
         words = f"have x's shape without the classes, {tuple(wanted)}"
         raise ValueError(expected("cross_entropy", "target", words, tuple(target.shape)))
     if weight is not None and weight.shape != (x.shape[classes],):
@@ -314,10 +337,22 @@ def _check(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, lab
             f"cross_entropy: weight tensor should be defined either for all {x.shape[classes]} classes or no classes but"
             f" got weight tensor of shape: {list(weight.shape)}"
         )
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"{reduction} is not a valid value for reduction")
-    if not 0 <= label_smoothing <= 1:
+    if weight is not None and weight.dtype is not x.dtype and not _takes_weight(x, weight):
+        raise RuntimeError(
+            f"cross_entropy: expected scalar type {_SCALARS.get(x.dtype, x.dtype)} but found "
+            f"{_SCALARS.get(weight.dtype, weight.dtype)}: `weight` must have x's dtype, or float32 beside 16-bit x"
+        )
+    if label_smoothing > 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+
+
+def _takes_weight(x: Tensor, weight: Tensor) -> bool:
+    """Returns whether the weights of another dtype than x's are taken: float32 beside 16 bits; and under autocast, which
+    converts all but float64 for PyTorch's function."""
+    if weight.dtype is torch.float32 and x.dtype.itemsize == 2:
+        return True
+    cast = x.is_cuda and torch.is_autocast_enabled("cuda")
+    return cast and all(t.is_floating_point() and t.dtype.itemsize < 8 for t in (x, weight))
 
 
 class CrossEntropyLoss(nn.CrossEntropyLoss):
