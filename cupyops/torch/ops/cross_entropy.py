@@ -28,7 +28,7 @@ def _reference(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor
 
 def _reference_smoothed(x: Tensor, target: Tensor, ignore: float, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
     logs, of_target, m, r = _rows(x, target, ignore)
-    loss = (smoothing - 1) * of_target - smoothing * (logs / x.shape[-1]).sum(-1)
+    loss = (smoothing - 1) * of_target - smoothing / x.shape[-1] * logs.sum(-1)
     return torch.where(target == ignore, 0, loss), m, r
 
 
