@@ -259,7 +259,7 @@ def _reducing_pass(
         if s.over == FALLS:
             summed.add(reduced[i - 1].name)
             before.append(f"acc_t {s.name}__values[VECTOR_WIDTH];")
-            body.append(f"{s.name}__values[k__] = {s.expression};")
+            body.append(f"{s.name}__values[k__] = {_written(s.expression)};")
             behind.append(f"{table}.add_falls<{i}>({s.name}__values, {s.of}__values, {access});")
     for s in reduced:
         own, value = access + places[s.name], _written(s.expression)

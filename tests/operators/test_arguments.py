@@ -166,19 +166,3 @@ def test_what_pytorch_takes_is_taken_and_what_it_refuses_is_refused(name: str, l
         if not alike:
             wrong.append(f"{args} {options}:\n    PyTorch {wanted}\n    {name} {found}")
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.simulator
-def test_a_row_without_elements_has_a_sum_and_no_maximum() -> None:
-    from cupyops.torch import row_reduce
-
-    of_sum = row_reduce("s = sum(x * x)", "grad_x = 2 * x * grad_s", name="arguments_test::sum")
-    of_max = row_reduce("m = max(x)", name="arguments_test::max")
-    x = torch.zeros(2, 0, requires_grad=True)
-    for lane in (False, True):
-        with cupyops.simulate(lane):
-            s = of_sum(x)
-            assert torch.equal(s, torch.zeros(2))
-            assert torch.autograd.grad(s.sum(), x)[0].shape == (2, 0)
-            with pytest.raises(IndexError, match="non-zero size"):
-                of_max(x)

@@ -281,7 +281,7 @@ def body_of(
         dtypes = [_dtype_of(program, i, tensors) for i in range(made)]
         outs = [(shapes[kind], d, kind) if w else None for kind, d, w in zip(kinds, dtypes, wanted, strict=True)]
         call = _Call(None, (), outs, wide_dtype(x.dtype))
-        if _library.is_fake(x) or x.numel() == 0 or not any(wanted):
+        if _library.is_fake(x) or rows == 0 or not any(wanted):
             return call
         dtype = DTYPE_NAMES[x.dtype]
         device = device_of(library_of(x), x)
@@ -337,11 +337,6 @@ def body_of(
                 found = calls[key] = configured(tensors, wanted)
             call = found
         if call.kernel is None:
-            if not x.shape[-1] and "row" in kinds and not _library.is_fake(x):
-                # No kernel has rows without elements. The reductions of a row are PyTorch's: 0 for a sum, an error for max.
-                reference = row_reference(program, kinds, functools.partial(_dtype_of, program))
-                if reference is not None:
-                    return reference(*args)
             make = [x.new_zeros if out is not None and out[2] == "column" else x.new_empty for out in call.outs]
             outs = [None if o is None else new(o[0], dtype=o[1]) for o, new in zip(call.outs, make, strict=True)]
         else:
