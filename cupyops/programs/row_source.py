@@ -5,12 +5,12 @@ from collections.abc import Collection, Sequence
 
 from .expressions import ROUNDED, arithmetic, kernel_name
 from .names import in_source
-from .rows import EXPS, RowProgram, Step, reach
+from .rows import EXPS, FALLS, WEIGHTS, RowProgram, Step, reach
 
 __all__ = ["text_of"]
 
 # The kind of each reduction in row_passes.cuh.
-FOLDS = {"sum": "Sum", "max": "Max", "min": "Min", EXPS: "Exps"}
+FOLDS = {"sum": "Sum", "max": "Max", "min": "Min", EXPS: "Exps", FALLS: "Falls", WEIGHTS: "Sum"}
 
 # The guard of groups of threads beyond the last row. They would read the last row, which an overwriting kernel writes.
 _GROUPS_BEYOND = {
@@ -277,6 +277,13 @@ def _reducing_pass(
     table, access = f"{reduced[0].name}__folded", f"{reduced[0].name}__access"
     places = {s.name: f"[{i}]" for i, s in enumerate(reduced)}
     before, behind = [*loads, f"auto& {access} = {table}.begin_access(v__);"], []
+    summed = set[str]()  # the sums of weights
+    for i, s in enumerate(reduced):
+        if s.over == FALLS:
+            summed.add(reduced[i - 1].name)
+            before.append(f"acc_t {s.name}__values[VECTOR_WIDTH];")
+            body.append(f"{s.name}__values[k__] = {_written(program, s.expression)};")
+            behind.append(f"{table}.add_falls<{i}>({s.name}__values, {s.of}__values, {access});")
     for s in reduced:
         own, value = access + places[s.name], _written(program, s.expression)
         if s.name in with_exps:
@@ -284,7 +291,7 @@ def _reducing_pass(
             body.append(f"{s.name}__values[k__] = {value};")
             place = places[with_exps[s.name].name].strip("[]")
             behind.append(f"{table}.add_exps<{place}>(v__, {s.name}__values, {access});")
-        elif s.over != EXPS:
+        elif s.over not in (EXPS, FALLS) and s.name not in summed:
             joined = {"sum": f"+= {value}", "max": f"= ::larger({own}, acc_t({value}))"}
             joined["min"] = f"= ::smaller({own}, acc_t({value}))"
             body.append(f"{own} {joined[s.over]};")
@@ -300,6 +307,7 @@ def _reducing_pass(
             f"        const acc_t {s.name}__row = "
             + (f"::exps_of_row({totals[s.of]}, {totals[s.name]});" if s.over == EXPS else f"{totals[s.name]};")
             for s in reduced
+            if s.over != WEIGHTS
         ),
     ]
 

@@ -29,10 +29,14 @@ def _samples_weighted() -> list[Arguments]:
 def _launches() -> Iterator[LaunchCase]:
     for dtype in FLOATS:
         for n in (100, 1024, 32000, 50257, 131072):
-            x, weight, about = ((16, n), dtype), ((n,), torch.float32, False), f"{dtype_name(dtype)} {n}"
+            x, weight, about = (
+                ((16, n), dtype),
+                ((n,), torch.promote_types(dtype, torch.float32), False),
+                f"{dtype_name(dtype)} {n}",
+            )
             target = ((16,), torch.int64)
             yield launch_case("cross_entropy", about, lambda x, t: cross_entropy(x, t, reduction="none"), x, target)
-            over = lambda x, t: cross_entropy(x, t, reduction="none", inplace_backward=True)  # noqa: E731
+            over = lambda x, t: cross_entropy(x * 1, t, reduction="none", inplace_backward=True)  # noqa: E731
             yield launch_case("cross_entropy", f"{about} over the logits", over, x, target)
         call = lambda x, t, w: cross_entropy(x, t, w, label_smoothing=0.1, reduction="none")  # noqa: E731
         yield launch_case("cross_entropy", f"{about} weight", call, x, target, weight)

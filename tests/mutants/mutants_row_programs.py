@@ -114,7 +114,12 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             ("maximum for minimum among parts", ROWS, "smaller(v[i], read[p][i])", "larger(v[i], read[p][i])"),
             ("maximum of parts not taken", ROWS, "v[i] = larger(v[i], read[p][i])", "v[i] = read[p][i]"),
             ("sum of parts not taken", ROWS, "v[i] += read[p][i];", "v[i] = read[p][i];"),
-            ("exponentials not summed over lanes", FOLDS, "== Fold::Sum || folds[i] == Fold::Exps)", "== Fold::Sum)"),
+            (
+                "exponentials not summed over lanes",
+                FOLDS,
+                "if (folds[i] != Fold::Max && folds[i] != Fold::Min) v[i]",
+                "if (folds[i] == Fold::Sum) v[i]",
+            ),
             (
                 "exponentials of lanes not rescaled",
                 FOLDS,
@@ -162,6 +167,40 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
                 "sizeof(scalar_t) == 2) return fast",
                 "sizeof(scalar_t) <= 4) return fast",
             ),
+        ],
+    ),
+    # Sums of distances from the maximum.
+    (
+        "distances_from_the_maximum",
+        [
+            ("distances of an access not moved", FOLDS, "falls = fma(weights, fall(most, origin), falls);", ""),
+            (
+                "distances of lanes not moved",
+                FOLDS,
+                "v[i] = fma(own[i - 1], fall(own[i - 3], v[i - 3]), v[i]);",
+                ";",
+            ),
+            (
+                "distances of accesses moved by the weights of the greater one",
+                FOLDS,
+                "fma(rises ? own[i - 1] : next[i - 1], fallen",
+                "fma(rises ? next[i - 1] : own[i - 1], fallen",
+            ),
+            ("distances of an access left out", FOLDS, "fallen, v[i] + next[i]);", "fallen, v[i]);"),
+            (
+                "distances of few parts not moved",
+                FOLDS,
+                "fma(read[p][i - 1], fall(read[p][i - 3], v[i - 3]), read[p][i]);",
+                "read[p][i];",
+            ),
+            (
+                "distances from a maximum that begins with -inf",
+                FOLDS,
+                "acc_t(0) : most - greatest;",
+                "most - greatest : most - greatest;",
+            ),
+            ("weights not summed", FOLDS, "weights += sum;", "weights = sum;"),
+            ("maximum of a unit not kept", FOLDS, "if (UNIT_AT_ONCE) access[FALLS - 3] = most;", ""),
         ],
     ),
     # Few rows: several threads in place of one.

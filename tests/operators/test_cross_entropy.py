@@ -74,6 +74,43 @@ def test_masked_logits_and_a_confident_row(device: str) -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("form", ["plain", "smoothed", "weighted"])
+@pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS, each=1))
+def test_an_offset_that_the_logits_share_costs_no_accuracy(device: str, dtype: torch.dtype, n: int, form: str) -> None:
+    """log Σ e^x, and the sum of the logits, would lose the digits that distinguish the logits."""
+    x, target = operands("cpu", 3, n, dtype)
+    offset = 5e4 if dtype == torch.float16 else 1e7
+    x = (8 * x.detach().double() + offset).to(device, dtype).requires_grad_()
+    options: dict[str, Any] = {} if form == "plain" else {"label_smoothing": 0.3}
+    weight = (
+        torch.rand(n, device=device, dtype=torch.promote_types(dtype, torch.float32)) if form == "weighted" else None
+    )
+    double = x.detach().double().requires_grad_()
+    loss = cross_entropy(x, target.to(device), weight, reduction="sum", **options)
+    wanted = F.cross_entropy(
+        double, target.to(device), None if weight is None else weight.double(), reduction="sum", **options
+    )
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(loss.double(), wanted, rtol=8 * eps, atol=0)
+    (got,), (exact,) = torch.autograd.grad(loss, x), torch.autograd.grad(wanted, double)
+    torch.testing.assert_close(got.double(), exact, rtol=256 * eps, atol=8 * eps * exact.abs().max().item())
+
+
+def test_a_masked_logit_beside_large_ones_costs_no_accuracy(device: str) -> None:
+    x = torch.randn(3, 1030, device=device)
+    x[:, ::3] = -1e9
+    x[1, 7] = torch.finfo(torch.float32).min
+    x[2] += 1e6
+    target = torch.tensor([0, 1, 2], device=device)
+    for weight in (None, torch.rand(1030, device=device)):
+        doubles = x.double(), target, None if weight is None else weight.double()
+        got, wanted = (
+            cross_entropy(x, target, weight, label_smoothing=0.1),
+            F.cross_entropy(*doubles, label_smoothing=0.1),
+        )
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-6, atol=0)
+
+
 def test_16_bit_logits_lose_nothing_in_the_sum(device: str) -> None:
     x = torch.randn(4, 5000, device=device).bfloat16()
     target = torch.arange(4, device=device)

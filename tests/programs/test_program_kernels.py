@@ -334,6 +334,48 @@ def test_bfloat16_rows_with_other_turns_have_the_same_bits_for_few_and_many_rows
     torch.testing.assert_close(found[3:], x[3:].float().logsumexp(-1))
 
 
+# A row in a part of a warp; a block's, over several accesses; with accesses beyond its end; a cluster's.
+@pytest.mark.parametrize(
+    ("n", "dtype"),
+    [
+        (40, torch.float32),
+        (1024, torch.bfloat16),
+        (5000, torch.float32),
+        (4544, torch.bfloat16),
+        (50257, torch.float32),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.simulator
+def test_a_sum_of_distances_from_the_maximum_takes_no_further_pass_and_no_digits(
+    n: int, dtype: torch.dtype, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the pass of the maximum the sum of x would lose the distances of numbers that are large."""
+    total = "total = sum(weight); d = sum(weight * (x - m))" if weighted else "total = sum(1); d = sum(x - m)"
+    name, columns = f"programs_test::falls_{n}_{weighted}", ["weight"] if weighted else []
+    few, many = (
+        row_reduce(f"m = max(x); s = sum(exp(x - m)); {total}", columns=columns, results=["m", "s", "total", "d"],
+            wide=["m", "s", "total", "d"], name=name + end)
+        for end in ("", "_many")
+    )  # fmt: skip
+    assert few.programs[0].passes == 1
+    x, weight = torch.randn(5, n).mul(8).add(torch.tensor([0, 1e4, 1e6, 1e7, -1e7])[:, None]).to(dtype), torch.rand(n)
+    x[0, 3], x[1, ::2] = -1e30, -1e4
+    given = (x, weight) if weighted else (x,)
+    with cupyops.simulate(sanitize=True):
+        found = few(*given)
+        monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
+        for one, other in zip(found, many(*given), strict=True):
+            assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+        masked = x.index_fill(1, torch.tensor([0, n - 1]), -torch.inf)
+        assert (few(masked, *given[1:])[3] == -torch.inf).all()
+    weights = weight.double() if weighted else torch.ones(n, dtype=torch.float64)
+    falls = x.double() - x.double().amax(-1, keepdim=True)
+    torch.testing.assert_close(found[2].double(), weights.sum().expand(5), rtol=1e-6, atol=0)
+    torch.testing.assert_close(found[3].double(), (weights * falls).sum(-1), rtol=2e-6, atol=0)
+    torch.testing.assert_close(found[1].double(), falls.exp().sum(-1), rtol=1e-5, atol=0)
+
+
 def test_few_rows_without_reductions_have_more_threads() -> None:
     """The gradient of a loss of rows has no reduction, and no order to keep."""
     op = row_reduce("y = x * g", rows=["g"], name="programs_test::apart")

@@ -26,8 +26,15 @@ MOST_COLUMNS = 2**31 - 2**16  # the range of a column index in rows.cuh, less on
 
 
 def as_shape(normalized_shape: int | Shape) -> tuple[int, ...]:
-    """Returns ``normalized_shape`` as a tuple; an int is the size of one dimension."""
-    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    """Returns ``normalized_shape`` as a tuple; an int is the size of one dimension.
+
+    Raises:
+        TypeError: a size is no integer.
+    """
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if hasattr(normalized_shape, "dtype") or any(isinstance(n, float) for n in shape):
+        raise TypeError(f"normalized_shape must be a tuple of ints, got {shape}")
+    return shape
 
 
 def stats_shape(x: Any, normalized_shape: Shape, count: int = 2) -> tuple[int, ...]:

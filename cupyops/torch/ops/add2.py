@@ -1,6 +1,7 @@
 """The PyTorch operator add2: a + alpha·b."""
 
 from collections.abc import Iterable, Sequence
+from numbers import Number
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ def add2(a: Tensor, b: Tensor | complex, *, alpha: complex = 1) -> Tensor:
     """Returns a + alpha·b, with the bits, the broadcasting and the type promotion of ``torch.add``.
 
     Args:
-        a: floating or integer, any shape and strides.
+        a: floating or integer, or bool beside numbers; any shape and strides.
         b: a tensor whose shape broadcasts with a's, or a number.
         alpha: a number; must be an integer if the result's dtype is an integer.
 
@@ -110,7 +111,7 @@ def add2(a: Tensor, b: Tensor | complex, *, alpha: complex = 1) -> Tensor:
         (float64 for float64), rounded once. Integer elements wrap around.
 
     Raises:
-        TypeError: ``a`` is not a tensor, ``b`` is neither a tensor nor a number, or an operand is bool or complex.
+        TypeError: ``a`` is not a tensor, ``b`` is neither a tensor nor a number, or the result is bool or complex.
         RuntimeError: the shapes do not broadcast, or alpha is floating and the result is an integer.
         ValueError: the tensors are on different devices. A 0-d tensor on the CPU may be combined with any device.
         MissingDependencyError: the tensors are on a GPU, and CuPy or a library that CuPy needs is missing. The message
@@ -123,9 +124,19 @@ def add2(a: Tensor, b: Tensor | complex, *, alpha: complex = 1) -> Tensor:
             [11., 12.]])
     """
     if isinstance(b, Tensor):
+        if b.dtype is torch.bool or getattr(a, "dtype", None) is torch.bool:
+            a, b = _without_bools(a, b)
         out: Tensor = _add2.call(a, b, alpha)
         return out
     return _add2_number(a, b, alpha)
+
+
+def _without_bools(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the operands, a tensor of bools beside numbers as numbers. A 0-d operand keeps its lower priority."""
+    if not isinstance(a, Tensor) or a.dtype is b.dtype:
+        return a, b
+    dtype = torch.result_type(a, b)
+    return a.to(dtype) if a.dtype is torch.bool else a, b.to(dtype) if b.dtype is torch.bool else b
 
 
 def _add2_number(a: Tensor, b: Any, alpha: complex) -> Tensor:
@@ -134,6 +145,8 @@ def _add2_number(a: Tensor, b: Any, alpha: complex) -> Tensor:
     PyTorch promotes numbers and 0-d tensors alike: neither changes the dtype of a tensor with dimensions, unless its
     category (bool, integer, floating, complex) is higher.
     """
+    if isinstance(b, Number) and hasattr(b, "item"):  # NumPy's
+        b = b.item()
     if not (isinstance(a, Tensor) and isinstance(b, (int, float, complex))):
         if (proxy := symbolic_call(add2, (a, b), alpha=alpha)) is not None:
             return proxy
@@ -147,5 +160,4 @@ def _add2_number(a: Tensor, b: Any, alpha: complex) -> Tensor:
         wide = torch.complex128
     elif wide == torch.float64 and not a.is_floating_point():
         wide = torch.get_default_dtype()
-    out: Tensor = _add2(a, torch.scalar_tensor(b, dtype=wide, device="cpu"), alpha)
-    return out
+    return add2(a, torch.scalar_tensor(b, dtype=wide, device="cpu"), alpha=alpha)

@@ -388,7 +388,9 @@ def layer_norm(
     tensor([[-1.2247,  0.0000,  1.2247],
             [ 0.0000,  0.0000,  0.0000]])
     """
-    shape = normalized_shape if type(normalized_shape) is tuple else as_shape(normalized_shape)
+    shape = normalized_shape
+    if type(shape) is not tuple or len(shape) != 1 or type(shape[0]) is not int:
+        shape = as_shape(shape)
     if dtype is not None:
         arguments = x, normalized_shape, weight, bias, eps
         if (proxy := symbolic_call(layer_norm, arguments, return_stats=return_stats, dtype=dtype)) is not None:

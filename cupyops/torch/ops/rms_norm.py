@@ -134,9 +134,13 @@ def rms_norm(
     tensor([[0.8485, 1.1314],
             [1.0000, 1.0000]])
     """
-    shape = normalized_shape if type(normalized_shape) is tuple else as_shape(normalized_shape)
+    shape = normalized_shape
+    if type(shape) is not tuple or len(shape) != 1 or type(shape[0]) is not int:
+        shape = as_shape(shape)
     if eps is None:
         eps = default_eps(getattr(x, "dtype", None))
+    elif isinstance(eps, Tensor) and eps.dim() == 0 and not eps.requires_grad:
+        eps = float(eps)
     if not isinstance(x, Tensor) or not (weight is None or isinstance(weight, Tensor)):
         if (proxy := symbolic_call(rms_norm, (x, normalized_shape, weight, eps))) is not None:
             return proxy

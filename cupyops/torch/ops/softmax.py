@@ -1,5 +1,6 @@
 """The PyTorch operator softmax, made by :func:`cupyops.torch.row_reduce`."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +58,7 @@ def softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
         A slice whose maximum is infinite or NaN is NaN.
 
     Raises:
-        TypeError: x is not a floating tensor.
+        TypeError: x is not a floating tensor, or ``dim`` is no integer.
         IndexError: x has no dimension ``dim``. The message is PyTorch's.
         MissingDependencyError: the tensor is on a GPU, and CuPy or a library that CuPy needs is missing. The message
             ends with the command that installs it.
@@ -91,8 +92,12 @@ def along(name: str, call: Callable[[Tensor], Tensor], x: Tensor, dim: int, dtyp
         x, dim, dtype: the arguments of :func:`softmax`.
 
     Raises:
-        TypeError, IndexError: as :func:`softmax`.
+        TypeError, IndexError: as :func:`softmax`; TypeError also if ``dim`` is no integer.
     """
+    if type(dim) is not int:
+        # PyTorch says which other types are numbers of a dimension.
+        getattr(torch, name)(torch.empty((1,) * x.dim()), dim)
+        dim = operator.index(dim)
     most = max(x.dim(), 1)
     if not -most <= dim < most:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-most}, {most - 1}], but got {dim})")
@@ -102,6 +107,8 @@ def along(name: str, call: Callable[[Tensor], Tensor], x: Tensor, dim: int, dtyp
         raise TypeError(expected(name, "x", "be a floating tensor", x.dtype))
     if x.dim() == 0:
         y = call(x.view(1)).view(())
+    elif not x.shape[dim]:  # slices without elements have no maximum, and no result
+        y = x.clone(memory_format=torch.contiguous_format)
     elif dim in (-1, x.dim() - 1):
         y = call(x)
     else:

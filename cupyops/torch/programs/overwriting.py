@@ -18,6 +18,8 @@ from .row_reduce import body_of
 
 __all__ = ["overwriting", "recorded_over"]
 
+_AT_ONCE = 2**24  # elements that are copied at once
+
 
 def overwriting(operator: Written, array: str) -> Operator:
     """Returns the operator that writes the gradient of an input over the input.
@@ -35,13 +37,25 @@ def overwriting(operator: Written, array: str) -> Operator:
     back = replace(back, name=f"{forward.name}_backward_over_{array}", over=(back.results[0], array))
     kernel = functools.cache(functools.partial(kernel_of, back, text_of(back)))
     compute, gradient = body_of(back, kernel, ["element"]), operator.backward.reference
-    at = back.inputs.index(array)
+    at, by_row = back.inputs.index(array), {*back.elements, *back.rows, *back.indices}
 
     def write(make: Callable[..., Any]) -> Callable[..., None]:
         def written(*args: Any) -> None:
-            made = make(*args)
-            if made is not args[at]:
-                args[at].copy_(made)
+            x = args[at]
+            # Rows with gaps between them are copied. A copy of all of them would take the memory of a gradient.
+            each = (
+                x.shape[0] if x.is_contiguous() or x.dim() < 2 else max(1, _AT_ONCE * x.shape[0] // max(1, x.numel()))
+            )
+            if each >= x.shape[0]:
+                made = make(*args)
+                if made is not x:
+                    x.copy_(made)
+                return
+            for i in range(0, x.shape[0], each):
+                written(
+                    *(a[i : i + each] if name in by_row else a for name, a in zip(back.inputs, args, strict=False)),
+                    *args[len(back.inputs) :],
+                )
 
         return written
 
