@@ -309,7 +309,9 @@ def row_reference(
         )
         for (name, expression), over_rows in zip(statements, summed, strict=True):
             value = place.tensor(expression.of(place))
-            place.values[name] = value if not over_rows else whole(value).reshape(math.prod(shape[:-1]), shape[-1]).sum(0)
+            place.values[name] = (
+                value if not over_rows else whole(value).reshape(math.prod(shape[:-1]), shape[-1]).sum(0)
+            )
         found = []
         wants = _wanted(program, len(names), args)
         for i, (name, kind, wanted) in enumerate(zip(program.results, kinds, wants, strict=True)):
