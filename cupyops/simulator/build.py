@@ -115,7 +115,9 @@ def build(
         return _cached(key, "kernel.so", make, root)
     except CompileError:
         if problem := problem_of_compiler(flags):
-            raise MissingDependencyError(problem) from None
+            raise MissingDependencyError(
+                f"the simulator's compiler does not work: it compiles not even an empty kernel. {problem}"
+            ) from None
         raise
 
 
@@ -158,16 +160,13 @@ def problem_of_compiler(flags: Sequence[str]) -> str:
         _write(folder / "empty.cpp", "")
         compiling = [*flags, *_AS_TEXT, f"-I{HERE / 'runtime'}", "-c", "empty.cpp", "-o", "empty.o"]
         linking = ["-shared", "empty.o", "-o", "empty.so"]
-        for arguments, libraries_of in ((compiling, list[str]), (linking, lambda: _linked(tool))):
+        for arguments in (compiling, linking):
             try:
-                arguments += libraries_of()
+                arguments += _linked(tool) if arguments is linking else []
                 run(tool, arguments, folder)
             except (CompileError, OSError) as error:
                 command = shlex.join([*tool.command, *arguments])
-                return (
-                    f"the simulator's compiler does not work: it compiles not even an empty kernel. {host.instead()}. "
-                    f"It says: {str(error).strip()[:2000]}\nThe command was: {command}"
-                )
+                return f"{host.instead()}. It says: {str(error).strip()[:2000]}\nThe command was: {command}"
     _works.add((tool, *flags))
     return ""
 
