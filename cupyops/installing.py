@@ -24,7 +24,7 @@ EXTRAS = {
     "headers13": ("nvidia-cuda-cccl>=13,<14", "nvidia-curand>=10.4", "nvidia-cuda-crt>=13,<14"),
     "link12": ("nvidia-nvjitlink-cu12",),
     "link13": ("nvidia-nvjitlink>=13,<14",),
-    "simulator": ("ziglang>=0.13", "nvidia-cuda-runtime-cu12", "ml_dtypes>=0.5"),
+    "simulator": ("ziglang>=0.15", "nvidia-cuda-runtime-cu12", "ml_dtypes>=0.5"),
     "examples": (
         "lightning-fabric>=2.6",
         "matplotlib>=3.8",

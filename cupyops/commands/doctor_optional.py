@@ -2,16 +2,12 @@
 
 import importlib.metadata
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from cupyops.compile import toolchain
-from cupyops.errors import MissingDependencyError
+from cupyops.errors import CompileError, LaunchError, MissingDependencyError
 from cupyops.installing import pip_install
-from cupyops.sharing import run_program
 from cupyops.simulator import host
 
 from .findings import SIMULATING, Fact, Fault, Finding
@@ -26,7 +22,7 @@ OPTIONAL = (
 
 
 def check_simulator() -> Iterator[Finding]:
-    """Reports the C++ compiler that compiles kernels for this CPU, and compiles a library with it."""
+    """Reports the C++ compiler that compiles kernels for this CPU, and compiles and runs a kernel with it."""
     if sys.platform != "linux":
         yield Fact("simulator", f"not on {sys.platform}: it runs on Linux, on Windows inside WSL")
         return
@@ -37,10 +33,13 @@ def check_simulator() -> Iterator[Finding]:
         yield Fact("simulator", "not available")
         yield Fault(f"no kernel runs on CPU tensors: {what}", mend or "unset CUPYOPS_CXX", SIMULATING)
         return
-    if problem := library_problem(compiler.command):
+    if version_of("numpy") == "":
+        yield Fact("simulator", f"{compiler.version}, not tried without NumPy")
+        return
+    if problem := simulation_problem():
         yield Fact("simulator", f"{compiler.version} fails")
         yield Fault(
-            f"no kernel runs on CPU tensors: {' '.join(compiler.command)} builds no C++ library: {problem}",
+            f"no kernel runs on CPU tensors by {' '.join(compiler.command)}: {problem}",
             "install the compiler's C++ library and linker (apt install g++), or choose another with CUPYOPS_CXX",
             SIMULATING,
         )
@@ -52,22 +51,34 @@ def check_simulator() -> Iterator[Finding]:
         halves = "but not of float16 and bfloat16"
         mend = str(error).partition("Install them with: ")[2]
         yield Fault("the simulator lacks CUDA's headers for float16 and bfloat16 (cuda_fp16.h)", mend)
-    yield Fact("simulator", f"compiles kernels for this CPU by {compiler.version}; {halves}")
+    yield Fact("simulator", f"compiles and runs kernels on this CPU by {compiler.version}; {halves}")
 
 
-def library_problem(command: tuple[str, ...]) -> str:
-    """Returns why a compiler builds no C++ library, or an empty string if it builds one."""
-    text = "#include <atomic>\n#include <vector>\nint made() { return (int)std::vector<int>(3).size(); }\n"
+# Each thread of a block writes what its neighbour has put into shared memory: a runtime that switches threads, and the checks.
+_TRIAL = """\
+extern "C" __global__ void trial(const float* x, float* y) {  // (64), (64)
+    __shared__ float s[64];
+    s[threadIdx.x] = 2 * x[threadIdx.x];
+    __syncthreads();
+    y[threadIdx.x] = s[63 - threadIdx.x];
+}
+"""
+
+
+def simulation_problem() -> str:
+    """Compiles a small kernel for this CPU, through the cache, and runs it; returns what fails, or an empty string."""
+    import numpy
+
+    from cupyops import Kernel, Threads, simulate
+
+    x = numpy.arange(64, dtype=numpy.float32)
+    y = numpy.zeros_like(x)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            source = Path(folder) / "made.cpp"
-            source.write_text(text)
-            line = [*command, "-std=c++17", "-shared", "-fPIC", str(source), "-o", str(source.with_suffix(".so"))]
-            done = run_program(line, timeout=120)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        with simulate():
+            Kernel(_TRIAL, "trial", Threads(block=64))[1](x, y)
+    except (CompileError, LaunchError, MissingDependencyError, OSError) as error:
         return str(error)
-    told = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-    return "" if done.returncode == 0 else (told or ["no message"])[0]
+    return "" if (y == 2 * x[::-1]).all() else f"a kernel computes {y[:4].tolist()} for {(2 * x[::-1])[:4].tolist()}"
 
 
 def check_torch_nvrtc() -> Iterator[Finding]:

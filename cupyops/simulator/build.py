@@ -1,16 +1,20 @@
 """Compiles a translated text into a shared library, through a cache keyed by content."""
 
 import ctypes
+import errno
 import hashlib
 import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import stat
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,7 @@ from cupyops.compile import signing, upkeep
 from cupyops.compile.cache import default_folder
 from cupyops.compile.linking import parts
 from cupyops.compile.system_headers import shared_with_host, shims
-from cupyops.errors import CompileError, MissingDependencyError
+from cupyops.errors import CompileError, LaunchError, MissingDependencyError
 from cupyops.sharing import alone, once, own_folder, run_program
 from cupyops.trust import Refused, mode, open_folder, shared, warn_refused
 
@@ -27,7 +31,7 @@ from . import host
 from .flags import flags_of, libraries
 from .host import Compiler
 
-__all__ = ["build", "counter_path", "runtime"]
+__all__ = ["build", "counter_path", "load_library", "runtime"]
 
 HERE = Path(__file__).parent
 _FORMAT = 3  # raise it when the meaning of an entry changes
@@ -62,7 +66,7 @@ def build(
 
     Raises:
         CompileError: the compiler refuses the text; the message is the compiler's output.
-        MissingDependencyError: the machine has no C++ compiler or no CUDA headers.
+        MissingDependencyError: the machine has no C++ compiler that works, or no CUDA headers.
     """
     tool = host.compiler()
     flags = flags_of(tool, checked=checked, watched=watched, optimize=optimize, counted=counted)
@@ -102,19 +106,27 @@ def build(
 
         objects = [compiled(f"linked{i}" if i else "kernel", one) for i, one in enumerate(parts(text))]
         # The loader takes a function from the first library that has it: the counters come before the runtime.
-        linked = [*([str(counter_path())] if counted else []), str(runtime_path())]
-        run(tool, ["-shared", *objects, "-o", "kernel.so", *linked, *libraries(tool)], folder)
+        counters = [str(counter_path())] if counted else []
+        run(tool, ["-shared", *objects, "-o", "kernel.so", *counters, *_linked(tool)], folder)
         for name in objects:
             (folder / name).unlink()
 
-    return _cached(key, "kernel.so", make, root)
+    try:
+        return _cached(key, "kernel.so", make, root)
+    except CompileError:
+        if problem := problem_of_compiler(flags):
+            raise MissingDependencyError(
+                f"the simulator's compiler does not work: it compiles not even an empty kernel. {problem}"
+            ) from None
+        raise
 
 
 def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
     """Runs the compiler in a folder.
 
     Raises:
-        CompileError: the compiler fails; the message is its output.
+        CompileError: the compiler fails, or writes no output file; the message is what it prints.
+        OSError: the file system has no room for the compiler's files.
     """
     # The clang of ziglang turns on UBSan checks unless the command has a -fsanitize option; this option turns them off.
     quiet = tool.family == "clang" and not any(a.startswith("-fsanitize=") for a in arguments)
@@ -122,8 +134,46 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
     command = [*tool.command, *base, *arguments]
     done = run_program(command, cwd=folder, env=environment)
+    said = done.stderr or done.stdout
     if done.returncode != 0:
-        raise CompileError(_OF_ATTRIBUTE.sub("", done.stderr or done.stdout))
+        for number in (errno.ENOSPC, errno.EDQUOT):
+            if os.strerror(number) in said:
+                raise OSError(number, os.strerror(number), str(folder))
+        raise CompileError(_OF_ATTRIBUTE.sub("", said))
+    made = arguments[arguments.index("-o") + 1]
+    if not (folder / made).exists():
+        raise CompileError(f"{said.strip()[:2000] or 'no message'} (it ended without an error, and wrote no {made})")
+
+
+# Choices of flags with which the compiler has compiled an empty kernel.
+_works: set[tuple[object, ...]] = set()
+
+
+def problem_of_compiler(flags: Sequence[str]) -> str:
+    """Returns why the compiler compiles and links not even an empty kernel with these flags, or an empty string if it does. An
+    error in a user's text is told apart from a compiler that does not work by this question."""
+    tool = host.compiler()
+    if (tool, *flags) in _works:
+        return ""
+    with tempfile.TemporaryDirectory(prefix="cupyops-empty-") as name:
+        folder = Path(name)
+        _write(folder / "empty.cpp", "")
+        compiling = [*flags, *_AS_TEXT, f"-I{HERE / 'runtime'}", "-c", "empty.cpp", "-o", "empty.o"]
+        linking = ["-shared", "empty.o", "-o", "empty.so"]
+        for arguments in (compiling, linking):
+            try:
+                arguments += _linked(tool) if arguments is linking else []
+                run(tool, arguments, folder)
+            except (CompileError, OSError) as error:
+                command = shlex.join([*tool.command, *arguments])
+                return f"{host.instead()}. It says: {str(error).strip()[:2000]}\nThe command was: {command}"
+    _works.add((tool, *flags))
+    return ""
+
+
+def _linked(tool: Compiler) -> list[str]:
+    """Returns the last arguments of the linker for a kernel: the runtime, and the libraries of C and C++."""
+    return [str(runtime_path()), *libraries(tool)]
 
 
 def _of_later_names(errors: str) -> list[str]:
@@ -162,7 +212,7 @@ def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[
     place = root, key
     if found := _headers.get(place):
         return found
-    if place not in _headers and not (root / key / product).exists():
+    if place not in _headers and not _find(key, product, root):
         _headers[place] = None
         return _AS_TEXT
 
@@ -175,7 +225,7 @@ def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[
         source = _cached(
             _hash(["headers", text]), "headers.h", lambda folder, _: _write(folder / "headers.h", text), root
         )
-        path = _cached(key, product, make, root)
+        path = _cached(key, product, make, root, needed=False)
         found = ("-include", str(path.with_suffix(""))) if gcc else ("-include-pch", str(path))
     except (CompileError, OSError):  # OSError: for example a full disk
         found = _AS_TEXT
@@ -195,18 +245,42 @@ def _hash(content: object) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
-def _cached(key: str, product: str, make: Callable[[Path, Path], None], root: Path) -> Path:
-    final = root / key
+def _cached(key: str, product: str, make: Callable[[Path, Path], None], root: Path, *, needed: bool = True) -> Path:
+    """Returns the product of an entry; makes the entry if the cache has none.
 
-    def one() -> None:
+    An entry of a cache that this user may only read is used where it lies. If the cache has no room for a new entry, the
+    entry is made in a temporary folder of this process, if it is `needed`.
+    """
+
+    def one() -> Path:
         upkeep.begin(root)
         with alone(root / f".{key}.lock"):
-            if not _whole(final, product):
+            if not _whole(root / key, product):
                 _make(root, key, product, make)
+        return root / key / product
 
-    if not _whole(final, product):
-        once(str(final), one)
-    return final / product
+    try:
+        return _find(key, product, root) or once(str(root / key), one)
+    except OSError:
+        if not needed or root != _folder():  # the temporary folder has no room either
+            raise
+        _full.add(root)
+        return _cached(key, product, make, _root())
+
+
+def _find(key: str, product: str, root: Path) -> Path | None:
+    """Returns the product of an entry, of the cache or else of the folder that this process writes to, or None."""
+    folders = [root] if root == _folder() or signing.required() else [root, *_only_read()]
+    return next((folder / key / product for folder in folders if _whole(folder / key, product)), None)
+
+
+def _only_read() -> list[Path]:
+    """Returns the folder of the cache if no other user can change it, for entries that are read and not written."""
+    try:
+        with open_folder(_folder()):
+            return [_folder()]
+    except OSError:
+        return []
 
 
 def _make(root: Path, key: str, product: str, make: Callable[[Path, Path], None]) -> None:
@@ -262,8 +336,8 @@ def _root() -> Path:
 
     With ``CUPYOPS_REQUIRE_SIGNED=1`` nothing is loaded that another process has compiled.
     """
-    if not signing.required():
-        root = default_folder() / "simulator"
+    root = _folder()
+    if not signing.required() and root not in _full:
         try:
             with open_folder(root, make=True), tempfile.TemporaryFile(dir=root):
                 return root
@@ -272,6 +346,15 @@ def _root() -> Path:
         except OSError:
             pass
     return once("the simulator's own folder", lambda: _own_folder(os.getpid()))
+
+
+def _folder() -> Path:
+    """Returns the folder of the cache, which may be absent, and which this user may not be allowed to write to."""
+    return default_folder() / "simulator"
+
+
+# Folders of the cache in which this process has found no room for an entry.
+_full: set[Path] = set()
 
 
 @cache
@@ -358,6 +441,42 @@ def _kept(library_of: Any) -> Path:
     return path
 
 
+def load_library(path: Path) -> Any:
+    """Loads a compiled library into this process.
+
+    A file system may be mounted such that no library of it is loaded, with ``noexec``. The library is then loaded from a copy in a
+    temporary folder, and a warning says so.
+
+    Raises:
+        OSError: the loader refuses the library.
+        LaunchError: no temporary folder allows it either.
+    """
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        if "failed to map segment" not in str(error):
+            raise
+    folders = dict.fromkeys([tempfile.gettempdir(), "/dev/shm", "/var/tmp", f"/run/user/{os.geteuid()}"])
+    for folder in folders:
+        with suppress(OSError), tempfile.TemporaryDirectory(prefix="cupyops-loaded-", dir=folder) as own:
+            shutil.copyfile(path, copy := Path(own) / path.name)
+            loaded = ctypes.CDLL(str(copy))  # stays in memory without its file
+            _warn(
+                f"the system loads no library from {path.parent.parent}, whose file system is mounted with noexec: each process "
+                f"loads a copy in {folder}. Choose another folder with CUPYOPS_CACHE_DIR"
+            )
+            return loaded
+    raise LaunchError(
+        f"the system loads no library from {path.parent.parent}, nor from {', '.join(folders)}: their file systems are mounted with "
+        f"noexec. Choose another folder with CUPYOPS_CACHE_DIR"
+    )
+
+
+@cache
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
 _loaded: dict[str, Any] = {}
 
 
@@ -365,7 +484,7 @@ def _load_runtime(path: Path) -> Any:
     # The loader resolves a kernel's runtime by soname to the first loaded library, which may be in another cache
     # folder. The process must therefore use the first library, too.
     name = path.parent.name
-    return _loaded.get(name) or _loaded.setdefault(name, ctypes.CDLL(str(path)))
+    return _loaded.get(name) or _loaded.setdefault(name, load_library(path))
 
 
 def runtime(counted: bool = False) -> Any:

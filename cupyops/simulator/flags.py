@@ -66,7 +66,7 @@ def libraries(tool: Compiler) -> list[str]:
     A kernel calls its own functions: the loader would bind its `operator new` to that of a C++ library which the process has
     loaded for all its libraries.
     """
-    own = "-Wl,-Bsymbolic-functions"
+    own = "-Wl,-Bsymbolic"
     return [own, "-nodefaultlibs", "-lm", "-lgcc", "-lc"] if tool.family == "gcc" else [own, "-lm"]
 
 

@@ -97,7 +97,7 @@ def compiler() -> Compiler:
             return found
     problem = f"{', '.join(' '.join(c) for c in tried)} does not run" if tried else "there is none"
     raise MissingDependencyError(
-        f"the simulator compiles kernels with the machine's C++ compiler, and {problem}. {THREE_WAYS}"
+        f"the simulator compiles kernels with the machine's C++ compiler, and {problem}. {instead()}"
     )
 
 
@@ -111,6 +111,13 @@ def _ask(command: tuple[str, ...]) -> Compiler | None:
         return None
     line = done.stdout.splitlines()[0].strip()
     return Compiler(command, "clang" if "clang" in done.stdout.lower() else "gcc", line)
+
+
+def instead() -> str:
+    """Returns what to do about a compiler that does not work: a sentence without its full stop."""
+    if chosen := os.environ.get("CUPYOPS_CXX", "").strip():
+        return f"CUPYOPS_CXX={chosen!a} names it: name another compiler there, or unset CUPYOPS_CXX"
+    return THREE_WAYS
 
 
 def missing() -> str:

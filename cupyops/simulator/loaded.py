@@ -16,6 +16,7 @@ from cupyops.launch.variables import LoadedCode
 from cupyops.sharing import once, own_folder
 
 from .abi import Module, Variable
+from .build import load_library
 
 __all__ = ["HostCode", "load"]
 
@@ -81,7 +82,7 @@ def _copied(path: Path) -> Path:
 
 def _loaded(path: Path, own: bool, what: str) -> Any:
     try:
-        return ctypes.CDLL(str(path))
+        return load_library(path)
     except OSError as error:
         found = re.search(r"undefined symbol: (\w+)", str(error))
         if found is None:

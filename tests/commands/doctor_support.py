@@ -88,7 +88,7 @@ class Machine:
         patch.setattr(doctor, "launches_right", lambda: True)
         patch.setattr(host, "compiler", lambda: host.Compiler(("g++",), "gcc", "g++ 14.2.0"))
         patch.setattr(host, "cuda_include", lambda: folder)
-        patch.setattr(doctor_optional, "library_problem", lambda command: "")
+        patch.setattr(doctor_optional, "simulation_problem", lambda: "")
         for module in (compiler, doctor):
             patch.setattr(module, "supported_architectures", lambda: (75, 80, 90, 100))
         patch.setattr(compiler, "nvrtc_version", lambda: (12, 9))

@@ -44,7 +44,7 @@ def test_a_machine_in_order_has_its_facts_and_no_fault(machine: Machine, tmp_pat
         "driver: 580.95.05, supports CUDA up to 13.0",
         "GPU 0: NVIDIA H200, sm_90, 139.0 GiB, compiled for as sm_90",
         "launch: add2 of 1000 float32, every one right",
-        "simulator: compiles kernels for this CPU by g++ 14.2.0; float16 and bfloat16, too",
+        "simulator: compiles and runs kernels on this CPU by g++ 14.2.0; float16 and bfloat16, too",
         f"environment CUPYOPS_CACHE_DIR: '{tmp_path / 'cache'}'",
     ):
         assert fact in facts

@@ -49,30 +49,32 @@ def test_a_machine_without_gpu_and_compiler_is_told_how_to_get_one(machine: Mach
     assert (status, len(faults), verdict) == (0, 1, "CUDA kernels compile and run here.")
 
 
-def test_a_compiler_without_its_library_is_a_fault(machine: Machine) -> None:
-    machine.patch.setattr(doctor_optional, "library_problem", lambda command: "fatal error: vector: No such file")
+def test_a_compiler_that_runs_no_kernel_is_a_fault(machine: Machine) -> None:
+    machine.patch.setattr(doctor_optional, "simulation_problem", lambda: "fatal error: vector: No such file")
     machine.has(**NOTHING)
     status, facts, ((what, mend),), _ = machine.report()
-    assert what == "no kernel runs on CPU tensors: g++ builds no C++ library: fatal error: vector: No such file"
+    assert what == "no kernel runs on CPU tensors by g++: fatal error: vector: No such file"
     assert "apt install g++" in mend
     assert "simulator: g++ 14.2.0 fails" in facts
     assert status == 1
 
 
 @pytest.mark.simulator
-def test_a_compiler_is_tried_on_a_library(tmp_path: Path) -> None:
-    (fake := tmp_path / "g++").write_text("#!/bin/sh\necho 'made.cpp:1: fatal error: atomic: none' >&2; exit 1\n")
+def test_a_compiler_is_tried_with_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor_optional.simulation_problem() == ""
+    (fake := tmp_path / "g++").write_text(
+        "#!/bin/sh\n[ \"$1\" = --version ] && { echo g++ 1.0; exit; }\necho 'x.cpp:1: fatal error: atomic: none' >&2; exit 1\n"
+    )
     fake.chmod(0o755)
-    assert doctor_optional.library_problem((str(fake),)) == "made.cpp:1: fatal error: atomic: none"
-    assert doctor_optional.library_problem((str(tmp_path / "absent"),)) != ""
-    assert doctor_optional.library_problem(host.compiler().command) == ""
+    monkeypatch.setenv("CUPYOPS_CXX", str(fake))
+    assert "fatal error: atomic: none" in doctor_optional.simulation_problem()
 
 
 def test_a_simulator_without_headers_says_which_package_has_them(machine: Machine) -> None:
     lacking = f"none were found. Install them with: {pip_install('simulator', 'nvidia-cuda-runtime-cu12')}"
     machine.patch.setattr(host, "cuda_include", raises(MissingDependencyError(lacking)))
     status, facts, faults, _ = machine.report()
-    assert "simulator: compiles kernels for this CPU by g++ 14.2.0; but not of float16 and bfloat16" in facts
+    assert "simulator: compiles and runs kernels on this CPU by g++ 14.2.0; but not of float16 and bfloat16" in facts
     words = "the simulator lacks CUDA's headers for float16 and bfloat16 (cuda_fp16.h)"
     assert (status, faults) == (0, [(words, "pip install nvidia-cuda-runtime-cu12")])
 

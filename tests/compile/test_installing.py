@@ -1,10 +1,12 @@
 """The lines that install what is missing: they work outside a checkout, and name what pyproject.toml does."""
 
+import importlib.metadata
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from cupyops.compile import toolchain
 from cupyops.installing import EXTRAS, pip_install
@@ -106,3 +108,18 @@ def test_no_text_names_this_package_to_pip() -> None:
         f"{path.relative_to(ROOT)}: {m[0]}" for path in files if (m := named.search(path.read_text(encoding="utf-8")))
     ]
     assert found == []
+
+
+# Extras of which a machine has one or the other, and headers and tools that other packages bring.
+NOT_HERE = {"cuda13", "headers12", "headers13", "link12", "link13", "models", "release", "docs"}
+
+
+def test_every_extra_that_the_tests_install_is_here_in_a_version_that_satisfies_it() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert extras.keys() >= NOT_HERE
+    for extra in extras.keys() - NOT_HERE:
+        for requirement in map(Requirement, extras[extra]):
+            installed = importlib.metadata.version(requirement.name)
+            assert requirement.specifier.contains(installed, prereleases=True), f"{extra}: {requirement}, {installed}"

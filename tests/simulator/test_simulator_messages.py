@@ -28,7 +28,7 @@ def test_without_a_compiler_three_ways_to_get_one_are_named(monkeypatch: pytest.
     with pytest.raises(MissingDependencyError) as caught, cupyops.simulate():
         pass
     message = str(caught.value)
-    for way in ("apt install g++", "apt install clang", "pip install 'ziglang>=0.13'"):
+    for way in ("apt install g++", "apt install clang", "pip install 'ziglang>=0.15'"):
         assert way in message
     assert host.missing() == message
     monkeypatch.setattr(host, "candidates", lambda: [("/nowhere/g++",)])

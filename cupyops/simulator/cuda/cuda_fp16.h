@@ -6,4 +6,6 @@
 CUPYOPS_HALVES(__half, __half2, __half2float, __float2half_rn, __halves2half2, __low2half, __high2half)
 CUPYOPS_HALF_ARITHMETIC(__half, half, __half2float, __double2half)
 CUPYOPS_HALF_FMA(__half, __half2, __half2float, __float2half_rn, __halves2half2, __low2half, __high2half)
+template <> inline constexpr bool cupyops_float16<__half> = true;
+template <> inline constexpr bool cupyops_float16<__half2> = true;
 #include "text_only.h"

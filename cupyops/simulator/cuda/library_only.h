@@ -22,3 +22,21 @@
 #define __NV_SILENCE_DEPRECATION_END
 #define double4_32a cupyops_double4_32a
 #define double4_16a cupyops_double4_16a
+#undef fopen
+#undef freopen
+#undef fclose
+#undef fread
+#undef fwrite
+#undef fprintf
+#undef fputs
+#undef fgets
+#undef fscanf
+#undef scanf
+#undef sscanf
+#undef sprintf
+#undef snprintf
+#undef tmpfile
+#undef popen
+#undef system
+#undef getenv
+#undef alloca

@@ -47,17 +47,57 @@ template <typename T> struct CupyopsWord { typedef T type; };
 template <> struct CupyopsWord<int> { typedef unsigned type; };
 template <> struct CupyopsWord<long long> { typedef unsigned long long type; };
 template <typename T> struct CupyopsSame { typedef T type; };
-template <typename T> struct CupyopsSigned64 { static constexpr bool value = false; };
-template <> struct CupyopsSigned64<long> { static constexpr bool value = sizeof(long) == 8; };
-template <> struct CupyopsSigned64<long long> { static constexpr bool value = true; };
-#define CUPYOPS_NOT_SIGNED_64(NAME) \
-    static_assert(ANY || !CupyopsSigned64<T>::value, "CUDA has no " NAME " of signed 64-bit integers: cast the address to unsigned long long*")
+// The types of which CUDA has an atomic function, on the simulated architecture. cuda_fp16.h and cuda_bf16.h add theirs.
+// The host's uint64_t is unsigned long, and NVRTC's is unsigned long long: the two count as one here.
+template <typename T> struct CupyopsLong { typedef T type; };
+template <> struct CupyopsLong<long> { typedef long long type; };
+template <> struct CupyopsLong<unsigned long> { typedef unsigned long long type; };
+template <typename T, typename... Ts> constexpr bool cupyops_among = (__is_same(typename CupyopsLong<T>::type, Ts) || ...);
+template <typename T> constexpr bool cupyops_float16 = false;
+template <typename T> constexpr bool cupyops_16_bytes = sizeof(T) == 16 && alignof(T) == 16 && __is_trivially_copyable(T);
+#define CUPYOPS_ATOMIC_TYPES(NAME, TYPES, SCOPED, ADVICE)                                                        \
+    template <typename T> constexpr bool cupyops_has_##NAME = TYPES;                                             \
+    template <typename T> constexpr bool cupyops_has_##NAME##_block = SCOPED;                                    \
+    template <typename T> constexpr bool cupyops_has_##NAME##_system = SCOPED;                                   \
+    template <typename T, bool HAS> constexpr void cupyops_ask_##NAME() { static_assert(HAS, ADVICE); }
+#define CUPYOPS_CAST "; cast the address of a 64-bit integer to unsigned long long*"
+typedef unsigned short cupyops_ushort;
+#define CUPYOPS_ADDED cupyops_among<T, int, unsigned, cupyops_ulonglong, float, double, float2, float4>
+CUPYOPS_ATOMIC_TYPES(atomicAdd, (CUPYOPS_ADDED || cupyops_float16<T>), (CUPYOPS_ADDED),
+    "CUDA has no atomicAdd of signed 64-bit integers, nor of this type: it has int, unsigned, unsigned long long, float, double, float2, "
+    "float4 and, without _block and _system, 16-bit floats and their pairs" CUPYOPS_CAST)
+#define CUPYOPS_EXCHANGED (cupyops_among<T, int, unsigned, cupyops_ulonglong, float> || cupyops_16_bytes<T>)
+CUPYOPS_ATOMIC_TYPES(atomicExch, CUPYOPS_EXCHANGED, CUPYOPS_EXCHANGED,
+    "CUDA has no atomicExch of this type: it has int, unsigned, unsigned long long, float and 16 aligned bytes" CUPYOPS_CAST)
+#define CUPYOPS_COMPARED (cupyops_among<T, int, unsigned, cupyops_ulonglong> || cupyops_16_bytes<T>)
+CUPYOPS_ATOMIC_TYPES(atomicCAS, (CUPYOPS_COMPARED || cupyops_among<T, cupyops_ushort>), CUPYOPS_COMPARED,
+    "CUDA has no atomicCAS of this type: it has int, unsigned, unsigned long long, 16 aligned bytes and, without _block and _system, "
+    "unsigned short" CUPYOPS_CAST)
+#define CUPYOPS_OF(NAME, WORDS, ...) \
+    CUPYOPS_ATOMIC_TYPES(NAME, (cupyops_among<T, __VA_ARGS__>), (cupyops_among<T, __VA_ARGS__>), "CUDA has " #NAME " of " WORDS " alone")
+#define CUPYOPS_OF_INTEGERS(NAME) \
+    CUPYOPS_OF(NAME, "int, unsigned, long long and unsigned long long", int, unsigned, cupyops_longlong, cupyops_ulonglong)
+CUPYOPS_OF(atomicSub, "int and unsigned", int, unsigned)
+CUPYOPS_OF(atomicInc, "unsigned", unsigned)
+CUPYOPS_OF(atomicDec, "unsigned", unsigned)
+CUPYOPS_OF_INTEGERS(atomicMin)
+CUPYOPS_OF_INTEGERS(atomicMax)
+CUPYOPS_OF_INTEGERS(atomicAnd)
+CUPYOPS_OF_INTEGERS(atomicOr)
+CUPYOPS_OF_INTEGERS(atomicXor)
+#undef CUPYOPS_OF_INTEGERS
+#undef CUPYOPS_OF
+#undef CUPYOPS_COMPARED
+#undef CUPYOPS_EXCHANGED
+#undef CUPYOPS_ADDED
+#undef CUPYOPS_CAST
+#undef CUPYOPS_ATOMIC_TYPES
 
 // Replaces `old` by the expression NEXT of `old` and `value`. `value` converts to the memory's type, as in CUDA's
 // overloads.
 #define CUPYOPS_ATOMIC(NAME, NEXT)                                                                \
     template <typename T, bool ANY = false> CUPYOPS_UNCHECKED T NAME(T* p, typename CupyopsSame<T>::type value) { \
-        CUPYOPS_##NAME##_TYPES;                                                                   \
+        cupyops_ask_##NAME<T, ANY || cupyops_has_##NAME<T>>();                                    \
         typedef typename CupyopsWord<T>::type word;                                               \
         cupyops_atomic(p, sizeof(T));                                                             \
         T old, next;                                                                              \
@@ -68,24 +108,20 @@ template <> struct CupyopsSigned64<long long> { static constexpr bool value = tr
         (void)sizeof(word);                                                                       \
         return old;                                                                               \
     }                                                                                             \
-    template <typename T> inline T NAME##_block(T* p, typename CupyopsSame<T>::type value) { return NAME(p, value); } \
-    template <typename T> inline T NAME##_system(T* p, typename CupyopsSame<T>::type value) { return NAME(p, value); }
+    template <typename T> inline T NAME##_block(T* p, typename CupyopsSame<T>::type value) {                     \
+        cupyops_ask_##NAME<T, cupyops_has_##NAME##_block<T>>();                                   \
+        return NAME<T, true>(p, value);                                                           \
+    } \
+    template <typename T> inline T NAME##_system(T* p, typename CupyopsSame<T>::type value) {                     \
+        cupyops_ask_##NAME<T, cupyops_has_##NAME##_system<T>>();                                   \
+        return NAME<T, true>(p, value);                                                           \
+    }
 template <typename T> inline T cupyops_sum(T a, T b) {
     typedef typename CupyopsWord<T>::type word;
     return T(word(a) + word(b));
 }
 inline float2 cupyops_sum(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
 inline float4 cupyops_sum(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
-#define CUPYOPS_atomicAdd_TYPES CUPYOPS_NOT_SIGNED_64("atomicAdd")
-#define CUPYOPS_atomicSub_TYPES static_assert(ANY || sizeof(T) == 4, "CUDA has atomicSub of int and unsigned alone: add the negative value")
-#define CUPYOPS_atomicExch_TYPES CUPYOPS_NOT_SIGNED_64("atomicExch")
-#define CUPYOPS_atomicMin_TYPES (void)0
-#define CUPYOPS_atomicMax_TYPES (void)0
-#define CUPYOPS_atomicAnd_TYPES CUPYOPS_NOT_SIGNED_64("atomicAnd")
-#define CUPYOPS_atomicOr_TYPES CUPYOPS_NOT_SIGNED_64("atomicOr")
-#define CUPYOPS_atomicXor_TYPES CUPYOPS_NOT_SIGNED_64("atomicXor")
-#define CUPYOPS_atomicInc_TYPES (void)0
-#define CUPYOPS_atomicDec_TYPES (void)0
 CUPYOPS_ATOMIC(atomicAdd, cupyops_sum(old, value))
 CUPYOPS_ATOMIC(atomicSub, T(word(old) - word(value)))
 CUPYOPS_ATOMIC(atomicExch, value)
@@ -98,17 +134,23 @@ CUPYOPS_ATOMIC(atomicInc, old >= value ? T(0) : T(old + 1))
 CUPYOPS_ATOMIC(atomicDec, old == T(0) || old > value ? value : T(old - 1))
 #undef CUPYOPS_ATOMIC
 template <typename T, bool ANY = false> CUPYOPS_UNCHECKED T atomicCAS(T* p, typename CupyopsSame<T>::type compare, typename CupyopsSame<T>::type value) {
-    CUPYOPS_NOT_SIGNED_64("atomicCAS");
+    cupyops_ask_atomicCAS<T, ANY || cupyops_has_atomicCAS<T>>();
     cupyops_atomic(p, sizeof(T));
     T old;
     __builtin_memcpy(static_cast<void*>(&old), cupyops_at(p), sizeof(T));
-    if (!(old == compare)) return old;
+    if (__builtin_memcmp(&old, &compare, sizeof(T))) return old;  // as a GPU does, by the bits
     __builtin_memcpy(cupyops_at(p), &value, sizeof(T));
     if (__builtin_memcmp(&old, &value, sizeof(T))) cupyops_changed();
     return old;
 }
-template <typename T> inline T atomicCAS_block(T* p, typename CupyopsSame<T>::type c, typename CupyopsSame<T>::type v) { return atomicCAS(p, c, v); }
-template <typename T> inline T atomicCAS_system(T* p, typename CupyopsSame<T>::type c, typename CupyopsSame<T>::type v) { return atomicCAS(p, c, v); }
+template <typename T> inline T atomicCAS_block(T* p, typename CupyopsSame<T>::type c, typename CupyopsSame<T>::type v) {
+    cupyops_ask_atomicCAS<T, cupyops_has_atomicCAS_block<T>>();
+    return atomicCAS<T, true>(p, c, v);
+}
+template <typename T> inline T atomicCAS_system(T* p, typename CupyopsSame<T>::type c, typename CupyopsSame<T>::type v) {
+    cupyops_ask_atomicCAS<T, cupyops_has_atomicCAS_system<T>>();
+    return atomicCAS<T, true>(p, c, v);
+}
 
 // memcpy and memset with access checks; the compiler would call the C library's functions, which have no checks.
 CUPYOPS_UNCHECKED void* cupyops_memcpy(void* to, const void* from, size_t bytes) {

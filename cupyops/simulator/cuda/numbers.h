@@ -59,7 +59,8 @@ inline float rcbrtf(float x) { return float(1.0 / cbrt(double(x))); }
 inline double cupyops_exp10(double x) { return pow(10.0, x); }
 inline float cupyops_exp10(float x) { return float(pow(10.0, double(x))); }
 #define exp10 cupyops_exp10
-#define exp10f cupyops_exp10
+inline float cupyops_exp10f(float x) { return cupyops_exp10(x); }
+#define exp10f cupyops_exp10f
 inline void cupyops_sincos(double x, double* s, double* c) { *s = sin(x), *c = cos(x); }
 inline void cupyops_sincos(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
 #define sincos cupyops_sincos

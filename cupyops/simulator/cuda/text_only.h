@@ -31,3 +31,25 @@
 #undef __NV_SILENCE_DEPRECATION_END
 #undef double4_32a
 #undef double4_16a
+// NVRTC has no files, no processes and no environment: the host's functions of these names are hidden, and a text may define its own.
+#define fopen cupyops_of_text_fopen
+#define freopen cupyops_of_text_freopen
+#define fclose cupyops_of_text_fclose
+#define fread cupyops_of_text_fread
+#define fwrite cupyops_of_text_fwrite
+#define fprintf cupyops_of_text_fprintf
+#define fputs cupyops_of_text_fputs
+#define fgets cupyops_of_text_fgets
+#define fscanf cupyops_of_text_fscanf
+#define scanf cupyops_of_text_scanf
+#define sscanf cupyops_of_text_sscanf
+#define sprintf cupyops_of_text_sprintf
+#define snprintf cupyops_of_text_snprintf
+#define tmpfile cupyops_of_text_tmpfile
+#define popen cupyops_of_text_popen
+#define system cupyops_of_text_system
+#define getenv cupyops_of_text_getenv
+#define alloca cupyops_of_text_alloca
+#undef EXIT_FAILURE
+#undef EXIT_SUCCESS
+#undef RAND_MAX
