@@ -3,10 +3,15 @@
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int, c_longlong, c_size_t, c_uint, c_ulonglong, c_void_p
 
-__all__ = ["PROGRESS", "Fault", "Kind", "Launch", "Module", "Range", "Variable"]
+__all__ = ["Checks", "Fault", "Kind", "Launch", "Module", "Range", "Variable"]
 
-PROGRESS = ctypes.CFUNCTYPE(c_int, c_ulonglong)
 _THREE = c_uint * 3
+
+
+class Checks:
+    """What a launch checks: the enumerators of ``CupyopsChecks``."""
+
+    NONE, BOUNDS, ALL_BUT_GLOBAL_RACES, ALL = range(4)
 
 
 class Kind:
@@ -67,7 +72,6 @@ class Launch(ctypes.Structure):
         ("range_count", c_uint),
         ("first_block", c_ulonglong),
         ("end_block", c_ulonglong),
-        ("progress", PROGRESS),
         ("cooperative", c_int),
     )
 

@@ -301,6 +301,7 @@ def _entry(text: str, kernels: Sequence[str]) -> str:
 #include <attributes.h>
 #line 1 "cupyops/simulator/entry"
 {heap}{entries}extern "C" {{
+__attribute__((visibility("hidden"))) void __stack_chk_fail() {{ cupyops_smashed(); __builtin_unreachable(); }}
 __attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
 __attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
 __attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{

@@ -39,17 +39,18 @@ struct CupyopsRange {
     int writable;
 };
 
+// What a launch checks. All but CUPYOPS_UNCHECKED need a kernel that is compiled with calls at every access.
+enum CupyopsChecks { CUPYOPS_UNCHECKED, CUPYOPS_BOUNDS, CUPYOPS_ALL_BUT_GLOBAL_RACES, CUPYOPS_ALL_CHECKS };
+
 struct CupyopsLaunch {
     CupyopsModule* module;
     void** arguments;
     unsigned grid[3], block[3];
     unsigned dynamic_shared;
-    int checked;  // 0: no checks; 1: all checks but races in global memory; 2: all checks
+    int checked;  // one of CupyopsChecks
     const CupyopsRange* ranges;
     unsigned range_count;
     unsigned long long first_block, end_block;  // the block numbers that run, each bound rounded down to whole clusters
-    // Called about once a second with the number of finished blocks; a result other than 0 ends the launch.
-    int (*progress)(unsigned long long finished);
     int cooperative;  // whether the launch is cooperative: a barrier of the grid is allowed
 };
 
@@ -174,6 +175,7 @@ void cupyops_fence();
 void cupyops_yield();
 void cupyops_assert(const char* expression, const char* file, unsigned line, const char* function);
 void cupyops_trap();
+void cupyops_smashed();  // a function has overwritten its own frame
 void cupyops_exit();
 int cupyops_printf(const char* format, ...);
 unsigned long long cupyops_clock();
@@ -182,9 +184,13 @@ unsigned long long cupyops_clock();
 int cupyops_here(CupyopsHere* here);  // 0 if no thread runs
 void cupyops_pause();                 // lets the other threads run
 
-// Functions that Python calls.
-int cupyops_run(const CupyopsLaunch* launch);  // 0 done, 1 fault, 2 interrupted
+// Functions that Python calls. A launch is begun, continued until it is done, and ended. It pauses about every 50 ms, so that
+// Python runs its signal handlers between two pauses, and may end the launch there.
+void cupyops_begin(const CupyopsLaunch* launch);
+int cupyops_continue();                 // 0 done, 1 fault, 2 paused
+void cupyops_where();                   // records where the threads of a paused launch are, as a fault
+unsigned long long cupyops_finished();  // the number of finished blocks
+void cupyops_end();
 const CupyopsFault* cupyops_fault();
 size_t cupyops_fault_bytes();
-void cupyops_release();
 }
