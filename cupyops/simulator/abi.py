@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int, c_longlong, c_size_t, c_uint, c_ulonglong, c_void_p
 
-__all__ = ["Checks", "Fault", "Kind", "Launch", "Module", "Range", "Variable"]
+__all__ = ["Checks", "Fault", "Kind", "Launch", "Module", "Origin", "Range", "Variable"]
 
 _THREE = c_uint * 3
 
@@ -46,6 +46,12 @@ class Module(ctypes.Structure):
     )
 
 
+class Origin(ctypes.Structure):
+    """The library and the symbol of an address: ``Dl_info``."""
+
+    _fields_ = (("path", c_char_p), ("base", c_size_t), ("symbol", c_char_p), ("address", c_size_t))
+
+
 class Variable(ctypes.Structure):
     """A device variable of a text: ``CupyopsVariable``."""
 
@@ -84,7 +90,7 @@ class Fault(ctypes.Structure):
         ("block", _THREE),
         ("thread", _THREE),
         ("address", c_size_t),
-        ("bytes", c_uint),
+        ("bytes", c_size_t),
         ("write", c_int),
         ("shared_variable", c_int),
         ("shared_offset", c_longlong),

@@ -12,6 +12,8 @@ COMMON = (
     *("-fvisibility=hidden", "-fvisibility-inlines-hidden"),
     # A local array that is overrun, or a frame beyond the guard page of its stack, ends the launch and not the process.
     *("-fstack-protector-strong", "-fstack-clash-protection"),
+    # NVRTC refuses exceptions, too. An exception that nobody catches would end the process.
+    "-fno-exceptions",
     *("-fno-math-errno", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-threadsafe-statics"),
 )
 # Checks that are always on: these errors end a launch on a GPU, or would end this process.

@@ -7,7 +7,7 @@ import struct
 from bisect import bisect_right
 from pathlib import Path
 
-__all__ = ["LineTable", "functions", "line_program", "line_table", "section"]
+__all__ = ["LineTable", "functions", "imports", "line_program", "line_table", "section"]
 
 
 # An address, the file and line that begin there, the column, and whether a statement begins there.
@@ -82,6 +82,13 @@ def functions(elf: bytes) -> list[int]:
     """Returns the addresses of the functions of an ELF file, from its symbol table."""
     _, symbols = section(elf, b".symtab")
     return [value for _, info, _, _, value, _ in struct.iter_unpack("<IBBHQQ", symbols) if info & 15 == 2 and value]
+
+
+def imports(elf: bytes) -> list[str]:
+    """Returns the names that an ELF library takes from other libraries."""
+    names = section(elf, b".dynstr")[1]
+    symbols = struct.iter_unpack("<IBBHQQ", section(elf, b".dynsym")[1])
+    return [names[name : names.index(b"\0", name)].decode() for name, _, _, place, _, _ in symbols if name and not place]
 
 
 def _leb(data: bytes, at: int) -> tuple[int, int]:

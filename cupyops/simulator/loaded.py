@@ -15,9 +15,15 @@ from cupyops.errors import CompileError
 from cupyops.launch.variables import LoadedCode
 from cupyops.sharing import once, own_folder
 
-from .abi import Module, Variable
+from .abi import Module, Origin, Variable
+from .lines import imports
 
 __all__ = ["HostCode", "load"]
+
+# What a compiled kernel may take from the process beside the functions of the math library: the runtime's functions, and what
+# the compiler itself calls.
+_OF_RUNTIME = ("cupyops_", "__tsan_", "__ubsan_", "__sanitizer_cov_")
+_OF_COMPILER = re.compile(r"_ITM_\w+|_Unwind_Resume|__gmon_start__|__cxa_finalize|mem(?:cpy|move|set|cmp)|_Z(?:TVN10__cxxabiv1|dlPv)\w*|__gxx_personality_v0|__(?:aarch64|stack_chk_guard|tls_get_addr|dso_handle)\w*")
 
 
 class HostCode(LoadedCode):
@@ -29,6 +35,7 @@ class HostCode(LoadedCode):
 
     def __init__(self, kernel: Any, types: Mapping[str, str], text: str, path: Path, own: bool) -> None:
         super().__init__(kernel, types, text)
+        _check_imports(path, self.what)
         self.library = _loaded(_copied(path) if own else path, own, self.what)
         self._names = list(kernel.source.kernels())
 
@@ -92,6 +99,26 @@ def _loaded(path: Path, own: bool, what: str) -> Any:
     finally:
         if own:
             path.unlink()  # the loaded library stays in memory
+
+
+def _origin(name: str) -> str:
+    """Returns the file name of the library of this process that has a function; an empty string for none."""
+    process, found = ctypes.CDLL(None), Origin()
+    function = getattr(process, name, None)
+    if function is None or not process.dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(found)):
+        return ""
+    return os.path.basename((found.path or b"").decode(errors="replace"))
+
+
+def _check_imports(path: Path, what: str) -> None:
+    """Raises CompileError if a library calls a function of the host that CUDA does not have, such as ``quick_exit``: it would
+    act on this process. A name that the process does not have is left to the loader."""
+    for name in imports(path.read_bytes()):
+        if name.startswith(_OF_RUNTIME) or _OF_COMPILER.fullmatch(name):
+            continue
+        origin = _origin(name)
+        if origin and origin != _origin("erff"):
+            raise CompileError(f"{what}: the text calls `{_demangled(name)}`, a function of the host, which CUDA does not have")
 
 
 def _demangled(symbol: str) -> str:

@@ -86,7 +86,7 @@ struct CupyopsFault {
     int kind;
     unsigned block[3], thread[3];
     uintptr_t address;
-    unsigned bytes;
+    size_t bytes;
     int write;
     int shared_variable;  // index in the module, -1 for dynamic shared memory, -2 for none
     long long shared_offset;

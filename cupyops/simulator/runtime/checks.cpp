@@ -67,7 +67,7 @@ inline bool holds(uintptr_t begin, uintptr_t end, uintptr_t address, size_t byte
 CupyopsFault& access_fault(int kind, const void* p, size_t bytes, bool write, uintptr_t frame, uintptr_t pc) {
     CupyopsFault& fault = begin_fault(kind);
     fault.address = reinterpret_cast<uintptr_t>(p);
-    fault.bytes = unsigned(bytes);
+    fault.bytes = bytes;
     fault.write = write;
     fault.frames[0] = pc;
     const unsigned rest = walk(*machine.current, frame, fault.frames + 1);

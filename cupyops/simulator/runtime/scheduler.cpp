@@ -136,14 +136,19 @@ void run(Fibre& fibre) {
     }
 }
 
+size_t threads_alive() {
+    size_t alive = 0;
+    for (auto& group : machine.active) alive += group->blocks.size() * machine.threads;
+    return alive;
+}
+
 // Threads that an H200 can have at once: 132 multiprocessors with 2048 threads each.
 constexpr size_t MOST_THREADS = 132 * 2048;
 
 void begin_group() {
     const CupyopsLaunch& launch = *machine.launch;
     const unsigned* cluster = launch.module->cluster;
-    size_t alive = 0;
-    for (auto& group : machine.active) alive += group->blocks.size() * machine.threads;
+    const size_t alive = threads_alive();
     if (alive > MOST_THREADS) {
         CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
         place(fault, machine.active[0]->blocks[0]->fibres[0]);
@@ -277,8 +282,11 @@ void simulate() {
                 for (auto& block : group->blocks) ended &= block->ended();
             if (!ended && !resolve_active_masks()) explain_standstill();
         } else if (idle >= PATIENCE && machine.next_group < machine.groups) {
+            // Twice as many blocks: a barrier of many blocks, which all poll, would take a time that grows with their square.
             idle = 0;
-            begin_group();
+            size_t more = machine.active.size();
+            do begin_group();
+            while (--more && !machine.outcome && machine.next_group < machine.groups && threads_alive() <= MOST_THREADS);
             if (!machine.outcome) give_places();
         }
 #ifdef CUPYOPS_ALL_ON_STACK
@@ -294,9 +302,7 @@ void simulate() {
 }
 
 void tell_of_memory() {
-    size_t alive = 0;
-    for (auto& group : machine.active) alive += group->blocks.size() * machine.threads;
-    append(begin_fault(CUPYOPS_LIMIT), "the host has too little memory for the %zu threads that run at once. Launch fewer blocks", std::max<size_t>(alive, machine.threads));
+    append(begin_fault(CUPYOPS_LIMIT), "the host has too little memory for the %zu threads that run at once. Launch fewer blocks", std::max<size_t>(threads_alive(), machine.threads));
     machine.outcome = 1;
 }
 
@@ -389,7 +395,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     else if (signal == SIGILL || signal == SIGTRAP) append(fault, "runs into a trap, as __builtin_trap() is");
     else if (below || (at.sp && at.sp < low && low - at.sp <= EACH * STACKS)) append(fault, TOO_DEEP);
     else append(fault, "touches address %p, which holds no memory", info->si_addr);
-    set_frames(fault, at);
+    if (protected_now) fault.frame_count = waiting_frames(*machine.current, fault.frames);
+    else set_frames(fault, at);
     abandon(1);
 }
 
