@@ -5,7 +5,6 @@ A text that uses an unsupported CUDA feature does not compile, and the message n
 documents the simulator.
 """
 
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cupyops.arrays import ArrayLibrary, Host, register_finder, register_host
+from cupyops.environment import switched
 from cupyops.errors import expected
 from cupyops.launch import recording
 from cupyops.launch.arguments import Arguments
@@ -72,14 +72,14 @@ RESIDENT_BLOCKS = 4
 # Held by the first import of the modules below, which a simulation imports at its first use. A fork waits for the import:
 # a child that was forked in the midst of it would wait for ever for the lock that Python holds during an import.
 _importing = held_across_fork(threading.RLock())
-_word = os.environ.get("CUPYOPS_SIMULATE", "").lower()
-_setting = Setting(_Mode(_word not in ("", "0"), True if _word == "sanitize" else None, True))
+_word = switched("CUPYOPS_SIMULATE", others=("sanitize", "unchecked"))
+_setting = Setting(_Mode(_word != "off", {"sanitize": True, "unchecked": False}.get(_word), True))
 
 
 def enabled() -> bool:
     """Returns whether calls on CPU tensors and NumPy arrays run kernels in the simulator.
 
-    The environment variable ``CUPYOPS_SIMULATE=1`` or :func:`simulate` turns the simulator on.
+    The environment variable ``CUPYOPS_SIMULATE`` or :func:`simulate` turns the simulator on.
     """
     return _setting.now.on
 

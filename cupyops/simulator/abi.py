@@ -43,6 +43,12 @@ class Module(ctypes.Structure):
         ("shared_end", c_uint),
         ("shared_count", c_uint),
         ("shared", Shared * 256),
+        ("variables", c_void_p),
+        ("variable_count", c_uint),
+        ("code", c_size_t),
+        ("code_end", c_size_t),
+        ("shared_bytes", c_size_t),
+        ("shared_largest", c_size_t),
     )
 
 
@@ -78,6 +84,7 @@ class Launch(ctypes.Structure):
         ("range_count", c_uint),
         ("first_block", c_ulonglong),
         ("end_block", c_ulonglong),
+        ("alone", c_int),
         ("cooperative", c_int),
     )
 

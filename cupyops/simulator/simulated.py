@@ -37,6 +37,8 @@ __all__ = ["Simulated", "prepare", "twins"]
 # The runtime runs one launch at a time. A fork waits until the launch ends: during a launch the child would inherit a
 # half-finished launch, and signal handlers that belong to a thread missing in the child.
 _RUNNING = held_across_fork(threading.RLock())
+_MOST_STATIC = 48 * 1024
+_MOST_PARAMETERS = 32764
 _running: list[str] = []  # the kernel that is simulated
 _PATIENCE = 5.0  # seconds between two progress messages of a long launch
 
@@ -83,6 +85,8 @@ class Simulated:
             self._module = self.code.module(kernel.name)
         symbol = ctypes.cast(self.code.library.cupyops_get_module, ctypes.c_void_p).value
         self.locator = Locator(self.path, symbol or 0, files)
+        self._alone = len(kernel.source.kernels()) == 1
+        self._multiprocessors = multiprocessors
         self._packing, fields = kernel.signature.packing(types, kernel.constants)
         self._offsets = [offset for offset, _ in fields]
         with _RUNNING:
@@ -168,6 +172,7 @@ class Simulated:
                 len(memory.places),
                 first,
                 max(first, end),
+                self._alone,
                 kernel.hardware.cooperative,
             )
             if self.counters:
@@ -224,15 +229,32 @@ class Simulated:
         count = block[0] * block[1] * block[2]
         cluster = list(module.cluster)
         blocks = cluster[0] * cluster[1] * cluster[2]
+        static = max(module.shared_largest, self._alone and module.shared_bytes)
+        dynamic = kernel.hardware.shared
+        warps = -(-count // 32)
+        # Of a multiprocessor of sm_90: 64 warps, 32 blocks, and 228 KiB, of which a block takes 1 KiB more than it asks for.
+        resident = self._multiprocessors * min(32, 64 // warps, 228 * 1024 // (static + dynamic + 1024))
         problem = ""
-        if module.max_threads and count > module.max_threads:
+        if static > _MOST_STATIC:
+            problem = (
+                f"it needs {static} bytes of static shared memory, and a GPU has at most {_MOST_STATIC} for a block. "
+                f"Make it dynamic: `extern __shared__`, and shared= of Kernel"
+            )
+        elif self._packing.size > _MOST_PARAMETERS:
+            problem = f"its parameters have {self._packing.size} bytes, and a GPU takes at most {_MOST_PARAMETERS}"
+        elif kernel.hardware.cooperative and grid[0] * grid[1] * grid[2] > resident:
+            problem = (
+                f"the blocks of a cooperative launch run at once, and the simulated GPU of {self._multiprocessors} "
+                f"multiprocessors has room for {resident}"
+            )
+        elif module.max_threads and count > module.max_threads:
             problem = f"its __launch_bounds__ allow {module.max_threads} threads a block"
         elif not 1 <= blocks <= 16:
             problem = f"its cluster of {blocks} blocks is more than a GPU has (8, or 16 with non-portable sizes)"
         elif any(g % c for g, c in zip(grid, cluster, strict=True)):
             problem = f"its grid must be whole clusters of {tuple(cluster)} blocks"
-        elif kernel.hardware.shared > 227 * 1024:
-            problem = "a block has at most 227 KiB of dynamic shared memory"
+        elif static + dynamic > 227 * 1024:
+            problem = "a block has at most 227 KiB of shared memory"
         if problem:
             raise LaunchError(f"{self.what} with grid {tuple(grid)}, block {block} was refused: {problem}")
 

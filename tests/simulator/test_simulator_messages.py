@@ -125,7 +125,7 @@ def test_geometry_that_a_gpu_refuses() -> None:
             twice(TEXT.replace("void twice", "void __launch_bounds__(128) twice")),
             "its __launch_bounds__ allow 128 threads a block",
         ),
-        (twice(shared=300_000), "at most 227 KiB of dynamic shared memory"),
+        (twice(shared=300_000), "at most 227 KiB of shared memory"),
         (
             twice(TEXT.replace("void twice", "void __cluster_dims__(2, 1, 1) twice")),
             r"its grid must be whole clusters of \(2, 1, 1\) blocks",
@@ -188,10 +188,10 @@ def test_ctrl_c_ends_a_launch(body: str, monkeypatch: pytest.MonkeyPatch) -> Non
     x, y = np.zeros(300, np.float32), np.zeros(300, np.float32)
     launch, timers = Simulated.run, list[threading.Timer]()
 
-    def launch_and_interrupt(*arguments: Any) -> None:
+    def launch_and_interrupt(*arguments: Any, **options: Any) -> None:
         timers.append(threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)))
         timers[0].start()
-        launch(*arguments)
+        launch(*arguments, **options)
 
     with cupyops.simulate():
         with monkeypatch.context() as patch:

@@ -11,7 +11,13 @@ struct CupyopsShared {
     unsigned begin, bytes, element_bytes;  // offset in the block's shared memory
 };
 
-enum { CUPYOPS_MAX_SHARED_VARIABLES = 256 };
+enum { CUPYOPS_MAX_SHARED_VARIABLES = 256, CUPYOPS_MAX_STATIC_SHARED = 48 * 1024, CUPYOPS_MAX_SHARED = 227 * 1024 };
+
+// The bytes of an array that a launch may access, or of a variable of the library.
+struct CupyopsRange {
+    uintptr_t begin, end;
+    int writable;
+};
 
 // A compiled kernel: its entry, its built-in variables, its attributes, and the shared variables registered so far.
 struct CupyopsModule {
@@ -24,6 +30,10 @@ struct CupyopsModule {
     unsigned shared_end;  // the end of the registered shared variables, as an offset
     unsigned shared_count;
     CupyopsShared shared[CUPYOPS_MAX_SHARED_VARIABLES];
+    const CupyopsRange* variables;  // the variables of the library, which Python finds
+    unsigned variable_count;
+    uintptr_t code, code_end;  // the instructions of the text's functions
+    size_t shared_bytes, shared_largest;  // the bytes of all shared variables, and of the largest one
 };
 
 // A __device__ or __constant__ variable of a text.
@@ -31,12 +41,6 @@ struct CupyopsVariable {
     const char* name;
     void* address;
     size_t bytes;
-};
-
-// The bytes of an array that a launch may access.
-struct CupyopsRange {
-    uintptr_t begin, end;
-    int writable;
 };
 
 // What a launch checks. All but CUPYOPS_UNCHECKED need a kernel that is compiled with calls at every access.
@@ -51,6 +55,7 @@ struct CupyopsLaunch {
     const CupyopsRange* ranges;
     unsigned range_count;
     unsigned long long first_block, end_block;  // the block numbers that run, each bound rounded down to whole clusters
+    int alone;        // whether the module has one kernel: all its shared variables are this kernel's
     int cooperative;  // whether the launch is cooperative: a barrier of the grid is allowed
 };
 
@@ -191,6 +196,7 @@ int cupyops_continue();                 // 0 done, 1 fault, 2 paused
 void cupyops_where();                   // records where the threads of a paused launch are, as a fault
 unsigned long long cupyops_finished();  // the number of finished blocks
 void cupyops_end();
+void cupyops_limits(int with_guards, size_t threads);  // for tests: guard pages of stacks, and the threads that run at once
 const CupyopsFault* cupyops_fault();
 size_t cupyops_fault_bytes();
 }

@@ -35,14 +35,10 @@ struct Shadow {
 
 namespace {
 
-struct Segment { uintptr_t begin, end; bool writable; };
-struct Library {
-    Segment whole;
-    std::vector<Segment> variables;  // the writable parts, without the runtime's own data and what the loader protects
-    uintptr_t code, code_bytes;
-};
-std::unordered_map<const CupyopsModule*, Library> libraries;  // of the kernels that have run
-const Library* library = nullptr;
+struct Segment { uintptr_t begin, end; };
+typedef std::vector<Segment> Segments;
+std::unordered_map<const CupyopsModule*, Segments> libraries;  // of each kernel's library, the segments that hold constants
+const Segments* constants = nullptr;
 struct Range { uintptr_t begin, end; bool writable, watched; };
 std::vector<Range> ranges;  // the arrays of the launch
 // Where bounds alone are checked: the arrays, shared variables and data that the latest reads, and the latest writes, have found.
@@ -51,7 +47,7 @@ struct Recent {
     Segment found[RECENT];
     unsigned next;
 } recent[2]{};
-void remember(bool write, uintptr_t begin, uintptr_t end) { recent[write].found[recent[write].next++ % RECENT] = {begin, end, write}; }
+void remember(bool write, uintptr_t begin, uintptr_t end) { recent[write].found[recent[write].next++ % RECENT] = {begin, end}; }
 std::map<uintptr_t, uintptr_t> heap;  // the memory that threads have allocated: its first address, and the address behind it
 size_t heap_used = 0;
 std::vector<Shadow*> free_shadows;
@@ -201,6 +197,26 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Acc
     }
 }
 
+// Returns whether an access lies within a variable of the library, or reads its constants.
+bool in_variable(uintptr_t address, size_t bytes, bool write) {
+    const CupyopsModule& module = *machine.launch->module;
+    static unsigned latest = 0;  // the variable that was found last
+    for (unsigned i = 0; i < module.variable_count; ++i) {
+        const unsigned n = i ? i - 1 < latest ? i - 1 : i : std::min(latest, module.variable_count - 1);
+        const CupyopsRange& v = module.variables[n];
+        if (!holds(v.begin, v.end, address, bytes) || (write && !v.writable)) continue;
+        latest = n;
+        if (machine.launch->checked == CUPYOPS_BOUNDS) remember(write, v.begin, v.end);
+        return true;
+    }
+    for (const Segment& s : *constants)
+        if (!write && holds(s.begin, s.end, address, bytes)) {
+            if (machine.launch->checked == CUPYOPS_BOUNDS) remember(write, s.begin, s.end);
+            return true;
+        }
+    return false;
+}
+
 void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc, bool hardware = false) {
     Fibre* const fibre = machine.current;
     if (!fibre || !machine.launch->checked) return;
@@ -244,13 +260,7 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
         }
         return shared_access(owner, offset % ARENA_BYTES, p, bytes, kind, frame, pc, hardware);
     }
-    const Segment* data = !write && holds(library->whole.begin, library->whole.end, address, bytes) ? &library->whole : nullptr;
-    for (const Segment& s : library->variables)
-        if (write && holds(s.begin, s.end, address, bytes)) data = &s;
-    if (data) {
-        if (machine.launch->checked == CUPYOPS_BOUNDS) remember(write, data->begin, data->end);
-        return;
-    }
+    if (in_variable(address, bytes, write)) return;
     const auto behind = heap.upper_bound(address);
     if (behind != heap.begin() && holds(std::prev(behind)->first, std::prev(behind)->second, address, bytes)) return;
     raise_fault(access_fault(CUPYOPS_GLOBAL_BOUNDS, p, bytes, write, frame, pc));
@@ -273,17 +283,7 @@ void signal(const void* p, Access kind) {
     if (writes(kind)) flag_written(*fibre, flags, flag);
 }
 
-struct Wanted { uintptr_t module; Library library; };
-
-// Takes a range of addresses out of segments.
-void without(std::vector<Segment>& segments, uintptr_t begin, uintptr_t end) {
-    std::vector<Segment> left;
-    for (const Segment& s : segments) {
-        if (s.begin < std::min(begin, s.end)) left.push_back({s.begin, std::min(begin, s.end), s.writable});
-        if (std::max(end, s.begin) < s.end) left.push_back({std::max(end, s.begin), s.end, s.writable});
-    }
-    segments.swap(left);
-}
+struct Wanted { uintptr_t module; Segments constants; };
 
 int add_segments(dl_phdr_info* info, size_t, void* data) {
     Wanted& wanted = *static_cast<Wanted*>(data);
@@ -295,20 +295,10 @@ int add_segments(dl_phdr_info* info, size_t, void* data) {
     for (int i = 0; found && i < info->dlpi_phnum; ++i) {
         const auto& header = info->dlpi_phdr[i];
         const uintptr_t begin = info->dlpi_addr + header.p_vaddr, end = begin + header.p_memsz;
-        Library& library = wanted.library;
-        if (header.p_type == PT_LOAD) {
-            Segment& whole = library.whole;
-            whole = {whole.end ? std::min(whole.begin, begin) : begin, std::max(whole.end, end), false};
-            if (header.p_flags & PF_X) library.code = begin, library.code_bytes = end - begin;
-            if (header.p_flags & PF_W) library.variables.push_back({begin, end, true});
-        }
+        // The loader protects the addresses of PT_GNU_RELRO when it has filled them in.
+        if (header.p_type == PT_GNU_RELRO || (header.p_type == PT_LOAD && !(header.p_flags & PF_W)))
+            wanted.constants.push_back({begin, end});
     }
-    for (int i = 0; found && i < info->dlpi_phnum; ++i) {
-        const auto& header = info->dlpi_phdr[i];
-        const uintptr_t begin = info->dlpi_addr + header.p_vaddr;
-        if (header.p_type == PT_GNU_RELRO) without(wanted.library.variables, begin, begin + header.p_memsz);
-    }
-    if (found) without(wanted.library.variables, wanted.module, wanted.module + sizeof(CupyopsModule));
     return found;
 }
 
@@ -333,11 +323,10 @@ void find_memory(const CupyopsModule* module) {
     if (known == libraries.end()) {
         Wanted wanted{reinterpret_cast<uintptr_t>(module), {}};
         dl_iterate_phdr(add_segments, &wanted);
-        library = &libraries.emplace(module, std::move(wanted.library)).first->second;
+        constants = &libraries.emplace(module, std::move(wanted.constants)).first->second;
     } else {
-        library = &known->second;
+        constants = &known->second;
     }
-    machine.code = library->code, machine.code_bytes = library->code_bytes;
 }
 
 Shadow* take_shadow() {
@@ -421,11 +410,19 @@ void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size
     constexpr size_t GAP = 64;
     const size_t align = std::max<size_t>(alignment, 16);
     const size_t begin = (module->shared_end + GAP + align - 1) / align * align;
-    if (begin + bytes + GAP > STATIC_BYTES || module->shared_count == CUPYOPS_MAX_SHARED_VARIABLES) {
+    const bool fits = begin + bytes + GAP <= STATIC_BYTES && module->shared_count < CUPYOPS_MAX_SHARED_VARIABLES;
+    module->shared_bytes += bytes;
+    module->shared_largest = std::max(module->shared_largest, bytes);
+    const size_t needed = machine.current && machine.launch->alone ? module->shared_bytes : module->shared_largest;
+    const bool too_many = machine.current && needed + machine.launch->dynamic_shared > CUPYOPS_MAX_SHARED;
+    if (machine.current && (!fits || too_many || needed > CUPYOPS_MAX_STATIC_SHARED)) {
         CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
-        append(fault, "the shared variables exceed the simulator's limits (256 variables, 256 KiB)");
+        if (needed > CUPYOPS_MAX_STATIC_SHARED) append(fault, "needs %zu bytes of static shared memory, with `%s`, and a GPU has at most %d for a block. Make it dynamic: `extern __shared__`, and shared= of Kernel", needed, name, CUPYOPS_MAX_STATIC_SHARED);
+        else if (too_many) append(fault, "needs %zu bytes of static and %u of dynamic shared memory, and a GPU has at most %d for a block", needed, machine.launch->dynamic_shared, CUPYOPS_MAX_SHARED);
+        else append(fault, "the shared variables exceed the simulator's limits (256 variables, 256 KiB)");
         raise_fault(fault);
     }
+    if (!fits) return arena();  // while the library is loaded: no launch follows, since the bytes exceed the limit
     module->shared[module->shared_count++] = {name, unsigned(begin), unsigned(bytes), unsigned(element_bytes)};
     module->shared_end = unsigned(begin + bytes + GAP);
     memset(arena() + begin, 0xFF, bytes);

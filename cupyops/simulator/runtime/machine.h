@@ -129,7 +129,6 @@ struct Machine {
     unsigned long long changes = 0;
     bool frozen = false;  // the launch is in a deadlock; the next thread that waits reports the fault
     char* arena = nullptr;
-    uintptr_t code = 0, code_bytes = 0;  // the instructions of the kernel
     Flags flags;        // flags in global memory
     bool held = false;  // a race of two writes is recorded; the report waits until the second write is in memory
 };

@@ -35,12 +35,13 @@ std::vector<char*> chunks;
 // Each guard page that mprotect makes splits a mapping, and a process has at most vm.max_map_count mappings, 65530 by default.
 constexpr size_t SPLITTING_GUARDS = 8192;
 size_t splitting_guards = 0;
+bool guards = true;
 
 // Protects the page below a stack. Returns false if the process would have too many mappings.
 bool guard(char* page, bool needed) {
     constexpr int GUARD_INSTALL = 102;  // MADV_GUARD_INSTALL of Linux 6.13: a guard page that splits no mapping
-    if (madvise(page, PAGE, GUARD_INSTALL) == 0) return true;
-    if ((splitting_guards >= SPLITTING_GUARDS && !needed) || mprotect(page, PAGE, PROT_NONE) != 0) return false;
+    if (guards && madvise(page, PAGE, GUARD_INSTALL) == 0) return true;
+    if (((!guards || splitting_guards >= SPLITTING_GUARDS) && !needed) || mprotect(page, PAGE, PROT_NONE) != 0) return false;
     ++splitting_guards;
     return true;
 }
@@ -143,16 +144,16 @@ size_t threads_alive() {
 }
 
 // Threads that an H200 can have at once: 132 multiprocessors with 2048 threads each.
-constexpr size_t MOST_THREADS = 132 * 2048;
+size_t most_threads = 132 * 2048;
 
 void begin_group() {
     const CupyopsLaunch& launch = *machine.launch;
     const unsigned* cluster = launch.module->cluster;
     const size_t alive = threads_alive();
-    if (alive > MOST_THREADS) {
+    if (alive > most_threads) {
         CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
         place(fault, machine.active[0]->blocks[0]->fibres[0]);
-        append(fault, "%zu threads wait for blocks that have not begun, and an H200 has room for %zu threads at once: the launch would wait for ever. Launch fewer blocks", alive, MOST_THREADS);
+        append(fault, "%zu threads wait for blocks that have not begun, and an H200 has room for %zu threads at once: the launch would wait for ever. Launch fewer blocks", alive, most_threads);
         machine.outcome = 1;
         return;
     }
@@ -286,7 +287,7 @@ void simulate() {
             idle = 0;
             size_t more = machine.active.size();
             do begin_group();
-            while (--more && !machine.outcome && machine.next_group < machine.groups && threads_alive() <= MOST_THREADS);
+            while (--more && !machine.outcome && machine.next_group < machine.groups && threads_alive() <= most_threads);
             if (!machine.outcome) give_places();
         }
 #ifdef CUPYOPS_ALL_ON_STACK
@@ -374,7 +375,7 @@ void on_tick(int, siginfo_t*, void* context) {
     due = 1;
     if (!pthread_equal(pthread_self(), runner) || !machine.current || protected_now) return;
     const Registers at = registers(context);
-    if (at.pc - machine.code >= machine.code_bytes) return;
+    if (at.pc < machine.launch->module->code || at.pc >= machine.launch->module->code_end) return;
     stopped = at;
     pause();
     stopped = {};
@@ -544,6 +545,8 @@ void cupyops_where() {
     else fault.frame_count = waiting_frames(*fibre, fault.frames);
     append(fault, "%s", inventory(*fibre->block).c_str());
 }
+
+void cupyops_limits(int with_guards, size_t threads) { guards = with_guards, most_threads = threads; }
 
 unsigned long long cupyops_finished() { return machine.finished_blocks; }
 
