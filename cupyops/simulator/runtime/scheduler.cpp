@@ -36,6 +36,7 @@ std::vector<char*> chunks;
 constexpr size_t SPLITTING_GUARDS = 8192;
 size_t splitting_guards = 0;
 bool guards = true;
+bool overrun = false;  // a thread has overrun an unguarded stack
 
 // Protects the page below a stack. Returns false if the process would have too many mappings.
 bool guard(char* page, bool needed) {
@@ -70,9 +71,10 @@ Stack take_stack() {
     return stack;
 }
 
-// Frees the stacks of a launch with very many threads. No thread may be alive.
+// Frees the stacks of a launch with very many threads, and those whose canaries are dead. No thread may be alive.
 void drop_stacks() {
-    if (chunks.size() <= KEPT_CHUNKS) return;
+    if (chunks.size() <= KEPT_CHUNKS && !overrun) return;
+    overrun = false;
     for (char* chunk : chunks) munmap(chunk, EACH * STACKS);
     chunks.clear();
     free_stacks.clear();
@@ -129,6 +131,7 @@ void run(Fibre& fibre) {
     if (!machine.outcome && overflowed(fibre)) {
         append(begin_fault(CUPYOPS_SIGNAL), TOO_DEEP);
         machine.outcome = 1;
+        overrun = true;
     }
     machine.current = nullptr;
     if (fibre.state == State::DONE) {
@@ -394,7 +397,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     const Registers at = registers(context);
     if (signal == SIGFPE) append(fault, "divides an integer by zero, or the smallest one by -1");
     else if (signal == SIGILL || signal == SIGTRAP) append(fault, "runs into a trap, as __builtin_trap() is");
-    else if (below || (at.sp && at.sp < low && low - at.sp <= EACH * STACKS)) append(fault, TOO_DEEP);
+    else if (below || (at.sp && at.sp < low && low - at.sp <= EACH * STACKS)) append(fault, TOO_DEEP), overrun = true;
     else append(fault, "touches address %p, which holds no memory", info->si_addr);
     if (protected_now) fault.frame_count = waiting_frames(*machine.current, fault.frames);
     else set_frames(fault, at);
