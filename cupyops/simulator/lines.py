@@ -103,7 +103,9 @@ def imports(elf: bytes) -> list[str]:
     """Returns the names that an ELF library takes from other libraries."""
     names = section(elf, b".dynstr")[1]
     symbols = struct.iter_unpack("<IBBHQQ", section(elf, b".dynsym")[1])
-    return [names[name : names.index(b"\0", name)].decode() for name, _, _, place, _, _ in symbols if name and not place]
+    return [
+        names[name : names.index(b"\0", name)].decode() for name, _, _, place, _, _ in symbols if name and not place
+    ]
 
 
 def _leb(data: bytes, at: int) -> tuple[int, int]:

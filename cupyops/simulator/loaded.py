@@ -24,7 +24,9 @@ __all__ = ["HostCode", "load"]
 # the compiler itself calls.
 _OF_RUNTIME = ("cupyops_", "__tsan_", "__ubsan_", "__sanitizer_cov_")
 _OWN = {"cupyops_module", "threadIdx", "blockIdx", "blockDim", "gridDim"}
-_OF_COMPILER = re.compile(r"_ITM_\w+|_Unwind_Resume|__gmon_start__|__cxa_finalize|mem(?:cpy|move|set|cmp)|_Z(?:TVN10__cxxabiv1|dlPv)\w*|__gxx_personality_v0|__(?:aarch64|stack_chk_guard|tls_get_addr|dso_handle)\w*")
+_OF_COMPILER = re.compile(
+    r"_ITM_\w+|_Unwind_Resume|__gmon_start__|__cxa_finalize|mem(?:cpy|move|set|cmp)|_Z(?:TVN10__cxxabiv1|dlPv)\w*|__gxx_personality_v0|__(?:aarch64|stack_chk_guard|tls_get_addr|dso_handle)\w*"
+)
 
 
 class HostCode(LoadedCode):
@@ -137,7 +139,9 @@ def _check_imports(elf: bytes, what: str) -> None:
         if name.startswith(_OF_RUNTIME) or _OF_COMPILER.fullmatch(name) or not _origin(process, name):
             continue
         if _origin(ctypes.CDLL(math), name) != math:
-            raise CompileError(f"{what}: the text calls `{_demangled(name)}`, a function of the host, which CUDA does not have")
+            raise CompileError(
+                f"{what}: the text calls `{_demangled(name)}`, a function of the host, which CUDA does not have"
+            )
 
 
 def _demangled(symbol: str) -> str:

@@ -167,7 +167,7 @@ class Simulated:
                 grid,
                 kernel.geometry.threads,
                 kernel.hardware.shared,
-                (self._all_checks if everything else Checks.BOUNDS) if self.checked else Checks.NONE,
+                Checks.NONE if not guarded else self._all_checks if everything else Checks.BOUNDS,
                 ranges,
                 len(memory.places),
                 first,
@@ -259,7 +259,7 @@ class Simulated:
             raise LaunchError(f"{self.what} with grid {tuple(grid)}, block {block} was refused: {problem}")
 
 
-_MORE = ". `cupyops.simulate(sanitize=True)` checks every access and reports more."
+_MORE = ". `cupyops.simulate(sanitize=True)` checks more."
 
 
 def prepare(

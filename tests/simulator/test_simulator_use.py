@@ -103,7 +103,9 @@ def test_a_variable_has_words_of_its_own(name: str, monkeypatch: pytest.MonkeyPa
     from cupyops.compile import signing
     from cupyops.tuning import records
 
-    asked = {"CUPYOPS_CACHE_SHARED": trust.shared, "CUPYOPS_REQUIRE_SIGNED": signing.required}.get(name, records.enabled)
+    asked = {"CUPYOPS_CACHE_SHARED": trust.shared, "CUPYOPS_REQUIRE_SIGNED": signing.required}.get(
+        name, records.enabled
+    )
     for value, told in (("off", False), ("False", False), ("TRUE", True)):
         monkeypatch.setenv(name, value)
         assert asked() is told

@@ -186,6 +186,7 @@ int cupyops_printf(const char* format, ...);
 unsigned long long cupyops_clock();
 
 // Functions that the counters call.
+void cupyops_check(const void* p, size_t bytes, int write, uintptr_t frame, uintptr_t pc);  // the bounds of an access
 int cupyops_here(CupyopsHere* here);  // 0 if no thread runs
 void cupyops_pause();                 // lets the other threads run
 

@@ -383,6 +383,10 @@ void cupyops_deallocate(void* memory) {
 
 void cupyops_touch(const void* p, size_t bytes, int write) { access(p, bytes, write ? Access::WRITE : Access::READ, FRAME, PC); }
 
+void cupyops_check(const void* p, size_t bytes, int write, uintptr_t frame, uintptr_t pc) {
+    access(p, bytes, write ? Access::WRITE : Access::READ, frame, pc);
+}
+
 void cupyops_touch_by_hardware(const void* p, size_t bytes, int write) {
     access(p, bytes, write ? Access::WRITE : Access::READ, FRAME, PC, true);
 }
@@ -417,8 +421,8 @@ void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size
     const bool too_many = machine.current && needed + machine.launch->dynamic_shared > CUPYOPS_MAX_SHARED;
     if (machine.current && (!fits || too_many || needed > CUPYOPS_MAX_STATIC_SHARED)) {
         CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
-        if (needed > CUPYOPS_MAX_STATIC_SHARED) append(fault, "needs %zu bytes of static shared memory, with `%s`, and a GPU has at most %d for a block. Make it dynamic: `extern __shared__`, and shared= of Kernel", needed, name, CUPYOPS_MAX_STATIC_SHARED);
-        else if (too_many) append(fault, "needs %zu bytes of static and %u of dynamic shared memory, and a GPU has at most %d for a block", needed, machine.launch->dynamic_shared, CUPYOPS_MAX_SHARED);
+        if (needed > CUPYOPS_MAX_STATIC_SHARED) append(fault, "needs %u bytes of static shared memory, with `%s`, and a GPU has at most %d for a block. Make it dynamic: `extern __shared__`, and shared= of Kernel", unsigned(needed), name, CUPYOPS_MAX_STATIC_SHARED);
+        else if (too_many) append(fault, "needs %u bytes of static and %u of dynamic shared memory, and a GPU has at most %d for a block", unsigned(needed), machine.launch->dynamic_shared, CUPYOPS_MAX_SHARED);
         else append(fault, "the shared variables exceed the simulator's limits (256 variables, 256 KiB)");
         raise_fault(fault);
     }

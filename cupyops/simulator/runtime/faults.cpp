@@ -95,7 +95,7 @@ void cupyops_misuse(const char* words) {
 int cupyops_printf(const char* format, ...) {
     for (const char* p = format; (p = strchr(p, '%')); ++p) {
         p += 1 + strspn(p + 1, "-+ #0123456789.*'hljztL");
-        if (*p == 'n') cupyops_misuse("printf is called with %n, which CUDA's printf lacks");
+        if (*p == 'n') cupyops_misuse("printf writes a number (%n), which CUDA's printf cannot");
         if (!*p) break;
     }
     WAITS_HERE((*machine.current));  // for a fault in the C library, whose frames have no pointers

@@ -156,7 +156,7 @@ void begin_group() {
     if (alive > most_threads) {
         CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
         place(fault, machine.active[0]->blocks[0]->fibres[0]);
-        append(fault, "%zu threads wait for blocks that have not begun, and an H200 has room for %zu threads at once: the launch would wait for ever. Launch fewer blocks", alive, most_threads);
+        append(fault, "%u threads wait for blocks that have not begun, and an H200 has room for %u threads at once: the launch would wait for ever. Launch fewer blocks", unsigned(alive), unsigned(most_threads));
         machine.outcome = 1;
         return;
     }
@@ -306,7 +306,7 @@ void simulate() {
 }
 
 void tell_of_memory() {
-    append(begin_fault(CUPYOPS_LIMIT), "the host has too little memory for the %zu threads that run at once. Launch fewer blocks", std::max<size_t>(threads_alive(), machine.threads));
+    append(begin_fault(CUPYOPS_LIMIT), "the host has too little memory for the %u threads that run at once. Launch fewer blocks", std::max(unsigned(threads_alive()), machine.threads));
     machine.outcome = 1;
 }
 

@@ -104,7 +104,6 @@ void __ubsan_handle_type_mismatch_v1(Mismatch* d, uintptr_t p) {
     CupyopsFault& fault = undefined(d->location, HERE);
     fault.address = p;
     if (p % alignment) append(fault, "misaligned: %s at address 0x%lx, which is no multiple of %lu", d->type->name, static_cast<unsigned long>(p), alignment);
-    else if (p) append(fault, "out of bounds: %s behind the end of a local array or variable", d->type->name);
     else append(fault, "a null pointer to %s is dereferenced", d->type->name);
     raise_fault(fault);
 }
