@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import cupyops
+from cupyops import CompileError, Kernel, LaunchError, Threads
 from cupyops.simulator import build
 from cupyops.torch import Operator
-from cupyops import CompileError, Kernel, LaunchError, Threads
 
 pytestmark = pytest.mark.simulator
 
@@ -318,9 +318,11 @@ def test_a_launch_ignores_its_limit_of_time(name: str) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1.0, float("nan")])
 def test_a_limit_of_no_time(wrong: float) -> None:
-    with pytest.raises(ValueError, match="simulate: `timeout` must be a positive number of seconds or None"):
-        with cupyops.simulate(timeout=wrong):
-            pass
+    with (
+        pytest.raises(ValueError, match="simulate: `timeout` must be a positive number of seconds or None"),
+        cupyops.simulate(timeout=wrong),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("sanitize", [None, True, False])

@@ -453,7 +453,8 @@ def test_gdb_stops_at_a_line_of_the_text(tmp_path: Path, optimize: bool) -> None
     script.write_text(
         f"import numpy as np, cupyops\ntext = {TEXT!r}\n"
         "kernel = cupyops.Kernel(text, 'twice', cupyops.Threads('n'), dtypes=('float32',))\n"
-        f"with cupyops.simulate(optimize={optimize}, sanitize={None if not optimize else False}):\n    kernel(np.arange(9, dtype='f4'), np.zeros(9, 'f4'), 9)\n"
+        f"with cupyops.simulate(optimize={optimize}, sanitize={False if optimize else None}):\n"
+        f"    kernel(np.arange(9, dtype='f4'), np.zeros(9, 'f4'), 9)\n"
     )
     commands = [
         "set breakpoint pending on",
