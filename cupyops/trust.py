@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
+from cupyops.environment import switched
+
 __all__ = ["Folder", "Refused", "mode", "open_folder", "problem", "shared", "shown", "warn_refused"]
 
 # Systems without these descriptors protect the user's folders by access lists: there, nothing is compared.
@@ -35,7 +37,7 @@ class Refused(OSError):
 
 def shared() -> bool:
     """Returns whether ``CUPYOPS_CACHE_SHARED=1`` allows cache folders that other users write to."""
-    return os.environ.get("CUPYOPS_CACHE_SHARED", "") not in ("", "0")
+    return switched("CUPYOPS_CACHE_SHARED") == "on"
 
 
 def mode(full: int = 0o700) -> int:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cupyops.environment import switched
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 from cupyops.trust import Refused, open_folder, shown
@@ -25,8 +26,8 @@ _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTA
 
 
 def required() -> bool:
-    """Returns whether ``CUPYOPS_REQUIRE_SIGNED`` is set to a value other than 0."""
-    return os.environ.get("CUPYOPS_REQUIRE_SIGNED", "") not in ("", "0")
+    """Returns whether ``CUPYOPS_REQUIRE_SIGNED=1`` is set."""
+    return switched("CUPYOPS_REQUIRE_SIGNED") == "on"
 
 
 def sign(content: bytes, key: "Ed25519PrivateKey") -> bytes:

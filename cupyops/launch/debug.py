@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cupyops.arrays import Info
 from cupyops.compile import toolchain
 from cupyops.dtypes import DTYPES
+from cupyops.environment import switched
 from cupyops.errors import LaunchError
 from cupyops.sharing import Setting
 
@@ -32,7 +33,7 @@ __all__ = ["debug_mode", "enabled", "set_debug"]
 _BAND = 4096  # bytes of the guard band before each output, and of the band after it
 _PATTERN = 0xA5
 
-_setting = Setting(os.environ.get("CUPYOPS_DEBUG", "") not in ("", "0"))
+_setting = Setting(switched("CUPYOPS_DEBUG") == "on")
 
 
 def enabled() -> bool:

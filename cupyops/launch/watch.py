@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from cupyops.compile.project_headers import read
+from cupyops.environment import switched
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.sharing import Setting, held_across_fork
 
@@ -39,7 +40,7 @@ _READINGS = 4  # readings before a text counts as a bad edit
 # file system's clock would have the same stamp.
 _TICK = 50_000_000
 
-_all = Setting(os.environ.get("CUPYOPS_WATCH", "") not in ("", "0"))
+_all = Setting(switched("CUPYOPS_WATCH") == "on")
 _reading = held_across_fork(threading.RLock())
 # Kernels that were loaded before an edit. A CUDA graph that captured such a kernel launches the kernel in every replay, so
 # the kernels stay loaded.

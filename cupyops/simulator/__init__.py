@@ -5,7 +5,6 @@ A text that uses an unsupported CUDA feature does not compile, and the message n
 documents the simulator.
 """
 
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cupyops.arrays import ArrayLibrary, Host, register_finder, register_host
+from cupyops.environment import switched
 from cupyops.errors import expected
 from cupyops.launch import recording
 from cupyops.launch.arguments import Arguments
@@ -28,10 +28,11 @@ __all__ = ["Counted", "SurfaceObject", "TextureObject", "counted", "enabled", "s
 @dataclass(frozen=True)
 class _Mode:
     on: bool
-    sanitize: bool
+    sanitize: bool | None
     optimize: bool
     blocks: slice | None = None
     counting: "Counting | None" = None
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -71,21 +72,26 @@ RESIDENT_BLOCKS = 4
 # Held by the first import of the modules below, which a simulation imports at its first use. A fork waits for the import:
 # a child that was forked in the midst of it would wait for ever for the lock that Python holds during an import.
 _importing = held_across_fork(threading.RLock())
-_word = os.environ.get("CUPYOPS_SIMULATE", "").lower()
-_setting = Setting(_Mode(_word not in ("", "0"), _word == "sanitize", True))
+_word = switched("CUPYOPS_SIMULATE", others=("sanitize", "unchecked"))
+_setting = Setting(_Mode(_word != "off", {"sanitize": True, "unchecked": False}.get(_word), True))
 
 
 def enabled() -> bool:
     """Returns whether calls on CPU tensors and NumPy arrays run kernels in the simulator.
 
-    The environment variable ``CUPYOPS_SIMULATE=1`` or :func:`simulate` turns the simulator on.
+    The environment variable ``CUPYOPS_SIMULATE`` or :func:`simulate` turns the simulator on.
     """
     return _setting.now.on
 
 
 @contextmanager
 def simulate(
-    on: bool = True, *, sanitize: bool = False, optimize: bool = True, blocks: slice | None = None
+    on: bool = True,
+    *,
+    sanitize: bool | None = None,
+    optimize: bool = True,
+    blocks: slice | None = None,
+    timeout: float | None = None,
 ) -> Iterator[None]:
     """Simulates kernels on CPU tensors and NumPy arrays inside a ``with`` block.
 
@@ -94,15 +100,18 @@ def simulate(
 
     Args:
         on: False turns the simulator off inside the block.
-        sanitize: check every memory access. The checks find accesses out of an array's bounds, races in shared and in
-            global memory, uninitialised reads of shared memory, signed overflow, bad shifts, and barriers that some
-            threads do not reach.
+        sanitize: what is checked. None, the default, checks that every memory access lies within an array or a variable:
+            no kernel then damages or ends the process. True also finds races in shared and in global memory,
+            uninitialised reads of shared memory, signed overflow, bad shifts, and barriers that some threads do not
+            reach. False checks no memory access: a kernel runs faster, and may end the process.
         optimize: False compiles without optimization, for a debugger.
         blocks: the range of a grid's blocks that run; ``slice(0, 1)`` runs the first block alone. By default all blocks
             run. Blocks outside the range write nothing.
+        timeout: seconds after which a launch ends with a LaunchError that says where its threads are. By default a
+            launch has no limit.
 
     Raises:
-        ValueError: ``blocks`` is a slice with a step.
+        ValueError: ``blocks`` is a slice with a step, or ``timeout`` is not positive.
         MissingDependencyError: no C++ compiler is installed; the message names three ways to get one.
         LaunchError: raised by a launch; a check failed, and the message names the kernel, line, block and thread.
         CompileError: raised by a launch; the text does not compile for the host.
@@ -115,11 +124,13 @@ def simulate(
     """
     if blocks is not None and blocks.step not in (None, 1):
         raise ValueError(expected("simulate", "blocks", "be a slice without a step", blocks))
+    if timeout is not None and not timeout > 0:
+        raise ValueError(expected("simulate", "timeout", "be a positive number of seconds or None", timeout))
     if on:
         with _importing:
             from . import host
         host.compiler()  # raises for a missing compiler now, before the first launch
-    with _setting.during(_Mode(on, sanitize, optimize, blocks)):
+    with _setting.during(_Mode(on, sanitize, optimize, blocks, timeout=timeout)):
         yield
 
 
@@ -174,7 +185,15 @@ class Simulator(Host):
         if 0 not in grid:
             recording.note(recording.Launch(kernel, arguments.types, self, grid))
             recording.submitted(simulated, arguments, grid)
-            counts = simulated.run(arguments.values, arguments.infos, grid, mode.blocks or slice(None), arguments.held)
+            counts = simulated.run(
+                arguments.values,
+                arguments.infos,
+                grid,
+                mode.blocks or slice(None),
+                arguments.held,
+                everything=bool(mode.sanitize),
+                timeout=mode.timeout,
+            )
             if mode.counting:
                 mode.counting.launches.append(Counted(kernel, arguments.types, grid, counts))
 
@@ -188,15 +207,15 @@ class Simulator(Host):
             kernel,
             types,
             mode.counting.multiprocessors if mode.counting else self.multiprocessors,
-            checked=mode.sanitize,
+            checked=mode.sanitize is not False,
             optimize=mode.optimize,
             counted=mode.counting is not None,
         )
 
     def settings(self) -> dict[str, Any]:
         mode = _setting.now
-        given = {"sanitize": mode.sanitize, "optimize": mode.optimize, "blocks": mode.blocks}
-        usual = {"sanitize": False, "optimize": True, "blocks": None}
+        given = {"sanitize": mode.sanitize, "optimize": mode.optimize, "blocks": mode.blocks, "timeout": mode.timeout}
+        usual = {"sanitize": None, "optimize": True, "blocks": None, "timeout": None}
         return {name: value for name, value in given.items() if value != usual[name]}
 
     def resident_blocks(self, kernel: Kernel) -> int:

@@ -3,10 +3,15 @@
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int, c_longlong, c_size_t, c_uint, c_ulonglong, c_void_p
 
-__all__ = ["PROGRESS", "Fault", "Kind", "Launch", "Module", "Range", "Variable"]
+__all__ = ["Checks", "Fault", "Kind", "Launch", "Module", "Origin", "Range", "Variable"]
 
-PROGRESS = ctypes.CFUNCTYPE(c_int, c_ulonglong)
 _THREE = c_uint * 3
+
+
+class Checks:
+    """What a launch checks: the enumerators of ``CupyopsChecks``."""
+
+    NONE, BOUNDS, ALL_BUT_GLOBAL_RACES, ALL = range(4)
 
 
 class Kind:
@@ -38,7 +43,19 @@ class Module(ctypes.Structure):
         ("shared_end", c_uint),
         ("shared_count", c_uint),
         ("shared", Shared * 256),
+        ("variables", c_void_p),
+        ("variable_count", c_uint),
+        ("code", c_size_t),
+        ("code_end", c_size_t),
+        ("shared_bytes", c_size_t),
+        ("shared_largest", c_size_t),
     )
+
+
+class Origin(ctypes.Structure):
+    """The library and the symbol of an address: ``Dl_info``."""
+
+    _fields_ = (("path", c_char_p), ("base", c_size_t), ("symbol", c_char_p), ("address", c_size_t))
 
 
 class Variable(ctypes.Structure):
@@ -67,7 +84,7 @@ class Launch(ctypes.Structure):
         ("range_count", c_uint),
         ("first_block", c_ulonglong),
         ("end_block", c_ulonglong),
-        ("progress", PROGRESS),
+        ("alone", c_int),
         ("cooperative", c_int),
     )
 
@@ -80,7 +97,7 @@ class Fault(ctypes.Structure):
         ("block", _THREE),
         ("thread", _THREE),
         ("address", c_size_t),
-        ("bytes", c_uint),
+        ("bytes", c_size_t),
         ("write", c_int),
         ("shared_variable", c_int),
         ("shared_offset", c_longlong),

@@ -10,11 +10,17 @@ COMMON = (
     *("-std=c++17", "-gdwarf-4", "-fPIC", "-fsigned-char", "-ffp-contract=off", "-fno-strict-aliasing", "-w"),
     # Symbols are hidden: two kernels may instantiate the same template, and the loader must not merge their variables.
     *("-fvisibility=hidden", "-fvisibility-inlines-hidden"),
+    # A local array that is overrun, or a frame beyond the guard page of its stack, ends the launch and not the process.
+    *("-fstack-protector-strong", "-fstack-clash-protection"),
+    # NVRTC refuses exceptions, too. An exception that nobody catches would end the process.
+    "-fno-exceptions",
     *("-fno-math-errno", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-threadsafe-statics"),
 )
 # Checks that are always on: these errors end a launch on a GPU, or would end this process.
-_ALWAYS = "-fsanitize=alignment,integer-divide-by-zero"
-_CHECKED = "-fsanitize=signed-integer-overflow,shift,alignment,bounds,integer-divide-by-zero"
+_ALWAYS = "-fsanitize=alignment,integer-divide-by-zero,return,unreachable"
+_CHECKED = f"{_ALWAYS},signed-integer-overflow,shift,bounds"
+# The handlers of these checks return where bounds alone are checked.
+_RECOVER = "-fsanitize-recover=signed-integer-overflow,shift"
 # g++ would take a tenth of a compilation to record where variables are. Error reports need line numbers only.
 _NO_LOCATIONS = "-fno-var-tracking"
 # Passes that g++ runs after it has inserted the checks: without these passes, a kernel has the same checks. They take a
@@ -41,8 +47,8 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
         flags += ["-fno-sanitize-trap=all", "-fsanitize-recover=all", "-ferror-limit=8", "-fno-caret-diagnostics"]
     else:
         flags += ["-fno-gnu-unique", "-fmax-errors=8", "-fno-diagnostics-show-caret"]
-        # The runtime's handlers do not return. With this flag, the compiler has less code to optimize behind a check.
-        flags += ["-fno-sanitize-recover=all"]
+        # The other handlers do not return. With this flag, the compiler has less code to optimize behind a check.
+        flags += ["-fno-sanitize-recover=all", *([_RECOVER] if checked else [])]
         flags += [_NO_LOCATIONS, *_FEWER_PASSES] if optimize else []
     flags += ["-DCUPYOPS_CHECKED"] if checked else []
     if checked or watched:

@@ -7,7 +7,7 @@ import struct
 from bisect import bisect_right
 from pathlib import Path
 
-__all__ = ["LineTable", "functions", "line_program", "line_table", "section"]
+__all__ = ["LineTable", "functions", "imports", "line_program", "line_table", "objects", "section"]
 
 
 # An address, the file and line that begin there, the column, and whether a statement begins there.
@@ -82,6 +82,30 @@ def functions(elf: bytes) -> list[int]:
     """Returns the addresses of the functions of an ELF file, from its symbol table."""
     _, symbols = section(elf, b".symtab")
     return [value for _, info, _, _, value, _ in struct.iter_unpack("<IBBHQQ", symbols) if info & 15 == 2 and value]
+
+
+def objects(elf: bytes) -> list[tuple[str, int, int, bool]]:
+    """Returns the variables of an ELF library: name, address, bytes, and whether the loader leaves the variable writable."""
+    table = struct.unpack_from("<Q", elf, 40)[0]
+    size, count, names_at = struct.unpack_from("<HHH", elf, 58)
+    sections = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
+    titles = sections[names_at][4]
+    writable = [s[2] & 1 == 1 and not elf.startswith(b".data.rel.ro", titles + s[0]) for s in sections]
+    names, symbols = section(elf, b".strtab")[1], section(elf, b".symtab")[1]
+    return [
+        (names[name : names.index(b"\0", name)].decode(), value, length, writable[place])
+        for name, info, _, place, value, length in struct.iter_unpack("<IBBHQQ", symbols)
+        if info & 15 == 1 and length and 0 < place < count
+    ]
+
+
+def imports(elf: bytes) -> list[str]:
+    """Returns the names that an ELF library takes from other libraries."""
+    names = section(elf, b".dynstr")[1]
+    symbols = struct.iter_unpack("<IBBHQQ", section(elf, b".dynsym")[1])
+    return [
+        names[name : names.index(b"\0", name)].decode() for name, _, _, place, _, _ in symbols if name and not place
+    ]
 
 
 def _leb(data: bytes, at: int) -> tuple[int, int]:

@@ -15,10 +15,19 @@ from cupyops.errors import CompileError
 from cupyops.launch.variables import LoadedCode
 from cupyops.sharing import once, own_folder
 
-from .abi import Module, Variable
+from .abi import Module, Origin, Range, Variable
 from .build import load_library
+from .lines import imports, objects, section
 
 __all__ = ["HostCode", "load"]
+
+# What a compiled kernel may take from the process beside the functions of the math library: the runtime's functions, and what
+# the compiler itself calls.
+_OF_RUNTIME = ("cupyops_", "__tsan_", "__ubsan_", "__sanitizer_cov_")
+_OWN = {"cupyops_module", "threadIdx", "blockIdx", "blockDim", "gridDim"}
+_OF_COMPILER = re.compile(
+    r"_ITM_\w+|_Unwind_Resume|__gmon_start__|__cxa_finalize|mem(?:cpy|move|set|cmp)|_Z(?:TVN10__cxxabiv1|dlPv)\w*|__gxx_personality_v0|__(?:aarch64|stack_chk_guard|tls_get_addr|dso_handle)\w*"
+)
 
 
 class HostCode(LoadedCode):
@@ -30,8 +39,27 @@ class HostCode(LoadedCode):
 
     def __init__(self, kernel: Any, types: Mapping[str, str], text: str, path: Path, own: bool) -> None:
         super().__init__(kernel, types, text)
+        elf = path.read_bytes()
+        _check_imports(elf, self.what)
         self.library = _loaded(_copied(path) if own else path, own, self.what)
         self._names = list(kernel.source.kernels())
+        self._tell_addresses(elf)
+
+    def _tell_addresses(self, elf: bytes) -> None:
+        """Gives the runtime the addresses of the library's variables and instructions. A kernel writes none of the simulator's own
+        variables."""
+        found, origin = objects(elf), Origin()
+        ctypes.CDLL(None).dladdr(self.library.cupyops_get_module, ctypes.byref(origin))
+        self._variables = (Range * max(len(found), 1))(
+            *(
+                Range(origin.base + at, origin.base + at + size, writable and name not in _OWN)
+                for name, at, size, writable in found
+            )
+        )
+        module = self.module(self._names[0]).contents
+        module.variables, module.variable_count = ctypes.addressof(self._variables), len(found)
+        start, code = section(elf, b".text")
+        module.code, module.code_end = origin.base + start, origin.base + start + len(code)
 
     def module(self, kernel: str) -> Any:
         """Returns the description of a kernel, and makes it the kernel that the library launches."""
@@ -93,6 +121,28 @@ def _loaded(path: Path, own: bool, what: str) -> Any:
     finally:
         if own:
             path.unlink()  # the loaded library stays in memory
+
+
+def _origin(library: Any, name: str) -> str:
+    """Returns the file of the library that has a function, which `library` or a library that it needs has; "" for none."""
+    function, found = getattr(library, name, None), Origin()
+    if function is None or not ctypes.CDLL(None).dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(found)):
+        return ""
+    return (found.path or b"").decode(errors="replace")
+
+
+def _check_imports(elf: bytes, what: str) -> None:
+    """Raises CompileError if a library calls a function of the host that CUDA does not have, such as ``quick_exit``: it would
+    act on this process. A name that the process does not have is left to the loader."""
+    process = ctypes.CDLL(None)
+    math = _origin(process, "erff")
+    for name in imports(elf):
+        if name.startswith(_OF_RUNTIME) or _OF_COMPILER.fullmatch(name) or not _origin(process, name):
+            continue
+        if _origin(ctypes.CDLL(math), name) != math:
+            raise CompileError(
+                f"{what}: the text calls `{_demangled(name)}`, a function of the host, which CUDA does not have"
+            )
 
 
 def _demangled(symbol: str) -> str:

@@ -1,6 +1,6 @@
 """The arrays of a launch, as the simulator passes them to a kernel.
 
-With checks on, the kernel works on copies of its arrays. Gaps of 64 KiB separate the copies: an index just outside one
+Unless checks are off, the kernel works on copies of its arrays. Gaps of 64 KiB separate the copies: an index just outside one
 array never falls into another array. After the launch, written copies are copied back. Overlapping arrays share one
 copy, since a kernel may rely on the overlap. Arrays above 256 MiB are not copied.
 """

@@ -8,22 +8,11 @@ from pathlib import Path
 
 from cupyops.sharing import computed_once
 
-from .abi import Fault, Kind, Module
+from .abi import Fault, Kind, Module, Origin
 from .lines import LineTable, line_program, line_table
 from .memory import Memory
 
 __all__ = ["Locator", "describe"]
-
-
-class _Library(ctypes.Structure):
-    """``Dl_info``"""
-
-    _fields_ = (
-        ("path", ctypes.c_char_p),
-        ("base", ctypes.c_size_t),
-        ("symbol", ctypes.c_char_p),
-        ("address", ctypes.c_size_t),
-    )
 
 
 class Locator:
@@ -42,7 +31,7 @@ class Locator:
         # The cache may remove the library's file before a fault asks for a line.
         self._program = line_program(library)
         self._files = set(files)
-        found = _Library()
+        found = Origin()
         ctypes.CDLL(None).dladdr(ctypes.c_void_p(symbol), ctypes.byref(found))
         self.base = found.base
 

@@ -5,7 +5,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from cupyops.launch.held import Held, placed
 from cupyops.sharing import held_across_fork, once
 
 from . import build, flags, host
-from .abi import PROGRESS, Fault, Launch
+from .abi import Checks, Fault, Launch
 from .counts import Counts, base_of, counters, read_counts
 from .explain import explain
 from .loaded import load
@@ -37,6 +37,9 @@ __all__ = ["Simulated", "prepare", "twins"]
 # The runtime runs one launch at a time. A fork waits until the launch ends: during a launch the child would inherit a
 # half-finished launch, and signal handlers that belong to a thread missing in the child.
 _RUNNING = held_across_fork(threading.RLock())
+_MOST_STATIC = 48 * 1024
+_MOST_PARAMETERS = 32764
+_running: list[str] = []  # the kernel that is simulated
 _PATIENCE = 5.0  # seconds between two progress messages of a long launch
 
 
@@ -45,7 +48,7 @@ class Simulated:
 
     Attributes:
         what: the kernel's name and dtypes, for messages.
-        checked: whether the kernel is compiled with memory checks.
+        checked: whether the kernel is compiled with calls of the memory checks.
         code: the loaded library.
         path: the compiled library.
         grid: a function from the call's sizes to the grid.
@@ -69,17 +72,21 @@ class Simulated:
             n: "\n".join(ls.get(i, "") for i in range(1, max(ls) + 1)) for n, ls in lines_by_file(text).items() if ls
         }
         self.path = _compile(kernel, types, text, self.what, checked, optimize, files, counted)
-        self._checks = 2 if flags.tells_volatile_apart(host.compiler()) else 1
+        tells = flags.tells_volatile_apart(host.compiler())
+        self._all_checks = Checks.ALL if tells else Checks.ALL_BUT_GLOBAL_RACES
         runtime = build.runtime()
         self.counters = counters(build.runtime(counted=True)) if counted else None
         self.files = files
         self._runtime = runtime
         runtime.cupyops_fault.restype = ctypes.POINTER(Fault)
+        runtime.cupyops_finished.restype = ctypes.c_ulonglong
         with _RUNNING:
             self.code = load(kernel, types, text, self.path)
             self._module = self.code.module(kernel.name)
         symbol = ctypes.cast(self.code.library.cupyops_get_module, ctypes.c_void_p).value
         self.locator = Locator(self.path, symbol or 0, files)
+        self._alone = len(kernel.source.kernels()) == 1
+        self._multiprocessors = multiprocessors
         self._packing, fields = kernel.signature.packing(types, kernel.constants)
         self._offsets = [offset for offset, _ in fields]
         with _RUNNING:
@@ -106,6 +113,9 @@ class Simulated:
         grid: Grid,
         blocks: slice = slice(None),
         held: Sequence[Held] = (),
+        *,
+        everything: bool = False,
+        timeout: float | None = None,
     ) -> Counts | None:
         """Runs the blocks of a grid one after the other; x varies fastest, then y, then z. Returns what a counted
         kernel counts, else None.
@@ -116,14 +126,18 @@ class Simulated:
             grid: the number of blocks in x, y and z.
             blocks: the range of block numbers that run; by default all.
             held: the arrays that structs by value point to.
+            everything: whether a checked kernel makes all checks, and not those of bounds alone.
+            timeout: the seconds after which the launch ends; None for no limit.
 
         Raises:
-            LaunchError: a GPU would refuse the geometry, or a check of the kernel failed; the message of a failed check
+            LaunchError: a GPU would refuse the geometry, a check of the kernel failed, or the time is over; the message
                 names the kernel, line, block and thread.
-            KeyboardInterrupt: the user pressed Ctrl-C.
+            BaseException: a signal handler of Python has raised it, as Ctrl-C does.
         """
         kernel = self._kernel
         with _RUNNING:
+            if _running:
+                raise LaunchError(f"{self.what}: a signal handler launches a kernel while {_running[0]} is simulated")
             self.code.module(kernel.name)  # the kernels of a module share one library
             self._check_geometry(grid)
             guarded = self.checked or self.counters is not None
@@ -147,38 +161,66 @@ class Simulated:
             )
             ranges = memory.ranges()
             first, end, _ = blocks.indices(grid[0] * grid[1] * grid[2])
-            progress = _Progress(self.what, max(end - first, 0))
             launch = Launch(
                 self._module,
                 buffer.addresses,
                 grid,
                 kernel.geometry.threads,
                 kernel.hardware.shared,
-                self._checks if self.checked else 0,
+                Checks.NONE if not guarded else self._all_checks if everything else Checks.BOUNDS,
                 ranges,
                 len(memory.places),
                 first,
                 max(first, end),
-                progress.callback,
+                self._alone,
                 kernel.hardware.cooperative,
             )
             if self.counters:
                 self.counters.cupyops_count_begin(ctypes.byref(launch))
-            outcome = self._runtime.cupyops_run(ctypes.byref(launch))
+            outcome = self._outcome(launch, max(end - first, 0), timeout, lambda what: self._words(what, memory, grid))
             counts = None
             if self.counters:
                 counts = read_counts(self.counters, self.path, self.files, self.locator, memory)
-            if progress.error is not None:
-                raise progress.error
-            if outcome == 2:
-                raise KeyboardInterrupt
             if outcome:
-                fault = self._runtime.cupyops_fault().contents
-                where = f"grid {tuple(grid)}, block {kernel.geometry.threads}"
-                words = describe(self.what, fault, self._module.contents, memory, self.locator, where)
-                raise LaunchError(words if self.checked else words + _MORE)
+                raise LaunchError(self._words(self.what, memory, grid) + ("" if everything else _MORE))
             memory.finish()
             return counts
+
+    def _outcome(self, launch: Launch, blocks: int, timeout: float | None, words: Callable[[str], str]) -> int:
+        """Runs a launch; returns 1 for a fault, else 0. Python runs its signal handlers between two turns of the loop."""
+        runtime = self._runtime
+        started = spoke = time.monotonic()
+        _running.append(self.what)
+        try:
+            runtime.cupyops_begin(ctypes.byref(launch))
+            while (outcome := int(runtime.cupyops_continue())) == 2:
+                now = time.monotonic()
+                if timeout is not None and now - started >= timeout:
+                    runtime.cupyops_where()
+                    raise LaunchError(
+                        words(
+                            f"{self.what}: the launch has run for the {timeout:g} s of `cupyops.simulate(timeout={timeout:g})`, "
+                            f"and {runtime.cupyops_finished()} of {blocks} blocks are done"
+                        )
+                    )
+                if now - spoke >= _PATIENCE:
+                    spoke = now
+                    print(
+                        f"{self.what}: {runtime.cupyops_finished()} of {blocks} blocks simulated after "
+                        f"{now - started:.0f} s; Ctrl-C ends it",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+            return outcome
+        finally:
+            runtime.cupyops_end()
+            _running.clear()
+
+    def _words(self, what: str, memory: Memory, grid: Grid) -> str:
+        """Returns the message of the recorded fault; it begins with `what`."""
+        fault = self._runtime.cupyops_fault().contents
+        where = f"grid {tuple(grid)}, block {self._kernel.geometry.threads}"
+        return describe(what, fault, self._module.contents, memory, self.locator, where)
 
     def _check_geometry(self, grid: Grid) -> None:
         """Raises LaunchError for a geometry that the CUDA driver would refuse."""
@@ -187,46 +229,37 @@ class Simulated:
         count = block[0] * block[1] * block[2]
         cluster = list(module.cluster)
         blocks = cluster[0] * cluster[1] * cluster[2]
+        static = max(module.shared_largest, self._alone and module.shared_bytes)
+        dynamic = kernel.hardware.shared
+        warps = -(-count // 32)
+        # Of a multiprocessor of sm_90: 64 warps, 32 blocks, and 228 KiB, of which a block takes 1 KiB more than it asks for.
+        resident = self._multiprocessors * min(32, 64 // warps, 228 * 1024 // (static + dynamic + 1024))
         problem = ""
-        if module.max_threads and count > module.max_threads:
+        if static > _MOST_STATIC:
+            problem = (
+                f"it needs {static} bytes of static shared memory, and a GPU has at most {_MOST_STATIC} for a block. "
+                f"Make it dynamic: `extern __shared__`, and shared= of Kernel"
+            )
+        elif self._packing.size > _MOST_PARAMETERS:
+            problem = f"its parameters have {self._packing.size} bytes, and a GPU takes at most {_MOST_PARAMETERS}"
+        elif kernel.hardware.cooperative and grid[0] * grid[1] * grid[2] > resident:
+            problem = (
+                f"the blocks of a cooperative launch run at once, and the simulated GPU of {self._multiprocessors} "
+                f"multiprocessors has room for {resident}"
+            )
+        elif module.max_threads and count > module.max_threads:
             problem = f"its __launch_bounds__ allow {module.max_threads} threads a block"
         elif not 1 <= blocks <= 16:
             problem = f"its cluster of {blocks} blocks is more than a GPU has (8, or 16 with non-portable sizes)"
         elif any(g % c for g, c in zip(grid, cluster, strict=True)):
             problem = f"its grid must be whole clusters of {tuple(cluster)} blocks"
-        elif kernel.hardware.shared > 227 * 1024:
-            problem = "a block has at most 227 KiB of dynamic shared memory"
+        elif static + dynamic > 227 * 1024:
+            problem = "a block has at most 227 KiB of shared memory"
         if problem:
             raise LaunchError(f"{self.what} with grid {tuple(grid)}, block {block} was refused: {problem}")
 
 
-_MORE = ". `cupyops.simulate(sanitize=True)` checks every access and reports more."
-
-
-class _Progress:
-    """Prints the progress of a long launch to stderr."""
-
-    def __init__(self, what: str, blocks: int) -> None:
-        self._what, self._blocks = what, blocks
-        self._started = self._spoke = time.monotonic()
-        self.error: BaseException | None = None
-        self.callback = PROGRESS(self._tell)
-
-    def _tell(self, finished: int) -> int:
-        try:
-            now = time.monotonic()
-            if now - self._spoke >= _PATIENCE:
-                self._spoke = now
-                print(
-                    f"{self._what}: {finished} of {self._blocks} blocks simulated after {now - self._started:.0f} s; "
-                    f"Ctrl-C ends it",
-                    file=sys.stderr,
-                    flush=True,
-                )
-        except BaseException as error:  # an exception cannot cross the C++ runtime; `run` raises it afterwards
-            self.error = error
-            return 1
-        return 0
+_MORE = ". `cupyops.simulate(sanitize=True)` checks more."
 
 
 def prepare(

@@ -295,12 +295,17 @@ def _entry(text: str, kernels: Sequence[str]) -> str:
     expressions = [expression for _, expression in named_kernels(text)] or kernels
     named = enumerate(zip(kernels, expressions, strict=True))
     entries = "".join(_kernel(scan(text), kernel, expression, number) for number, (kernel, expression) in named)
-    heap = _HEAP if re.search(r"\bnew\b", scan(text).bare) else ""
+    heap = _HEAP if re.search(r"\b(?:new|delete)\b", scan(text).bare) else ""
     table = "".join(f'{{"{name}", (void*)&{name}, sizeof({name})}}, ' for name in variables(text))
     return f"""
 #include <attributes.h>
 #line 1 "cupyops/simulator/entry"
 {heap}{entries}extern "C" {{
+__attribute__((visibility("hidden"))) void __stack_chk_fail() {{ cupyops_smashed(); __builtin_trap(); }}
+__attribute__((visibility("hidden"))) void __cxa_pure_virtual() {{ cupyops_misuse("calls a pure virtual function"); }}
+__attribute__((visibility("hidden"))) void __cxa_throw_bad_array_new_length() {{
+    cupyops_misuse("makes an array of a negative number of elements by new");
+}}
 __attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
 __attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
 __attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{

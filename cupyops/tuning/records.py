@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cupyops.compile import cache, upkeep
+from cupyops.environment import switched
 from cupyops.sharing import alone
 from cupyops.trust import Refused, mode, open_folder, warn_refused
 
@@ -59,7 +60,7 @@ def enabled() -> bool:
     Without timing, a choice comes from a file that :func:`load` has read. If no file has the record, the first choice
     is launched.
     """
-    return os.environ.get("CUPYOPS_TUNE", "") != "0"
+    return switched("CUPYOPS_TUNE", "on") == "on"
 
 
 def get(key: str) -> Record | None:

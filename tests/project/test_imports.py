@@ -14,6 +14,7 @@ LIBRARY = ("kernels_cu", "cupyops", "autograd_bridge.py")
 ROOMS = (
     ("kernels_cu",),
     # the ground
+    ("cupyops.environment",),
     ("cupyops.errors", "cupyops.trust"),
     (
         "cupyops.codegen",

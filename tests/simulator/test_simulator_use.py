@@ -22,6 +22,7 @@ import torch.nn.functional as F
 import cupyops
 from autograd_bridge import add2, gelu
 from cupyops import CompileError, Kernel, Threads, simulator
+from cupyops.environment import switched
 from cupyops.ops.add2 import ALIKE, SCALAR, strided
 from cupyops.ops.gelu import BACKWARD, FORWARD
 from cupyops.sharing import Setting
@@ -72,13 +73,45 @@ def test_it_is_off_until_asked_for_and_off_again_behind_the_block(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("value", "told"), [("", "False False"), ("0", "False False"), ("1", "True False"), ("sanitize", "True True")]
+    ("value", "told"),
+    [("no", "False None"), ("yes", "True None"), (" Sanitize ", "True True"), ("unchecked", "True False")],
 )
 def test_the_environment_turns_it_on(value: str, told: str) -> None:
     script = "from cupyops import simulator; mode = simulator._setting.now; print(mode.on, mode.sanitize)"
     environment = {**os.environ, "CUPYOPS_SIMULATE": value}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == told
+
+
+def test_a_word_for_off_turns_something_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(value: str, *others: str) -> str:
+        monkeypatch.setenv("CUPYOPS_SIMULATE", value)
+        return switched("CUPYOPS_SIMULATE", "unset", others)
+
+    assert {read(v) for v in ("0", "false", "No", " off ")} == {"off"}
+    assert {read(v) for v in ("1", "true", "YES", "on\n")} == {"on"}
+    assert {read(v) for v in ("", "  ")} == {"unset"}
+    assert read("Sanitize ", "sanitize") == "sanitize"
+    for wrong in ("2", "sanitise", "-", "none"):
+        with pytest.raises(ValueError, match=f"CUPYOPS_SIMULATE must be one of 1, .*, off, sanitize, got '{wrong}'"):
+            read(wrong, "sanitize")
+
+
+@pytest.mark.parametrize("name", ["CUPYOPS_CACHE_SHARED", "CUPYOPS_REQUIRE_SIGNED", "CUPYOPS_TUNE"])
+def test_a_variable_has_words_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cupyops import trust
+    from cupyops.compile import signing
+    from cupyops.tuning import records
+
+    asked = {"CUPYOPS_CACHE_SHARED": trust.shared, "CUPYOPS_REQUIRE_SIGNED": signing.required}.get(
+        name, records.enabled
+    )
+    for value, told in (("off", False), ("False", False), ("TRUE", True)):
+        monkeypatch.setenv(name, value)
+        assert asked() is told
+    monkeypatch.setenv(name, "maybe")
+    with pytest.raises(ValueError, match=f"{name} must be one of 1, true, yes, on, 0, false, no, off, got 'maybe'"):
+        asked()
 
 
 def test_an_exception_turns_it_off_again() -> None:
@@ -302,6 +335,9 @@ def test_a_library_is_compiled_once_for_its_content(tmp_path: Path, monkeypatch:
         assert compilations() == 1
         with cupyops.simulate(sanitize=True):
             twice()(x, y, 3)
+        assert compilations() == 0, "the default and all checks have one library"
+        with cupyops.simulate(sanitize=False):
+            twice()(x, y, 3)
         assert compilations() == 1
         for library in tmp_path.rglob("kernel.so"):
             half = library.read_bytes()[:1000]  # as a full disk leaves it
@@ -417,7 +453,8 @@ def test_gdb_stops_at_a_line_of_the_text(tmp_path: Path, optimize: bool) -> None
     script.write_text(
         f"import numpy as np, cupyops\ntext = {TEXT!r}\n"
         "kernel = cupyops.Kernel(text, 'twice', cupyops.Threads('n'), dtypes=('float32',))\n"
-        f"with cupyops.simulate(optimize={optimize}):\n    kernel(np.arange(9, dtype='f4'), np.zeros(9, 'f4'), 9)\n"
+        f"with cupyops.simulate(optimize={optimize}, sanitize={False if optimize else None}):\n"
+        f"    kernel(np.arange(9, dtype='f4'), np.zeros(9, 'f4'), 9)\n"
     )
     commands = [
         "set breakpoint pending on",

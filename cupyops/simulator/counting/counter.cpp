@@ -303,13 +303,14 @@ bool find_lane() {
     return true;
 }
 
-void record(unsigned kind, const void* p, unsigned bytes, uintptr_t pc, uintptr_t frame) {
+void record(unsigned kind, const void* p, size_t bytes, uintptr_t pc, uintptr_t frame) {
     if (!find_lane()) return;
     if (kind != CUPYOPS_BLOCK && size_t(static_cast<const char*>(p) - here.stack) < STACK_BYTES) return;
+    if (kind != CUPYOPS_BLOCK) cupyops_check(p, bytes & ~size_t(WHOLE), kind != CUPYOPS_LOAD && kind != CUPYOPS_BULK_LOAD, frame, pc);
     if (bulk && (kind == CUPYOPS_LOAD || kind == CUPYOPS_STORE)) kind = kind == CUPYOPS_LOAD ? CUPYOPS_BULK_LOAD : CUPYOPS_BULK_STORE;
     Event event{0, 0, 0, reinterpret_cast<uintptr_t>(p)};
     if (kind != CUPYOPS_BLOCK && !place(event, kind)) return;
-    event.site = site_of(kind, bytes, pc, frame);
+    event.site = site_of(kind, unsigned(bytes), pc, frame);
     if (lane->next >= PATIENCE) lane->drop();
     lane->events.push_back(event);
     if (kind == CUPYOPS_BLOCK || lane->events.size() % PATIENCE) return;
@@ -321,7 +322,7 @@ void record(unsigned kind, const void* p, unsigned bytes, uintptr_t pc, uintptr_
 
 #define FRAME *reinterpret_cast<const uintptr_t*>(__builtin_frame_address(0))
 #define PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
-#define RECORD(kind, p, bytes) record(kind, p, unsigned(bytes), PC, FRAME)
+#define RECORD(kind, p, bytes) record(kind, p, bytes, PC, FRAME)
 
 extern "C" {
 

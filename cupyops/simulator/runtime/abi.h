@@ -11,7 +11,13 @@ struct CupyopsShared {
     unsigned begin, bytes, element_bytes;  // offset in the block's shared memory
 };
 
-enum { CUPYOPS_MAX_SHARED_VARIABLES = 256 };
+enum { CUPYOPS_MAX_SHARED_VARIABLES = 256, CUPYOPS_MAX_STATIC_SHARED = 48 * 1024, CUPYOPS_MAX_SHARED = 227 * 1024 };
+
+// The bytes of an array that a launch may access, or of a variable of the library.
+struct CupyopsRange {
+    uintptr_t begin, end;
+    int writable;
+};
 
 // A compiled kernel: its entry, its built-in variables, its attributes, and the shared variables registered so far.
 struct CupyopsModule {
@@ -24,6 +30,10 @@ struct CupyopsModule {
     unsigned shared_end;  // the end of the registered shared variables, as an offset
     unsigned shared_count;
     CupyopsShared shared[CUPYOPS_MAX_SHARED_VARIABLES];
+    const CupyopsRange* variables;  // the variables of the library, which Python finds
+    unsigned variable_count;
+    uintptr_t code, code_end;  // the instructions of the text's functions
+    size_t shared_bytes, shared_largest;  // the bytes of all shared variables, and of the largest one
 };
 
 // A __device__ or __constant__ variable of a text.
@@ -33,23 +43,19 @@ struct CupyopsVariable {
     size_t bytes;
 };
 
-// The bytes of an array that a launch may access.
-struct CupyopsRange {
-    uintptr_t begin, end;
-    int writable;
-};
+// What a launch checks. All but CUPYOPS_UNCHECKED need a kernel that is compiled with calls at every access.
+enum CupyopsChecks { CUPYOPS_UNCHECKED, CUPYOPS_BOUNDS, CUPYOPS_ALL_BUT_GLOBAL_RACES, CUPYOPS_ALL_CHECKS };
 
 struct CupyopsLaunch {
     CupyopsModule* module;
     void** arguments;
     unsigned grid[3], block[3];
     unsigned dynamic_shared;
-    int checked;  // 0: no checks; 1: all checks but races in global memory; 2: all checks
+    int checked;  // one of CupyopsChecks
     const CupyopsRange* ranges;
     unsigned range_count;
     unsigned long long first_block, end_block;  // the block numbers that run, each bound rounded down to whole clusters
-    // Called about once a second with the number of finished blocks; a result other than 0 ends the launch.
-    int (*progress)(unsigned long long finished);
+    int alone;        // whether the module has one kernel: all its shared variables are this kernel's
     int cooperative;  // whether the launch is cooperative: a barrier of the grid is allowed
 };
 
@@ -85,7 +91,7 @@ struct CupyopsFault {
     int kind;
     unsigned block[3], thread[3];
     uintptr_t address;
-    unsigned bytes;
+    size_t bytes;
     int write;
     int shared_variable;  // index in the module, -1 for dynamic shared memory, -2 for none
     long long shared_offset;
@@ -174,17 +180,24 @@ void cupyops_fence();
 void cupyops_yield();
 void cupyops_assert(const char* expression, const char* file, unsigned line, const char* function);
 void cupyops_trap();
+void cupyops_smashed();  // a function has overwritten its own frame
 void cupyops_exit();
 int cupyops_printf(const char* format, ...);
 unsigned long long cupyops_clock();
 
 // Functions that the counters call.
+void cupyops_check(const void* p, size_t bytes, int write, uintptr_t frame, uintptr_t pc);  // the bounds of an access
 int cupyops_here(CupyopsHere* here);  // 0 if no thread runs
 void cupyops_pause();                 // lets the other threads run
 
-// Functions that Python calls.
-int cupyops_run(const CupyopsLaunch* launch);  // 0 done, 1 fault, 2 interrupted
+// Functions that Python calls. A launch is begun, continued until it is done, and ended. It pauses about every 50 ms, so that
+// Python runs its signal handlers between two pauses, and may end the launch there.
+void cupyops_begin(const CupyopsLaunch* launch);
+int cupyops_continue();                 // 0 done, 1 fault, 2 paused
+void cupyops_where();                   // records where the threads of a paused launch are, as a fault
+unsigned long long cupyops_finished();  // the number of finished blocks
+void cupyops_end();
+void cupyops_limits(int with_guards, size_t threads);  // for tests: guard pages of stacks, and the threads that run at once
 const CupyopsFault* cupyops_fault();
 size_t cupyops_fault_bytes();
-void cupyops_release();
 }

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <link.h>
 #include <map>
+#include <new>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -34,22 +35,35 @@ struct Shadow {
 
 namespace {
 
-struct Segment { uintptr_t begin, end; bool writable; };
-std::vector<Segment> segments;
+struct Segment { uintptr_t begin, end; };
+typedef std::vector<Segment> Segments;
+std::unordered_map<const CupyopsModule*, Segments> libraries;  // of each kernel's library, the segments that hold constants
+const Segments* constants = nullptr;
 struct Range { uintptr_t begin, end; bool writable, watched; };
 std::vector<Range> ranges;  // the arrays of the launch
+// Where bounds alone are checked: the arrays, shared variables and data that the latest reads, and the latest writes, have found.
+constexpr unsigned RECENT = 4;
+struct Recent {
+    Segment found[RECENT];
+    unsigned next;
+} recent[2]{};
+void remember(bool write, uintptr_t begin, uintptr_t end) { recent[write].found[recent[write].next++ % RECENT] = {begin, end}; }
 std::map<uintptr_t, uintptr_t> heap;  // the memory that threads have allocated: its first address, and the address behind it
+size_t heap_used = 0;
 std::vector<Shadow*> free_shadows;
 unsigned last_range = 0;
 
 uint64_t who(uint64_t stamp) { return stamp >> 48 & 0x3FFF; }
+inline bool holds(uintptr_t begin, uintptr_t end, uintptr_t address, size_t bytes) {
+    return address >= begin && address <= end && end - address >= bytes;
+}
 
 }  // namespace
 
 CupyopsFault& access_fault(int kind, const void* p, size_t bytes, bool write, uintptr_t frame, uintptr_t pc) {
     CupyopsFault& fault = begin_fault(kind);
     fault.address = reinterpret_cast<uintptr_t>(p);
-    fault.bytes = unsigned(bytes);
+    fault.bytes = bytes;
     fault.write = write;
     fault.frames[0] = pc;
     const unsigned rest = walk(*machine.current, frame, fault.frames + 1);
@@ -81,10 +95,11 @@ void name_shared(CupyopsFault& fault, size_t offset) {
     }
 }
 
+unsigned last_variable = 0;  // that in_shared_variable() has found
 bool in_shared_variable(size_t offset, size_t bytes) {
-    if (offset >= STATIC_BYTES) return offset + bytes <= STATIC_BYTES + machine.launch->dynamic_shared;
+    if (offset >= STATIC_BYTES) return holds(STATIC_BYTES, STATIC_BYTES + machine.launch->dynamic_shared, offset, bytes);
     const CupyopsModule& module = *machine.launch->module;
-    static unsigned last = 0;
+    unsigned& last = last_variable;
     if (last < module.shared_count && offset >= module.shared[last].begin && offset + bytes <= module.shared[last].begin + module.shared[last].bytes) return true;
     for (unsigned i = 0; i < module.shared_count; ++i)
         if (offset >= module.shared[i].begin && offset + bytes <= module.shared[i].begin + module.shared[i].bytes) {
@@ -125,6 +140,13 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Acc
         CupyopsFault& fault = access_fault(CUPYOPS_SHARED_BOUNDS, p, bytes, write, frame, pc);
         name_shared(fault, offset);
         raise_fault(fault);
+    }
+    if (machine.launch->checked == CUPYOPS_BOUNDS) {
+        const uintptr_t arena = reinterpret_cast<uintptr_t>(machine.arena);
+        const CupyopsShared* const variable = offset < STATIC_BYTES ? &machine.launch->module->shared[last_variable] : nullptr;
+        const uintptr_t begin = arena + (variable ? variable->begin : STATIC_BYTES);
+        if (size_t(static_cast<const char*>(p) - machine.arena) < ARENA_BYTES) remember(write, begin, begin + (variable ? variable->bytes : machine.launch->dynamic_shared));
+        return;
     }
     Fibre& fibre = *machine.current;
     Shadow& shadow = *owner.shadow;
@@ -175,18 +197,40 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Acc
     }
 }
 
+// Returns whether an access lies within a variable of the library, or reads its constants.
+bool in_variable(uintptr_t address, size_t bytes, bool write) {
+    const CupyopsModule& module = *machine.launch->module;
+    static unsigned latest = 0;  // the variable that was found last
+    for (unsigned i = 0; i < module.variable_count; ++i) {
+        const unsigned n = i ? i - 1 < latest ? i - 1 : i : std::min(latest, module.variable_count - 1);
+        const CupyopsRange& v = module.variables[n];
+        if (!holds(v.begin, v.end, address, bytes) || (write && !v.writable)) continue;
+        latest = n;
+        if (machine.launch->checked == CUPYOPS_BOUNDS) remember(write, v.begin, v.end);
+        return true;
+    }
+    for (const Segment& s : *constants)
+        if (!write && holds(s.begin, s.end, address, bytes)) {
+            if (machine.launch->checked == CUPYOPS_BOUNDS) remember(write, s.begin, s.end);
+            return true;
+        }
+    return false;
+}
+
 void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc, bool hardware = false) {
     Fibre* const fibre = machine.current;
     if (!fibre || !machine.launch->checked) return;
     settle();
+    pause_at(frame);
     const bool write = writes(kind);
     const char* const at = static_cast<const char*>(p);
-    if (size_t(at - fibre->stack.low) < STACK_BYTES) return;
+    const uintptr_t low = reinterpret_cast<uintptr_t>(fibre->stack.low);
+    if (holds(low, low + STACK_BYTES, reinterpret_cast<uintptr_t>(p), bytes)) return;
     if (write && kind != Access::ATOMIC) ++machine.changes;
     const uintptr_t address = reinterpret_cast<uintptr_t>(p);
     if (last_range < ranges.size()) {
         const Range& r = ranges[last_range];
-        if (address >= r.begin && address + bytes <= r.end && (r.writable || !write)) {
+        if (holds(r.begin, r.end, address, bytes) && (r.writable || !write)) {
             if (r.watched) global_access(at, bytes, kind, frame, pc);
             return;
         }
@@ -194,10 +238,11 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
     if (size_t(at - machine.arena) < ARENA_BYTES) return shared_access(*fibre->block, size_t(at - machine.arena), p, bytes, kind, frame, pc, hardware);
     for (unsigned i = 0; i < ranges.size(); ++i) {
         const Range& r = ranges[i];
-        if (address >= r.begin && address + bytes <= r.end) {
+        if (holds(r.begin, r.end, address, bytes)) {
             last_range = i;
             if (write && !r.writable) raise_fault(access_fault(CUPYOPS_CONST_WRITE, p, bytes, write, frame, pc));
             if (r.watched) global_access(at, bytes, kind, frame, pc);
+            if (machine.launch->checked == CUPYOPS_BOUNDS) remember(write, r.begin, r.end);
             return;
         }
     }
@@ -215,10 +260,9 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
         }
         return shared_access(owner, offset % ARENA_BYTES, p, bytes, kind, frame, pc, hardware);
     }
-    for (const Segment& s : segments)
-        if (address >= s.begin && address + bytes <= s.end && (s.writable || !write)) return;
+    if (in_variable(address, bytes, write)) return;
     const auto behind = heap.upper_bound(address);
-    if (behind != heap.begin() && address + bytes <= std::prev(behind)->second) return;
+    if (behind != heap.begin() && holds(std::prev(behind)->first, std::prev(behind)->second, address, bytes)) return;
     raise_fault(access_fault(CUPYOPS_GLOBAL_BOUNDS, p, bytes, write, frame, pc));
 }
 
@@ -226,7 +270,7 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
 // cluster.
 void signal(const void* p, Access kind) {
     Fibre* const fibre = machine.current;
-    if (!fibre || !machine.launch->checked) return;
+    if (!fibre || machine.launch->checked <= CUPYOPS_BOUNDS) return;
     if (size_t(static_cast<const char*>(p) - fibre->stack.low) < STACK_BYTES) return;  // on the thread's own stack
     const size_t offset = size_t(static_cast<const char*>(p) - machine.arena);
     Group& group = *fibre->block->group;
@@ -239,17 +283,21 @@ void signal(const void* p, Access kind) {
     if (writes(kind)) flag_written(*fibre, flags, flag);
 }
 
-int add_segments(dl_phdr_info* info, size_t, void* wanted) {
+struct Wanted { uintptr_t module; Segments constants; };
+
+int add_segments(dl_phdr_info* info, size_t, void* data) {
+    Wanted& wanted = *static_cast<Wanted*>(data);
     bool found = false;
     for (int i = 0; i < info->dlpi_phnum; ++i) {
         const auto& header = info->dlpi_phdr[i];
-        const uintptr_t begin = info->dlpi_addr + header.p_vaddr;
-        found |= header.p_type == PT_LOAD && reinterpret_cast<uintptr_t>(wanted) - begin < header.p_memsz;
+        found |= header.p_type == PT_LOAD && wanted.module - (info->dlpi_addr + header.p_vaddr) < header.p_memsz;
     }
     for (int i = 0; found && i < info->dlpi_phnum; ++i) {
         const auto& header = info->dlpi_phdr[i];
-        const uintptr_t begin = info->dlpi_addr + header.p_vaddr;
-        if (header.p_type == PT_LOAD) segments.push_back({begin, begin + header.p_memsz, (header.p_flags & PF_W) != 0});
+        const uintptr_t begin = info->dlpi_addr + header.p_vaddr, end = begin + header.p_memsz;
+        // The loader protects the addresses of PT_GNU_RELRO when it has filled them in.
+        if (header.p_type == PT_GNU_RELRO || (header.p_type == PT_LOAD && !(header.p_flags & PF_W)))
+            wanted.constants.push_back({begin, end});
     }
     return found;
 }
@@ -259,24 +307,32 @@ int add_segments(dl_phdr_info* info, size_t, void* wanted) {
 // Finds the memory that the kernel may access: the arrays of the launch, and the kernel's constants and __device__
 // variables.
 void find_memory(const CupyopsModule* module) {
-    segments.clear();
     last_range = 0;
+    recent[0] = recent[1] = Recent{};
     const CupyopsLaunch& launch = *machine.launch;
     ranges.clear();
     for (unsigned i = 0; i < launch.range_count; ++i) {
         const CupyopsRange& r = launch.ranges[i];
         // An array is checked for races if it is writable or overlaps a writable array. Other arrays are only read.
         bool watched = false;
-        for (unsigned k = 0; k < launch.range_count && launch.checked > 1; ++k)
+        for (unsigned k = 0; k < launch.range_count && launch.checked == CUPYOPS_ALL_CHECKS; ++k)
             watched |= launch.ranges[k].writable && launch.ranges[k].begin < r.end && r.begin < launch.ranges[k].end;
         ranges.push_back({r.begin, r.end, r.writable != 0, watched});
     }
-    dl_iterate_phdr(add_segments, const_cast<CupyopsModule*>(module));
+    const auto known = libraries.find(module);
+    if (known == libraries.end()) {
+        Wanted wanted{reinterpret_cast<uintptr_t>(module), {}};
+        dl_iterate_phdr(add_segments, &wanted);
+        constants = &libraries.emplace(module, std::move(wanted.constants)).first->second;
+    } else {
+        constants = &known->second;
+    }
 }
 
 Shadow* take_shadow() {
     if (free_shadows.empty()) {
         void* memory = mmap(nullptr, ARENA_BYTES * sizeof(Cell), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) throw std::bad_alloc();
         Shadow* shadow = new Shadow;
         shadow->cells = static_cast<Cell*>(memory);
         free_shadows.push_back(shadow);
@@ -301,20 +357,35 @@ using namespace simulator;
 #define PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 
 extern "C" {
-// The heap of a GPU keeps its memory from launch to launch.
+// The heap of a GPU keeps its memory from launch to launch. It has 8 MiB, cudaLimitMallocHeapSize.
 void* cupyops_allocate(size_t bytes) {
+    constexpr size_t HEAP_BYTES = 8 << 20;
+    if (bytes > HEAP_BYTES - heap_used) return nullptr;
     void* const memory = malloc(bytes ? bytes : 1);
     const uintptr_t first = reinterpret_cast<uintptr_t>(memory);
-    if (memory) simulator::heap[first] = first + bytes;
+    if (memory) heap[first] = first + bytes, heap_used += bytes;
     return memory;
 }
 
 void cupyops_deallocate(void* memory) {
-    simulator::heap.erase(reinterpret_cast<uintptr_t>(memory));
+    if (!memory) return;
+    const auto found = heap.find(reinterpret_cast<uintptr_t>(memory));
+    if (found == heap.end()) {
+        CupyopsFault& fault = begin_fault(CUPYOPS_UNDEFINED);
+        fault.frame_count = walk(*machine.current, FRAME, fault.frames);
+        append(fault, "frees address %p, which malloc and new have not given, or which is free already", memory);
+        raise_fault(fault);
+    }
+    heap_used -= found->second - found->first;
+    heap.erase(found);
     free(memory);
 }
 
 void cupyops_touch(const void* p, size_t bytes, int write) { access(p, bytes, write ? Access::WRITE : Access::READ, FRAME, PC); }
+
+void cupyops_check(const void* p, size_t bytes, int write, uintptr_t frame, uintptr_t pc) {
+    access(p, bytes, write ? Access::WRITE : Access::READ, frame, pc);
+}
 
 void cupyops_touch_by_hardware(const void* p, size_t bytes, int write) {
     access(p, bytes, write ? Access::WRITE : Access::READ, FRAME, PC, true);
@@ -343,11 +414,19 @@ void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size
     constexpr size_t GAP = 64;
     const size_t align = std::max<size_t>(alignment, 16);
     const size_t begin = (module->shared_end + GAP + align - 1) / align * align;
-    if (begin + bytes + GAP > STATIC_BYTES || module->shared_count == CUPYOPS_MAX_SHARED_VARIABLES) {
+    const bool fits = begin + bytes + GAP <= STATIC_BYTES && module->shared_count < CUPYOPS_MAX_SHARED_VARIABLES;
+    module->shared_bytes += bytes;
+    module->shared_largest = std::max(module->shared_largest, bytes);
+    const size_t needed = machine.current && machine.launch->alone ? module->shared_bytes : module->shared_largest;
+    const bool too_many = machine.current && needed + machine.launch->dynamic_shared > CUPYOPS_MAX_SHARED;
+    if (machine.current && (!fits || too_many || needed > CUPYOPS_MAX_STATIC_SHARED)) {
         CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
-        append(fault, "the shared variables exceed the simulator's limits (256 variables, 256 KiB)");
+        if (needed > CUPYOPS_MAX_STATIC_SHARED) append(fault, "needs %u bytes of static shared memory, with `%s`, and a GPU has at most %d for a block. Make it dynamic: `extern __shared__`, and shared= of Kernel", unsigned(needed), name, CUPYOPS_MAX_STATIC_SHARED);
+        else if (too_many) append(fault, "needs %u bytes of static and %u of dynamic shared memory, and a GPU has at most %d for a block", unsigned(needed), machine.launch->dynamic_shared, CUPYOPS_MAX_SHARED);
+        else append(fault, "the shared variables exceed the simulator's limits (256 variables, 256 KiB)");
         raise_fault(fault);
     }
+    if (!fits) return arena();  // while the library is loaded: no launch follows, since the bytes exceed the limit
     module->shared[module->shared_count++] = {name, unsigned(begin), unsigned(bytes), unsigned(element_bytes)};
     module->shared_end = unsigned(begin + bytes + GAP);
     memset(arena() + begin, 0xFF, bytes);
@@ -367,8 +446,17 @@ void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
-#define READ(p, N) access(p, N, Access::READ, FRAME, PC)
-#define WRITE(p, N) access(p, N, Access::WRITE, FRAME, PC)
+static inline bool inside(const void* p, size_t bytes, bool write) {
+    for (const Segment& s : recent[write].found)
+        if (holds(s.begin, s.end, reinterpret_cast<uintptr_t>(p), bytes)) {
+            machine.changes += write;
+            return true;
+        }
+    return false;
+}
+
+#define READ(p, N) if (!inside(p, N, false)) access(p, N, Access::READ, FRAME, PC)
+#define WRITE(p, N) if (!inside(p, N, true)) access(p, N, Access::WRITE, FRAME, PC)
 #define VOLATILE_READ(p, N)                         \
     if (machine.current) cupyops_spin();            \
     access(p, N, Access::VOLATILE_READ, FRAME, PC); \
@@ -382,8 +470,8 @@ void __tsan_vptr_read(void**) {}
     void __tsan_write##N(void* p) { WRITE(p, N); }                            \
     void __tsan_unaligned_read##N(void* p) { READ(p, N); }                    \
     void __tsan_unaligned_write##N(void* p) { WRITE(p, N); }                  \
-    void __tsan_read_write##N(void* p) { READ(p, N), WRITE(p, N); }           \
-    void __tsan_unaligned_read_write##N(void* p) { READ(p, N), WRITE(p, N); } \
+    void __tsan_read_write##N(void* p) { READ(p, N); WRITE(p, N); }           \
+    void __tsan_unaligned_read_write##N(void* p) { READ(p, N); WRITE(p, N); } \
     void __tsan_volatile_read##N(void* p) { VOLATILE_READ(p, N); }            \
     void __tsan_volatile_write##N(void* p) { VOLATILE_WRITE(p, N); }          \
     void __tsan_unaligned_volatile_read##N(void* p) { VOLATILE_READ(p, N); }  \
@@ -394,18 +482,18 @@ ACCESSES(4)
 ACCESSES(8)
 ACCESSES(16)
 
-void __tsan_read_range(void* p, unsigned long bytes) { if (bytes) READ(p, bytes); }
-void __tsan_write_range(void* p, unsigned long bytes) { if (bytes) WRITE(p, bytes); }
+void __tsan_read_range(void* p, unsigned long bytes) { if (bytes) { READ(p, bytes); } }
+void __tsan_write_range(void* p, unsigned long bytes) { if (bytes) { WRITE(p, bytes); } }
 void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) {
-    if (bytes) READ(from, bytes), WRITE(to, bytes);
+    if (bytes) { READ(from, bytes); WRITE(to, bytes); }
     return memcpy(to, from, bytes);
 }
 void* __tsan_memmove(void* to, const void* from, unsigned long bytes) {
-    if (bytes) READ(from, bytes), WRITE(to, bytes);
+    if (bytes) { READ(from, bytes); WRITE(to, bytes); }
     return memmove(to, from, bytes);
 }
 void* __tsan_memset(void* to, int value, unsigned long bytes) {
-    if (bytes) WRITE(to, bytes);
+    if (bytes) { WRITE(to, bytes); }
     return memset(to, value, bytes);
 }
 }

@@ -45,11 +45,13 @@ std::string what_it_does(const Fibre& fibre) {
         case State::WARP_OPERATION:
             return std::string("wait at ") + WARP_NAMES[fibre.operation] + mask + " (" + location(fibre) + ")";
         case State::CLUSTER: return "wait at the cluster's barrier (" + location(fibre) + ")";
-        default: return "still run";
+        default: return fibre.spun && fibre.waiting_frame ? "wait for memory to change (" + location(fibre) + ")" : "still run";
     }
 }
 
-// Describes where each thread of a block waits; threads with equal descriptions share one entry.
+}  // namespace
+
+// Threads with equal descriptions share one entry.
 std::string inventory(const Block& block) {
     std::vector<std::pair<std::string, std::vector<unsigned>>> kinds;
     for (const Fibre& fibre : block.fibres) {
@@ -62,6 +64,8 @@ std::string inventory(const Block& block) {
     for (const auto& kind : kinds) text += (text.empty() ? "" : "; ") + numbers(kind.second) + " " + kind.first;
     return text;
 }
+
+namespace {
 
 void stop(CupyopsFault& fault) {
     if (machine.current) raise_fault(fault);
@@ -92,7 +96,7 @@ void release_barrier(Block& block) {
         ++count;
         votes += fibre.predicate != 0;
     }
-    if (machine.launch->checked && block.done) {
+    if (machine.launch->checked > CUPYOPS_BOUNDS && block.done) {
         CupyopsFault& fault = fault_at(CUPYOPS_BARRIER, *first);
         append(fault, "a barrier is not reached by all threads of its block: %s", inventory(block).c_str());
         return stop(fault);
@@ -152,7 +156,7 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
     }
     if (!present) return false;
     const Fibre& first_lane = *lanes[__builtin_ctz(present)];
-    for (unsigned l = 0; l < WARP && machine.launch->checked; ++l) {
+    for (unsigned l = 0; l < WARP && machine.launch->checked > CUPYOPS_BOUNDS; ++l) {
         if (!(mask >> l & 1) || present >> l & 1 || !lane_of(block, warp, l)) continue;
         CupyopsFault& fault = fault_at(CUPYOPS_WARP, first_lane);
         append(fault, "%s with mask 0x%08x names lane %u, which has ended, from lane %u", WARP_NAMES[operation], mask, l, first_lane.lane());
@@ -341,7 +345,7 @@ void cupyops_meet(unsigned barrier, unsigned threads, int reads_alone) {
         }
     }
     for (Fibre* other : there) other->state = State::READY;
-    if (machine.launch->checked) exchange_clocks(there, reads_alone != 0);
+    if (machine.launch->checked > CUPYOPS_BOUNDS) exchange_clocks(there, reads_alone != 0);
     block.meeting[barrier] = 0;
 }
 

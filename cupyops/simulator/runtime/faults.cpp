@@ -91,14 +91,36 @@ void cupyops_misuse(const char* words) {
     raise_fault(fault);
 }
 
+// The text is made first: a thread that ends in the midst of it, for a wild %s, leaves no lock of the C library held.
 int cupyops_printf(const char* format, ...) {
-    uninterrupted(true);  // a fibre that ends inside vprintf would leave the C library's lock held
+    for (const char* p = format; (p = strchr(p, '%')); ++p) {
+        p += 1 + strspn(p + 1, "-+ #0123456789.*'hljztL");
+        if (*p == 'n') cupyops_misuse("printf writes a number (%n), which CUDA's printf cannot");
+        if (!*p) break;
+    }
+    WAITS_HERE((*machine.current));  // for a fault in the C library, whose frames have no pointers
+    char text[4096];
     va_list arguments;
     va_start(arguments, format);
-    const int count = vprintf(format, arguments);
+    uninterrupted(true);  // a pause inside the C library may find a lock held
+    const int count = vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    if (count >= int(sizeof text)) {
+        va_start(arguments, format);
+        vprintf(format, arguments);
+        va_end(arguments);
+    } else if (count > 0) {
+        fwrite(text, 1, size_t(count), stdout);
+    }
     fflush(stdout);
     uninterrupted(false);
     return count;
+}
+
+void cupyops_smashed() {
+    CupyopsFault& fault = begin_fault(CUPYOPS_UNDEFINED);
+    fault.frame_count = walk(*machine.current, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)), fault.frames);
+    append(fault, "out of bounds: the function has written behind a local array");
+    raise_fault(fault);
 }
 }

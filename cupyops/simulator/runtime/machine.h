@@ -3,6 +3,7 @@
 #include "abi.h"
 
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -33,8 +34,9 @@ struct Published {
 typedef std::unordered_map<uintptr_t, Published> Flags;
 
 struct Stack {
-    char* low;  // the lowest usable byte; the page below is protected
+    char* low;  // the lowest usable byte
     char* top;  // where the first frame begins: up to a page below the end, at another offset in each stack
+    bool guarded;  // whether the page below is protected
 };
 
 enum class State : unsigned char { NEW, READY, BARRIER, MEETING, WARP_OPERATION, ACTIVE_MASK, CLUSTER, DONE };
@@ -140,6 +142,7 @@ inline bool writes(Access kind) { return kind == Access::WRITE || kind == Access
 
 // scheduler.cpp
 char* arena();  // the memory that holds the shared memory of the running block
+void pause_at(uintptr_t frame);        // gives the processor to Python if a pause is due
 void give_way();                       // switches to the scheduler; returns when the scheduler resumes this fibre
 [[noreturn]] void abandon(int outcome);  // ends the launch from within a fibre
 void uninterrupted(bool on);           // true: Ctrl-C must not end the running fibre now
@@ -159,6 +162,7 @@ void try_cluster(Group& group);
 void thread_ended(Fibre& fibre);
 bool resolve_active_masks();
 void explain_standstill();
+std::string inventory(const Block& block);  // where each thread of a block waits
 
 // faults.cpp
 CupyopsFault& begin_fault(int kind);

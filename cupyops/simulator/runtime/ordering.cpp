@@ -224,7 +224,7 @@ void flag_read(Fibre& fibre, const Flags& flags, uintptr_t flag) {
 using namespace simulator;
 
 extern "C" void cupyops_fence() {
-    if (machine.launch->checked) fence(*machine.current);
+    if (machine.launch->checked > CUPYOPS_BOUNDS) fence(*machine.current);
     cupyops_spin();
 }
 
@@ -234,6 +234,7 @@ extern "C" void cupyops_show() {
 }
 
 extern "C" void cupyops_yield() {
+    WAITS_HERE((*machine.current));
     machine.current->spins = 0;
     machine.current->spun = true;
     give_way();

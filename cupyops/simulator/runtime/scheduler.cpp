@@ -4,11 +4,13 @@
 #include "machine.h"
 #include "switch.h"
 
-#include <errno.h>
+#include <algorithm>
+#include <new>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,27 +22,74 @@ namespace {
 
 std::vector<Stack> free_stacks;
 pthread_t runner;
-volatile sig_atomic_t interrupted = 0, protected_now = 0;
+volatile sig_atomic_t due = 0, protected_now = 0;  // whether a pause is due; whether the thread must not be left now
+void *host_sp = nullptr, *paused_sp = nullptr;     // Python's stack, and the stack that a pause has left
+Stack scheduler_stack{};
+bool finished = false;  // the scheduler has returned
 
 void set(void* variable, CupyopsIndex value) { memcpy(variable, &value, sizeof value); }
 
-Stack take_stack() {
-    if (free_stacks.empty()) {
-        constexpr size_t PAGE = 16384, EACH = STACK_BYTES + PAGE, COUNT = 32, STAGGER = 64;
-        void* memory = mmap(nullptr, EACH * COUNT, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) return Stack{nullptr, nullptr};
-        for (size_t i = 0; i < COUNT; ++i) {
-            char* low = static_cast<char*>(memory) + i * EACH;
-            mprotect(low, PAGE, PROT_NONE);  // may fail if the process has too many mappings; the stack then has no guard page
-            // At one offset in every stack, the frames of all fibres would share a few sets of the CPU's caches.
-            free_stacks.push_back(Stack{low + PAGE, low + EACH - i * STAGGER});
-        }
+constexpr size_t PAGE = 16384, EACH = STACK_BYTES + PAGE, STACKS = 32, STAGGER = 64;  // of a chunk of stacks
+constexpr size_t KEPT_CHUNKS = 64;  // chunks that the next launch finds again
+std::vector<char*> chunks;
+// Each guard page that mprotect makes splits a mapping, and a process has at most vm.max_map_count mappings, 65530 by default.
+constexpr size_t SPLITTING_GUARDS = 8192;
+size_t splitting_guards = 0;
+bool guards = true;
+bool overrun = false;  // a thread has overrun an unguarded stack
+
+// Protects the page below a stack. Returns false if the process would have too many mappings.
+bool guard(char* page, bool needed) {
+    constexpr int GUARD_INSTALL = 102;  // MADV_GUARD_INSTALL of Linux 6.13: a guard page that splits no mapping
+    if (guards && madvise(page, PAGE, GUARD_INSTALL) == 0) return true;
+    if (((!guards || splitting_guards >= SPLITTING_GUARDS) && !needed) || mprotect(page, PAGE, PROT_NONE) != 0) return false;
+    ++splitting_guards;
+    return true;
+}
+
+// The words behind the top of the stack below an unguarded stack. An overflow of the unguarded stack writes there first.
+constexpr size_t CANARY_WORDS = 8;
+constexpr uint64_t CANARY = 0x5AFE57AC5AFE57ACull;
+
+void add_chunk() {
+    void* memory = mmap(nullptr, EACH * STACKS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    chunks.push_back(static_cast<char*>(memory));
+    for (size_t i = 0; i < STACKS; ++i) {
+        char* const page = chunks.back() + i * EACH;
+        const bool guarded = guard(page, i == 0) || i == 0;
+        for (size_t k = 0; !guarded && k < CANARY_WORDS; ++k) memcpy(page - (k + 1) * sizeof CANARY, &CANARY, sizeof CANARY);
+        // At one offset in every stack, the frames of all fibres would share a few sets of the CPU's caches.
+        free_stacks.push_back(Stack{page + PAGE, page + EACH - CANARY_WORDS * sizeof CANARY - i * STAGGER, guarded});
     }
+}
+
+Stack take_stack() {
+    if (free_stacks.empty()) add_chunk();
     Stack stack = free_stacks.back();
     free_stacks.pop_back();
     return stack;
 }
+
+// Frees the stacks of a launch with very many threads, and those whose canaries are dead. No thread may be alive.
+void drop_stacks() {
+    if (chunks.size() <= KEPT_CHUNKS && !overrun) return;
+    overrun = false;
+    for (char* chunk : chunks) munmap(chunk, EACH * STACKS);
+    chunks.clear();
+    free_stacks.clear();
+    scheduler_stack = Stack{};
+    splitting_guards = 0;
+}
+
+bool overflowed(const Fibre& fibre) {
+    const char* const page = fibre.stack.low - PAGE;
+    for (size_t k = 0; !fibre.stack.guarded && k < CANARY_WORDS; ++k)
+        if (memcmp(page - (k + 1) * sizeof CANARY, &CANARY, sizeof CANARY)) return true;
+    return false;
+}
+
+const char TOO_DEEP[] = "needs a deeper stack than a thread has";
 
 void thread_main() {
     const CupyopsLaunch& launch = *machine.launch;
@@ -72,12 +121,6 @@ void run(Fibre& fibre) {
     block.begun = true;
     if (fibre.state == State::NEW) {
         fibre.stack = take_stack();
-        if (!fibre.stack.low) {
-            CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
-            append(fault, "the host has too little memory for the stacks of all running threads");
-            machine.outcome = 1;
-            return;
-        }
         fibre.sp = prepare_stack(fibre.stack.top, size_t(fibre.stack.top - fibre.stack.low), thread_main);
         fibre.state = State::READY;
     }
@@ -85,6 +128,11 @@ void run(Fibre& fibre) {
     fibre.spun = false;
     machine.current = &fibre;
     cupyops_switch(&machine.scheduler_sp, fibre.sp);
+    if (!machine.outcome && overflowed(fibre)) {
+        append(begin_fault(CUPYOPS_SIGNAL), TOO_DEEP);
+        machine.outcome = 1;
+        overrun = true;
+    }
     machine.current = nullptr;
     if (fibre.state == State::DONE) {
         free_stacks.push_back(fibre.stack);
@@ -92,9 +140,26 @@ void run(Fibre& fibre) {
     }
 }
 
+size_t threads_alive() {
+    size_t alive = 0;
+    for (auto& group : machine.active) alive += group->blocks.size() * machine.threads;
+    return alive;
+}
+
+// Threads that an H200 can have at once: 132 multiprocessors with 2048 threads each.
+size_t most_threads = 132 * 2048;
+
 void begin_group() {
     const CupyopsLaunch& launch = *machine.launch;
     const unsigned* cluster = launch.module->cluster;
+    const size_t alive = threads_alive();
+    if (alive > most_threads) {
+        CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
+        place(fault, machine.active[0]->blocks[0]->fibres[0]);
+        append(fault, "%u threads wait for blocks that have not begun, and an H200 has room for %u threads at once: the launch would wait for ever. Launch fewer blocks", unsigned(alive), unsigned(most_threads));
+        machine.outcome = 1;
+        return;
+    }
     auto group = std::make_unique<Group>();
     const unsigned long long number = machine.next_group++;
     group->number = unsigned(number - machine.first_group);
@@ -114,7 +179,7 @@ void begin_group() {
             fibre.name = uint64_t(group->number) << GROUP_AT | uint64_t(rank) << RANK_AT | uint64_t(t) << THREAD_AT;
             fibre.clocks[0][fibre.lane()] = fibre.clocks[1][fibre.lane()] = 1;
         }
-        if (launch.checked) block->shadow = take_shadow();
+        if (launch.checked > CUPYOPS_BOUNDS) block->shadow = take_shadow();
         group->blocks.push_back(std::move(block));
     }
     machine.active.push_back(std::move(group));
@@ -146,18 +211,14 @@ namespace {
 
 bool runnable(const Fibre& fibre) { return fibre.state == State::NEW || fibre.state == State::READY; }
 
-bool time_to_tell() {
-    static time_t last = 0;
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (now.tv_sec == last) return false;
-    last = now.tv_sec;
-    return true;
+// Gives the processor to Python, and returns when Python continues the launch. The running thread stays the running thread.
+void pause() {
+    due = 0;
+    cupyops_switch(&paused_sp, host_sp);
 }
 
 // Runs every runnable thread once. Sets `ran` if a thread ran, and `advanced` if a thread did more than poll.
 void pass(bool& ran, bool& advanced) {
-    unsigned since = 0;
     for (size_t g = 0; g < machine.active.size(); ++g) {
         for (auto& block : machine.active[g]->blocks) {
             for (Fibre& fibre : block->fibres) {
@@ -165,13 +226,8 @@ void pass(bool& ran, bool& advanced) {
                 run(fibre);
                 ran = true;
                 advanced |= !fibre.spun;
-                if (interrupted) machine.outcome = 2;
                 if (machine.outcome) return;
-                if (++since % 64 == 0 && time_to_tell() && machine.launch->progress &&
-                    machine.launch->progress(machine.finished_blocks)) {
-                    machine.outcome = 2;
-                    return;
-                }
+                if (due) pause();
             }
         }
     }
@@ -219,6 +275,7 @@ void simulate() {
             begin_group();
             if (machine.active[0]->blocks.size() > 1) give_places();
         }
+        if (due) pause();
         bool ran = false, advanced = false;
         pass(ran, advanced);
         if (machine.outcome) return;
@@ -229,9 +286,12 @@ void simulate() {
                 for (auto& block : group->blocks) ended &= block->ended();
             if (!ended && !resolve_active_masks()) explain_standstill();
         } else if (idle >= PATIENCE && machine.next_group < machine.groups) {
+            // Twice as many blocks: a barrier of many blocks, which all poll, would take a time that grows with their square.
             idle = 0;
-            begin_group();
-            give_places();
+            size_t more = machine.active.size();
+            do begin_group();
+            while (--more && !machine.outcome && machine.next_group < machine.groups && threads_alive() <= most_threads);
+            if (!machine.outcome) give_places();
         }
 #ifdef CUPYOPS_ALL_ON_STACK
         else if (idle > PATIENCE && machine.launch->checked) {
@@ -245,64 +305,132 @@ void simulate() {
     }
 }
 
+void tell_of_memory() {
+    append(begin_fault(CUPYOPS_LIMIT), "the host has too little memory for the %u threads that run at once. Launch fewer blocks", std::max(unsigned(threads_alive()), machine.threads));
+    machine.outcome = 1;
+}
+
+// Runs the launch, on a stack of its own.
+void scheduler_main() {
+    try {
+        simulate();
+    } catch (const std::bad_alloc&) {
+        tell_of_memory();
+    }
+    machine.current = nullptr;
+    finished = true;
+    for (;;) pause();
+}
+
+// Called by `operator new` where the host has no more memory. A C++ exception cannot leave a thread of the launch.
+std::new_handler other_handler;
+void no_memory() {
+    if (!machine.current || !pthread_equal(pthread_self(), runner)) {
+        if (other_handler) return other_handler();
+        throw std::bad_alloc();
+    }
+    tell_of_memory();
+    abandon(1);
+}
+
 // Signals.
 
-struct sigaction old_interrupt, old_segv, old_bus, old_fpe, old_ill;
+const int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+constexpr int TICK = SIGURG;  // a signal that does nothing in a program that does not ask for it
+struct sigaction old_actions[NSIG];
+
+struct Registers { uintptr_t pc, frame, sp; };
+
+Registers registers(void* context) {
+#if defined(__x86_64__)
+    const auto& at = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
+    return {uintptr_t(at[REG_RIP]), uintptr_t(at[REG_RBP]), uintptr_t(at[REG_RSP])};
+#elif defined(__aarch64__)
+    const auto& at = static_cast<const ucontext_t*>(context)->uc_mcontext;
+    return {at.pc, at.regs[29], at.sp};
+#else
+    (void)context;
+    return {0, 0, 0};
+#endif
+}
+
+// Records the call stack of a thread that a signal has stopped.
+void set_frames(CupyopsFault& fault, const Registers& at) {
+    uintptr_t pc = at.pc;
+#if defined(__x86_64__)
+    // A call of an address without code: the line is that of the return address.
+    const uintptr_t low = reinterpret_cast<uintptr_t>(machine.current->stack.low);
+    if (pc == fault.address && at.sp >= low && at.sp < low + STACK_BYTES - 16) pc = *reinterpret_cast<const uintptr_t*>(at.sp) - 1;
+#endif
+    fault.frames[0] = pc + 1;
+    fault.frame_count = 1 + walk(*machine.current, at.frame, fault.frames + 1);
+}
+
+Registers stopped{};  // of the thread that paused in its own code; pc 0 for a pause elsewhere
 
 void leave() {
     void* nowhere;
     cupyops_switch(&nowhere, machine.scheduler_sp);
 }
 
-void on_interrupt(int signal, siginfo_t*, void*) {
-    interrupted = 1;
-    if (!pthread_equal(pthread_self(), runner)) {
-        pthread_kill(runner, signal);
-        return;
-    }
-    // A fibre that never yields would never read `interrupted`, so the handler switches away from the fibre.
-    if (machine.current && !protected_now) {
-        machine.outcome = 2;
-        leave();
-    }
+// A thread is stopped in the code of its kernel alone: elsewhere it may hold a lock of the C library.
+void on_tick(int, siginfo_t*, void* context) {
+    due = 1;
+    if (!pthread_equal(pthread_self(), runner) || !machine.current || protected_now) return;
+    const Registers at = registers(context);
+    if (at.pc < machine.launch->module->code || at.pc >= machine.launch->module->code_end) return;
+    stopped = at;
+    pause();
+    stopped = {};
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
     if (!machine.current || !pthread_equal(pthread_self(), runner)) {
-        const struct sigaction* old = signal == SIGSEGV ? &old_segv : signal == SIGBUS ? &old_bus : signal == SIGFPE ? &old_fpe : &old_ill;
-        sigaction(signal, old, nullptr);  // not a kernel's fault: the instruction faults again, and the former handler runs
+        sigaction(signal, &old_actions[signal], nullptr);  // not a kernel's fault: the instruction faults again, and the former handler runs
         return;
     }
     CupyopsFault& fault = begin_fault(CUPYOPS_SIGNAL);
     fault.address = reinterpret_cast<uintptr_t>(info->si_addr);
     const uintptr_t low = reinterpret_cast<uintptr_t>(machine.current->stack.low);
+    // An unguarded stack runs into the stacks below it, and then into the guard page of their chunk.
+    const bool below = fault.address < low && low - fault.address <= (machine.current->stack.guarded ? PAGE : EACH * STACKS);
+    const Registers at = registers(context);
     if (signal == SIGFPE) append(fault, "divides an integer by zero, or the smallest one by -1");
-    else if (fault.address < low && low - fault.address <= 16384) append(fault, "needs a deeper stack than a thread has");
+    else if (signal == SIGILL || signal == SIGTRAP) append(fault, "runs into a trap, as __builtin_trap() is");
+    else if (below || (at.sp && at.sp < low && low - at.sp <= EACH * STACKS)) append(fault, TOO_DEEP), overrun = true;
     else append(fault, "touches address %p, which holds no memory", info->si_addr);
-    uintptr_t pc = 0, frame = 0;
-#if defined(__x86_64__)
-    const ucontext_t* at = static_cast<const ucontext_t*>(context);
-    pc = uintptr_t(at->uc_mcontext.gregs[REG_RIP]), frame = uintptr_t(at->uc_mcontext.gregs[REG_RBP]);
-#elif defined(__aarch64__)
-    const ucontext_t* at = static_cast<const ucontext_t*>(context);
-    pc = at->uc_mcontext.pc, frame = at->uc_mcontext.regs[29];
-#else
-    (void)context;
-#endif
-    fault.frames[0] = pc + 1;
-    fault.frame_count = 1 + walk(*machine.current, frame, fault.frames + 1);
-    machine.outcome = 1;
-    leave();
+    if (protected_now) fault.frame_count = waiting_frames(*machine.current, fault.frames);
+    else set_frames(fault, at);
+    abandon(1);
 }
 
-void take(int signal, void (*handler)(int, siginfo_t*, void*), int flags, struct sigaction& old) {
+void take(int signal, void (*handler)(int, siginfo_t*, void*), int flags) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = handler;
-    action.sa_flags = SA_SIGINFO | SA_NODEFER | flags;  // SA_NODEFER, since leave() may never return to the handler
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | flags;  // SA_NODEFER, since abandon() never returns to the handler
     sigemptyset(&action.sa_mask);
-    sigaction(signal, &action, &old);
+    sigaction(signal, &action, &old_actions[signal]);
 }
+
+// Sends the signal of a pause to this thread every 50 ms.
+struct Ticking {
+    int timer = 0;
+    bool on = false;
+    Ticking() {
+        sigevent event;
+        memset(&event, 0, sizeof event);
+        event.sigev_notify = SIGEV_THREAD_ID;
+        event.sigev_signo = TICK;
+        event._sigev_un._tid = int(syscall(SYS_gettid));
+        on = syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer) == 0;
+        const itimerspec every = {{0, 50000000}, {0, 50000000}};
+        if (on) syscall(SYS_timer_settime, timer, 0, &every, nullptr);
+    }
+    ~Ticking() {
+        if (on) syscall(SYS_timer_delete, timer);
+    }
+};
 
 }  // namespace
 
@@ -323,6 +451,12 @@ CupyopsIndex block_index(unsigned long long group, unsigned rank) {
 }
 
 void uninterrupted(bool on) { protected_now = on; }
+
+void pause_at(uintptr_t frame) {
+    if (!due || protected_now) return;
+    machine.current->waiting_frame = frame;
+    pause();
+}
 
 void give_way() {
     settle();
@@ -346,16 +480,14 @@ using namespace simulator;
 
 extern "C" {
 
-int cupyops_run(const CupyopsLaunch* launch) {
+void cupyops_begin(const CupyopsLaunch* launch) {
     memset(&fault_record, 0, sizeof fault_record);
-    arena();
     const unsigned* cluster = launch->module->cluster;
     machine.launch = launch;
     ++machine.launches;
     machine.live = nullptr;
     machine.current = nullptr;
-    machine.active.clear();
-    machine.next_group = machine.finished_blocks = 0;
+    machine.finished_blocks = 0;
     machine.groups = 1;
     for (int d = 0; d < 3; ++d) machine.groups *= launch->grid[d] / cluster[d];
     const unsigned size = cluster[0] * cluster[1] * cluster[2];
@@ -364,36 +496,64 @@ int cupyops_run(const CupyopsLaunch* launch) {
     machine.threads = launch->block[0] * launch->block[1] * launch->block[2];
     machine.outcome = 0;
     machine.frozen = machine.held = false;
-    machine.flags.clear();
     set(launch->module->block_dim, {launch->block[0], launch->block[1], launch->block[2]});
     set(launch->module->grid_dim, {launch->grid[0], launch->grid[1], launch->grid[2]});
-    if (launch->checked) find_memory(launch->module), forget_global_memory();
+    due = protected_now = 0;
+    finished = false;
+    try {
+        if (!arena()) throw std::bad_alloc();
+        find_memory(launch->module);
+        if (launch->checked > CUPYOPS_BOUNDS) forget_global_memory();
+        if (!scheduler_stack.low) scheduler_stack = take_stack();
+        paused_sp = prepare_stack(scheduler_stack.top, size_t(scheduler_stack.top - scheduler_stack.low), scheduler_main);
+    } catch (const std::bad_alloc&) {
+        tell_of_memory();
+        finished = true;
+    }
+}
 
+int cupyops_continue() {
+    if (finished) return machine.outcome;
     runner = pthread_self();
-    interrupted = 0;
-    protected_now = 0;
     static char alternate[65536];
     stack_t other, before;
     memset(&other, 0, sizeof other);
     other.ss_sp = alternate;
     other.ss_size = sizeof alternate;
     sigaltstack(&other, &before);
-    take(SIGINT, on_interrupt, 0, old_interrupt);
-    const bool ignored = !(old_interrupt.sa_flags & SA_SIGINFO) && old_interrupt.sa_handler == SIG_IGN;
-    if (ignored) sigaction(SIGINT, &old_interrupt, nullptr);
-    take(SIGSEGV, on_fault, SA_ONSTACK, old_segv);
-    take(SIGBUS, on_fault, SA_ONSTACK, old_bus);
-    take(SIGFPE, on_fault, SA_ONSTACK, old_fpe);
-    take(SIGILL, on_fault, SA_ONSTACK, old_ill);
-    simulate();
-    machine.current = nullptr;
-    sigaction(SIGILL, &old_ill, nullptr);
-    sigaction(SIGFPE, &old_fpe, nullptr);
-    sigaction(SIGBUS, &old_bus, nullptr);
-    sigaction(SIGSEGV, &old_segv, nullptr);
-    sigaction(SIGINT, &old_interrupt, nullptr);
+    for (int signal : FAULTS) take(signal, on_fault, SA_ONSTACK);
+    take(TICK, on_tick, SA_RESTART);
+    other_handler = std::set_new_handler(no_memory);
+    {
+        Ticking ticking;
+        cupyops_switch(&host_sp, paused_sp);
+    }
+    std::set_new_handler(other_handler);
+    sigaction(TICK, &old_actions[TICK], nullptr);
+    for (int signal : FAULTS) sigaction(signal, &old_actions[signal], nullptr);
     sigaltstack(&before, nullptr);
+    return finished ? machine.outcome : 2;
+}
 
+void cupyops_where() {
+    CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
+    const Fibre* fibre = machine.current;
+    for (auto& group : machine.active)
+        for (auto& block : group->blocks)
+            for (const Fibre& one : block->fibres)
+                if (!fibre && one.state != State::DONE) fibre = &one;
+    if (!fibre) return;
+    place(fault, *fibre);
+    if (machine.current && stopped.pc) set_frames(fault, stopped);
+    else fault.frame_count = waiting_frames(*fibre, fault.frames);
+    append(fault, "%s", inventory(*fibre->block).c_str());
+}
+
+void cupyops_limits(int with_guards, size_t threads) { guards = with_guards, most_threads = threads; }
+
+unsigned long long cupyops_finished() { return machine.finished_blocks; }
+
+void cupyops_end() {
     // Frees the stacks of threads that had not ended when the launch ended.
     for (auto& group : machine.active)
         for (auto& block : group->blocks)
@@ -401,9 +561,11 @@ int cupyops_run(const CupyopsLaunch* launch) {
                 if (fibre.state != State::NEW && fibre.state != State::DONE && fibre.stack.low) free_stacks.push_back(fibre.stack);
     machine.active.clear();
     machine.flags.clear();
-    if (launch->checked) forget_global_memory();
+    forget_global_memory();
     machine.live = nullptr;
-    return machine.outcome;
+    machine.current = nullptr;
+    machine.held = false;
+    drop_stacks();
 }
 
 void cupyops_exit() {
@@ -416,6 +578,7 @@ void cupyops_exit() {
 void cupyops_spin() {
     Fibre& fibre = *machine.current;
     if (++fibre.spins < 32) return;
+    WAITS_HERE(fibre);
     fibre.spins = 0;
     fibre.spun = true;
     give_way();

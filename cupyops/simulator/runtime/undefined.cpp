@@ -32,7 +32,11 @@ CupyopsFault& undefined(const Location& location, void* frame) {
     return fault;
 }
 
-[[noreturn]] void overflow(const Overflow* data, uintptr_t a, uintptr_t b, const char* sign, void* frame) {
+// Overflows and shifts corrupt no memory. The code goes on with the wrapped result where bounds alone are checked.
+bool ignored() { return machine.current && machine.launch->checked == CUPYOPS_BOUNDS; }
+
+void overflow(const Overflow* data, uintptr_t a, uintptr_t b, const char* sign, void* frame) {
+    if (ignored()) return;
     char left[40], right[40];
     number(left, data->type, a), number(right, data->type, b);
     CupyopsFault& fault = undefined(data->location, frame);
@@ -54,6 +58,7 @@ void __ubsan_handle_sub_overflow(Overflow* d, uintptr_t a, uintptr_t b) { overfl
 void __ubsan_handle_mul_overflow(Overflow* d, uintptr_t a, uintptr_t b) { overflow(d, a, b, "*", HERE); }
 
 void __ubsan_handle_negate_overflow(Overflow* d, uintptr_t a) {
+    if (ignored()) return;
     char text[40];
     number(text, d->type, a);
     CupyopsFault& fault = undefined(d->location, HERE);
@@ -71,6 +76,7 @@ void __ubsan_handle_divrem_overflow(Overflow* d, uintptr_t a, uintptr_t b) {
 }
 
 void __ubsan_handle_shift_out_of_bounds(Shift* d, uintptr_t a, uintptr_t b) {
+    if (ignored()) return;
     char left[40], right[40];
     number(left, d->left, a), number(right, d->right, b);
     CupyopsFault& fault = undefined(d->location, HERE);
@@ -105,6 +111,12 @@ void __ubsan_handle_type_mismatch_v1(Mismatch* d, uintptr_t p) {
 void __ubsan_handle_builtin_unreachable(Location* location) {
     CupyopsFault& fault = undefined(*location, HERE);
     append(fault, "__builtin_unreachable() is reached");
+    raise_fault(fault);
+}
+
+void __ubsan_handle_missing_return(Location* location) {
+    CupyopsFault& fault = undefined(*location, HERE);
+    append(fault, "a function ends without the return of its value");
     raise_fault(fault);
 }
 
