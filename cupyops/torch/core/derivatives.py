@@ -6,7 +6,7 @@ from typing import Any
 
 from .declared import declared, recorded
 from .dispatch import fast_function, function_of, in_plain_backward, once
-from .gradients import Gradient, Schema, of_reference, refused
+from .gradients import Gradient, Schema, of_reference, refused, without_autocast
 from .implementations import counted
 
 __all__ = ["Derivatives", "counting", "derivatives_of"]
@@ -89,11 +89,13 @@ def derivatives_of(
         return Derivatives(schema, counting(schema, implementation), None)
     if isinstance(implementation, type):
         function: Any = implementation
-        gradient = function.setup_context, function.backward
+        gradient = function.setup_context, without_autocast(function.backward)
         return Derivatives(schema, function.forward, gradient, getattr(function, "recording", None))
     if backward is None:
         if plain is not None:
-            return Derivatives(schema, implementation, of_reference(plain), by_reference=True)
+            setup_context, of_plain = of_reference(plain)
+            gradient = setup_context, without_autocast(of_plain)
+            return Derivatives(schema, implementation, gradient, by_reference=True)
         return Derivatives(schema, implementation, refused(schema.name, mend) if mend else refused(schema.name))
     names = tuple(schema.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
     backward = operator_for(backward, names)

@@ -14,7 +14,7 @@ import torch
 from cupyops import simulator
 
 from .dispatch import forward_mode, has_tangent
-from .gradients import Context, Gradient, Schema
+from .gradients import Context, Gradient, Schema, without_autocast
 from .layouts import with_strides_of
 from .tangents import Tangents
 
@@ -61,7 +61,7 @@ def under_transforms(find: Callable[[], Any], schema: Schema) -> Callable[..., A
     def transformed(*args: Any) -> Any:
         return find()._by_transforms(args)
 
-    return completed(transformed, schema)
+    return completed(without_autocast(transformed), schema)
 
 
 def without_tangents(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:

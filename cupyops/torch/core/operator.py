@@ -56,6 +56,7 @@ from .checkpoints import checkpointed, of_plain_tensors
 from .composite import Composites
 from .derivatives import counting, derivatives_of
 from .dispatch import (
+    any_autocast,
     call_source,
     cast_all,
     casts_source,
@@ -65,6 +66,7 @@ from .dispatch import (
     grad_enabled,
     is_compiling,
     is_traced,
+    no_autocast,
     policies_of,
     selective,
     transforms_active,
@@ -240,13 +242,15 @@ class Operator:
             self.jvp, self._tangents = jvp, Tangents(parsed, jvp, moving, fixed)
         constant = derivatives.constant
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
+        # The body for every call but those of the generated code, which asks about autocast itself.
+        body = without_autocast(self.body)
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
         self.inplace: Operator | None = in_place and Operator(**in_place, repeats=repeats, version=version)
-        bodies = self.body, on_cpu(self.body, self._plain), repeats, bool(parsed.mutated)
+        bodies = body, on_cpu(body, self._plain), repeats, bool(parsed.mutated)
         self._bodies = calls.declare(self.qualified_name, *bodies, self.inplace and self.inplace.op, code)
-        self._held = held_to_schema(self.body, parsed)
-        # The body for plain tensors on a GPU.
+        self._held = held_to_schema(body, parsed)
+        # The body for plain tensors on a GPU, called without autocast.
         self.eager: Callable[..., Any] = self.body
         if repeats:  # the function that repeats steps counts no versions
             self.eager = counting(parsed, repeated(parsed, implementation if parsed.mutated else self.body))
@@ -266,7 +270,7 @@ class Operator:
             else:
                 vmap = vmap_by_loop(find) if plain is None else vmap_of_reference(completed(plain, parsed))
         self._scale = Scale(parsed, rule, flops, elementwise)
-        eager = held_to_schema(self.eager, parsed)
+        eager = held_to_schema(without_autocast(self.eager), parsed)
         declared_once = self._scale, elementwise, self._recomputation, self._common, find
         library = register(parsed, self._held, eager, self._plain, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
@@ -355,7 +359,12 @@ class Operator:
                     return proxy
                 wanted = "be a Tensor or None" if name in self._optional else "be a Tensor"
                 raise TypeError(expected(self.name, name, wanted, type(args[i]).__name__))
-        args = cast_all(args, self._tensors, self._autocast)
+        if is_traced():
+            args = cast_all(args, self._tensors, self._autocast)
+        elif any_autocast():
+            args = cast_all(args, self._tensors, self._autocast)
+            with no_autocast():
+                return self._dispatch(args, apply)
         tensors = [args[i] for i, _ in self._tensors if args[i] is not None]
         if self._mutated and grad_enabled() and any(x.requires_grad for x in tensors):
             self._refuse()
