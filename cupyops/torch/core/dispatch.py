@@ -136,7 +136,8 @@ def in_plain_backward(grad: Tensor) -> bool:
 
     The backward may call the body if the gradient is a plain tensor and nothing observes or records the call: no
     gradient of the gradient, no tracing, no transform, no dispatch mode, no forward mode. The saved tensors are plain,
-    since the generated dispatch has checked them. Under autocast the operator is called, which disables it.
+    since the generated dispatch has checked them. Under autocast the operator is called, which disables it, and on a CPU
+    the operator, which decides whether kernels are simulated.
 
     Args:
         grad: the gradient of a result.
@@ -145,7 +146,7 @@ def in_plain_backward(grad: Tensor) -> bool:
         type(grad) is Tensor
         and not (grad_enabled() or is_traced() or transforms_active() or dispatch_modes() or any_autocast())
         and forward_ad._current_level < 0
-        and (grad.is_cuda or simulator.enabled())
+        and grad.is_cuda
         and not grad.is_neg()
     )
 

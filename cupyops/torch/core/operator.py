@@ -385,10 +385,10 @@ class Operator:
             if taken is None or self._withdrawn or not selective():
                 return self._registered(args)
             return taken(args, are_plain and grad_enabled() and any(x.requires_grad for x in tensors))
-        if all(x.is_cpu for x in tensors) and not simulator.enabled():
-            if self._plain is not None:
+        if all(x.is_cpu for x in tensors) and not (simulator.in_call() and simulator.enabled()):
+            if self._plain is not None and not simulator.enabled():
                 return self._plain(*args)
-            with simulator.simulate():
+            with simulator.call():  # another thread may change the setting meanwhile
                 return self._dispatch(args, apply)
         if any(x.is_neg() for x in tensors):
             # A negative view (the imaginary part of a conjugate, for instance) has the negated values in memory. A
