@@ -30,7 +30,8 @@ symbolic tracing           ``torch.fx`` records a call of the ``torch.library`` 
 =========================  ==========================================================================================
 
 An operator that writes to its arguments, ``Tensor(a!) x``, has no gradient, and raises an error for tensors that
-require grad. Declaring a name again replaces the earlier operator, so that a notebook cell can be run twice.
+require grad. Declaring a name again replaces the earlier operator, so that a notebook cell can be run twice. A copy of
+an operator is the operator itself, and a pickled operator is its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +84,7 @@ from .tangents import Tangents, options_of_jvp, with_tangents
 from .tensors import PLAIN_TENSORS, NoStorageError, is_batched, symbolic_call
 from .vmap import vmap_by_loop, vmap_of_elementwise, vmap_of_reference
 
-__all__ = ["Operator", "operator_of"]
+__all__ = ["Operator", "declared", "operator_of"]
 
 # All operators by qualified name. The dictionary does not keep an operator alive.
 _DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
@@ -92,6 +93,25 @@ _DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
 def operator_of(target: Any) -> "Operator | None":
     """Returns the :class:`Operator` behind the target of a node of a traced graph, or None if there is none."""
     return _DECLARED.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
+
+
+def declared(name: str, declare: Callable[[], "Operator"] | None = None) -> "Operator":
+    """Returns the operator of a qualified name. Pickled operators call this function when they are loaded.
+
+    Args:
+        name: the qualified name.
+        declare: declares the operator if none has the name; None for an operator that its own module must declare.
+
+    Raises:
+        RuntimeError: no operator has the name.
+    """
+    if (found := _DECLARED.get(name)) is not None:
+        return found
+    if declare is None:
+        raise RuntimeError(
+            f"a pickled object calls the operator {name}, which is not declared: import the module that declares it first"
+        )
+    return declare()
 
 
 class Operator:
@@ -305,6 +325,15 @@ class Operator:
             Exception: any error that the body or the reference raises.
         """
         return self.call(*args, **kwargs)
+
+    def __copy__(self) -> "Operator":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Operator":
+        return self
+
+    def __reduce__(self) -> Any:
+        return declared, (self.qualified_name,)
 
     def shown(
         self,
