@@ -7,7 +7,7 @@ documents the simulator.
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from cupyops.sharing import Setting, held_across_fork
 
 from .textures import SurfaceObject, TextureObject
 
-__all__ = ["Counted", "SurfaceObject", "TextureObject", "counted", "enabled", "simulate"]
+__all__ = ["Counted", "SurfaceObject", "TextureObject", "call", "counted", "enabled", "in_call", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,69 @@ def enabled() -> bool:
 
     The environment variable ``CUPYOPS_SIMULATE`` or :func:`simulate` turns the simulator on.
     """
-    return _setting.now.on
+    return _mode().on
+
+
+class _Call(threading.local):
+    """The call of an operator that runs in this thread.
+
+    Attributes:
+        mode: the setting of the simulator for the call, or None.
+    """
+
+    mode: _Mode | None = None
+
+
+_call = _Call()
+
+
+def _mode() -> _Mode:
+    return _call.mode or _setting.now
+
+
+def in_call() -> bool:
+    """Returns whether :func:`call` has decided about the kernels of this thread."""
+    return _call.mode is not None
+
+
+@contextmanager
+def call() -> Iterator[None]:
+    """Simulates the kernels of one call in this thread, from begin to end: in the setting in force, or with bounds
+    checked if the simulator is off.
+
+    Other threads may enter and leave :func:`simulate` meanwhile, and this block changes nothing for them.
+
+    Raises:
+        MissingDependencyError: no C++ compiler is installed.
+    """
+    mode = _mode()
+    if not mode.on:
+        mode = _Mode(True, None, True)
+        _host_compiler()
+    with _of_call(mode):
+        yield
+
+
+@contextmanager
+def _of_call(mode: _Mode) -> Iterator[None]:
+    before, _call.mode = _call.mode, mode
+    try:
+        yield
+    finally:
+        _call.mode = before
+
+
+@contextmanager
+def _during(mode: _Mode) -> Iterator[None]:
+    with _setting.during(mode), _of_call(mode) if in_call() else nullcontext():
+        yield
+
+
+def _host_compiler() -> None:
+    """Raises for a missing compiler now, before the first launch."""
+    with _importing:
+        from . import host
+    host.compiler()
 
 
 @contextmanager
@@ -96,7 +158,8 @@ def simulate(
     """Simulates kernels on CPU tensors and NumPy arrays inside a ``with`` block.
 
     The setting applies to all threads of the process, since PyTorch computes gradients in threads of its own. If
-    several ``with`` blocks are open at once, the setting of the newest block applies.
+    several ``with`` blocks are open at once, the setting of the newest block applies. A call of an operator reads it
+    once, when it begins; so does each call of the backward.
 
     Args:
         on: False turns the simulator off inside the block.
@@ -127,10 +190,8 @@ def simulate(
     if timeout is not None and not timeout > 0:
         raise ValueError(expected("simulate", "timeout", "be a positive number of seconds or None", timeout))
     if on:
-        with _importing:
-            from . import host
-        host.compiler()  # raises for a missing compiler now, before the first launch
-    with _setting.during(_Mode(on, sanitize, optimize, blocks, timeout=timeout)):
+        _host_compiler()
+    with _during(_Mode(on, sanitize, optimize, blocks, timeout=timeout)):
         yield
 
 
@@ -144,11 +205,9 @@ def counted(multiprocessors: int) -> Iterator[list[Counted]]:
     Raises:
         MissingDependencyError: no C++ compiler is installed.
     """
-    with _importing:
-        from . import host
-    host.compiler()
+    _host_compiler()
     launches: list[Counted] = []
-    with _setting.during(_Mode(True, False, True, None, Counting(multiprocessors, launches))):
+    with _during(_Mode(True, False, True, None, Counting(multiprocessors, launches))):
         yield launches
 
 
@@ -179,7 +238,7 @@ class Simulator(Host):
         return None
 
     def launch(self, kernel: Kernel, arguments: Arguments, sizes: Sequence[int]) -> None:
-        mode = _setting.now
+        mode = _mode()
         simulated = self._prepared(kernel, arguments.types, mode)
         grid = kernel.grid(simulated, sizes)
         if 0 not in grid:
@@ -198,7 +257,7 @@ class Simulator(Host):
                 mode.counting.launches.append(Counted(kernel, arguments.types, grid, counts))
 
     def code(self, kernel: Kernel, types: Mapping[str, str]) -> Any:
-        return self._prepared(kernel, types, _setting.now).code
+        return self._prepared(kernel, types, _mode()).code
 
     def _prepared(self, kernel: Kernel, types: Mapping[str, str], mode: _Mode) -> Any:
         with _importing:
@@ -213,7 +272,7 @@ class Simulator(Host):
         )
 
     def settings(self) -> dict[str, Any]:
-        mode = _setting.now
+        mode = _mode()
         given = {"sanitize": mode.sanitize, "optimize": mode.optimize, "blocks": mode.blocks, "timeout": mode.timeout}
         usual = {"sanitize": None, "optimize": True, "blocks": None, "timeout": None}
         return {name: value for name, value in given.items() if value != usual[name]}

@@ -9,6 +9,7 @@ import json
 import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cupyops.codegen import write
@@ -106,6 +107,9 @@ class Tuned:
 
     def __repr__(self) -> str:
         return f"<Tuned {self.name}: {' | '.join(self.names)}>"
+
+    def __reduce__(self) -> Any:  # the generated functions have no names to pickle
+        return partial(Tuned, rtol=self.rtol, atol=self.atol, exact=sorted(self.exact)), (self.kernels,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launches the chosen kernel. If there is no choice for the arguments, the call times all kernels first.

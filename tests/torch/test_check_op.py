@@ -262,7 +262,7 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     "follows autocast in its body": (
         "autocast",
         lambda: Mix(body=faulty.in_autocast),
-        "under autocast: TypeError: mix: `y` must have dtype float32 .* got bfloat16.* enabled=False",
+        "under autocast: TypeError: mix: `y` must have dtype float32 .* got bfloat16.* dtypes of its arguments",
     ),
     "a text that the compiler warns of": (
         "compiles",

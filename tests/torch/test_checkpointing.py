@@ -205,7 +205,7 @@ def test_the_general_dispatch_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(*_: Any) -> Any:
         raise AssertionError("the conditions of the general dispatch")
 
-    monkeypatch.setattr(core, "cast_all", refuse)
+    monkeypatch.setattr(core, "any_autocast", refuse)
     with pytest.raises(AssertionError, match="general dispatch"):
         modules(x)
     contexts = partial(create_selective_checkpoint_contexts, Seen(PRODUCTS))

@@ -431,8 +431,8 @@ def vmap(subject: Subject) -> str:
 
 
 @check(
-    "The declared policy converts the tensors before the body. Autocast also converts the arguments of PyTorch "
-    "functions inside the body: avoid these functions, or call them in torch.autocast(device, enabled=False)."
+    "The declared policy converts the tensors before the body, which runs with autocast off: the dtypes of its arguments "
+    "alone decide the dtypes of its results."
 )
 def autocast(subject: Subject) -> str:
     """Under autocast the operator follows its declared policy, and the gradients have the inputs' dtypes."""

@@ -49,7 +49,7 @@ class Site:
         scope, variable: where the generated code looks its function up (:func:`.calls.direct`).
         eager: the calls are eager, and nothing guards PyTorch's settings. A body that calls a matrix product is not
             repeated, since a program can switch TF32 between two calls. Steps with other functions of PyTorch are
-            repeated under the same state of autocast.
+            repeated without autocast.
         writes: the body writes to its arguments. If a step fails, the body is not called, since an earlier step may have
             written.
     """
@@ -191,10 +191,9 @@ def _written(site: Site, args: Sequence[Any], found: Any, record: Record) -> Cal
         return None
     arguments = ", ".join(f"a{i}" for i in range(len(args)))
     guards: list[str] = []
-    if site.eager and lines.calls:
-        lines.scope["is_autocast_enabled"] = torch.is_autocast_enabled
-        state = torch.is_autocast_enabled("cuda")
-        guards = [f"    if is_autocast_enabled('cuda') is not {state}:", f"        return body({arguments})"]
+    if lines.calls:  # the body disables autocast
+        lines.scope["any_autocast"] = torch._C._is_any_autocast_enabled
+        guards = ["    if any_autocast():", f"        return body({arguments})"]
     given_back = "None" if found is None else returned if isinstance(found, Tensor) else f"({returned},)"
     text = [
         f"def repeat({arguments}):",

@@ -84,4 +84,4 @@ def decomposes(name: str, rule: str | Rule, args: Sequence[Any]) -> bool:
         return False
     if choice != "decompose":
         raise ValueError(expected(name, "compiled", "return 'kernel' or 'decompose'", repr(choice)))
-    return not simulator.enabled()
+    return not simulator._setting.now.on  # Dynamo traces this, and no variable of a thread

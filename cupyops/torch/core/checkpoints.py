@@ -14,7 +14,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .dispatch import alone, cast_all, fast_function, grad_enabled, transforms_active
-from .gradients import Gradient
+from .gradients import Gradient, without_autocast
 from .tensors import PLAIN_TENSORS
 
 __all__ = ["checkpointed", "of_plain_tensors"]
@@ -37,7 +37,7 @@ def checkpointed(
         with torch._C._AutoDispatchBelowAutograd():
             return op(*args)
 
-    function = parts or whole
+    function = without_autocast(parts or whole)
     apply = function if by_parts else fast_function(f"{name}_checkpointed", function, *gradient)
 
     def call(args: tuple[Any, ...], recorded: bool) -> Any:

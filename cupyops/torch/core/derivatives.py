@@ -6,8 +6,8 @@ from typing import Any
 
 from .declared import declared, recorded
 from .dispatch import fast_function, function_of, in_plain_backward, once
-from .gradients import Gradient, Schema, of_reference, refused
-from .implementations import counted
+from .gradients import Gradient, Schema, of_reference, refused, without_autocast
+from .implementations import counted, simulated
 
 __all__ = ["Derivatives", "counting", "derivatives_of"]
 
@@ -20,7 +20,7 @@ class Derivatives:
         schema: the operator's schema.
         body: computes the results. If the operator writes to its arguments, the body increments their version counters.
         gradient: ``setup_context`` and ``backward``, or None if the operator writes to its arguments.
-        recording: the ``recording`` of a declared ``autograd.Function``, or None.
+        recording, declared: the ``recording`` and the ``backward`` of a declared ``autograd.Function``, or None.
         backward: the operator of the gradient, or None if the gradient is declared in another form.
         arguments: the names of the arguments of ``backward``.
         wrt: the inputs whose gradients ``backward`` returns, in order.
@@ -33,6 +33,7 @@ class Derivatives:
     body: Callable[..., Any]
     gradient: Gradient | None
     recording: Callable[..., Any] | None = None
+    declared: Callable[..., Any] | None = None
     backward: Any = None
     arguments: Sequence[str] = field(default=())
     wrt: Sequence[str] = field(default=())
@@ -49,7 +50,10 @@ class Derivatives:
         """
         assert self.gradient is not None
         if self.backward is None or self.backward._autocast:
-            return fast_function(self.schema.name, eager, *self.gradient, self.recording, first=held)
+            setup_context, backward = self.gradient
+            if self.declared is not None:
+                backward = simulated(self.declared, always=True)
+            return fast_function(self.schema.name, eager, setup_context, backward, self.recording, first=held)
         scope = {"body_": eager, "gradient_": self.backward.eager, "call_": self.backward.call}
         once(scope, "body_", held)
         once(scope, "gradient_", self.backward._held)
@@ -89,11 +93,14 @@ def derivatives_of(
         return Derivatives(schema, counting(schema, implementation), None)
     if isinstance(implementation, type):
         function: Any = implementation
-        gradient = function.setup_context, function.backward
-        return Derivatives(schema, function.forward, gradient, getattr(function, "recording", None))
+        of_function = without_autocast(function.backward)
+        gradient = function.setup_context, simulated(of_function, always=plain is None)
+        return Derivatives(schema, function.forward, gradient, getattr(function, "recording", None), of_function)
     if backward is None:
         if plain is not None:
-            return Derivatives(schema, implementation, of_reference(plain), by_reference=True)
+            setup_context, of_plain = of_reference(plain)
+            gradient = setup_context, without_autocast(of_plain)
+            return Derivatives(schema, implementation, gradient, by_reference=True)
         return Derivatives(schema, implementation, refused(schema.name, mend) if mend else refused(schema.name))
     names = tuple(schema.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
     backward = operator_for(backward, names)

@@ -26,6 +26,7 @@ from .tensors import DTYPE_NAMES, NoStorageError
 
 __all__ = [
     "alone",
+    "any_autocast",
     "autocast_dtypes",
     "call_source",
     "cast",
@@ -42,6 +43,7 @@ __all__ = [
     "is_compiling",
     "is_scripted",
     "is_traced",
+    "no_autocast",
     "once",
     "policies_of",
     "rows_of",
@@ -59,6 +61,10 @@ grad_enabled = torch.is_grad_enabled
 is_traced = torch.compiler.is_dynamo_compiling
 # The state of torch.jit.trace, or None. It records PyTorch's operations, and would not record a launch.
 is_scripted = torch._C._get_tracing_state
+# Whether autocast is on for any type of device, and the context in which it is off for all of them. Every call of a body
+# or a backward asks. torch.is_autocast_enabled takes twice as long for one type of device.
+any_autocast = torch._C._is_any_autocast_enabled
+no_autocast = torch._C._DisableAutocast
 
 # Autocast converts these dtypes.
 _CONVERTED = frozenset(d for d in DTYPE_NAMES if d.is_floating_point and d is not torch.float64)
@@ -133,16 +139,24 @@ def in_plain_backward(grad: Tensor) -> bool:
 
     The backward may call the body if the gradient is a plain tensor and nothing observes or records the call: no
     gradient of the gradient, no tracing, no transform, no dispatch mode, no forward mode. The saved tensors are plain,
-    since the generated dispatch has checked them.
+    since the generated dispatch has checked them. Under autocast the operator is called, which disables it, and on a CPU
+    the operator, which decides whether kernels are simulated.
 
     Args:
         grad: the gradient of a result.
     """
     return (
         type(grad) is Tensor
-        and not (grad_enabled() or is_traced() or is_scripted() or transforms_active() or dispatch_modes())
+        and not (
+            grad_enabled()
+            or is_traced()
+            or is_scripted()
+            or transforms_active()
+            or dispatch_modes()
+            or any_autocast()
+        )
         and forward_ad._current_level < 0
-        and (grad.is_cuda or simulator.enabled())
+        and grad.is_cuda
         and not grad.is_neg()
     )
 
@@ -233,30 +247,37 @@ def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies
     return tuple(converted)
 
 
-def _casts(tensors: Mapping[str, bool], policy: str | None, indent: str) -> list[str]:
-    """Returns the lines that convert the tensors under autocast: none without a policy."""
-    if policy is None:
-        return []
-    dtype = "float32_" if policy == "float32" else "get_autocast_dtype('cuda')"
-    lines = [f"{indent}if is_autocast_enabled('cuda'):", f"{indent}    to_ = {dtype}"]
-    for t, optional in tensors.items():
-        may = f"{t} is not None and " if optional else ""
-        lines.append(f"{indent}    if {may}{t}.dtype is not to_: {t} = cast_({t}, to_)")
-    return lines
+def _under_autocast(
+    tensors: Mapping[str, bool], policy: str | None, calls: Sequence[str], indent: str = ""
+) -> list[str]:
+    """Returns the lines that, under autocast, convert the tensors by the policy and call without autocast."""
+    lines = [f"{indent}if any_autocast():"]
+    if policy is not None:
+        dtype = "float32_" if policy == "float32" else "get_autocast_dtype('cuda')"
+        lines += [f"{indent}    if is_autocast_enabled('cuda'):", f"{indent}        to_ = {dtype}"]
+        for t, optional in tensors.items():
+            may = f"{t} is not None and " if optional else ""
+            lines.append(f"{indent}        if {may}{t}.dtype is not to_: {t} = cast_({t}, to_)")
+    return [*lines, f"{indent}    with no_autocast():", *(f"{indent}        {line}" for line in calls)]
 
 
 def casts_source(name: str, tensors: Mapping[str, bool], others: Sequence[str], policy: str | None) -> str:
-    """Returns the text of a function that converts the tensors under autocast and calls ``apply``.
+    """Returns the text of a function that converts the tensors under autocast and calls ``apply`` without autocast.
 
     >>> print(casts_source("scale", {"x": False}, ["factor"], "float32"))
     def scale(x, factor):
-        if is_autocast_enabled('cuda'):
-            to_ = float32_
-            if x.dtype is not to_: x = cast_(x, to_)
+        if any_autocast():
+            if is_autocast_enabled('cuda'):
+                to_ = float32_
+                if x.dtype is not to_: x = cast_(x, to_)
+            with no_autocast():
+                return apply(x, factor)
         return apply(x, factor)
     """
     arguments = ", ".join([*tensors, *others])
-    return "\n".join([f"def {name}({arguments}):", *_casts(tensors, policy, "    "), f"    return apply({arguments})"])
+    call = f"return apply({arguments})"
+    lines = [f"def {name}({arguments}):", *_under_autocast(tensors, policy, [call], "    "), f"    {call}"]
+    return "\n".join(lines)
 
 
 def call_source(
@@ -272,7 +293,8 @@ def call_source(
 ) -> str:
     """Returns the text of an operator's generated dispatch.
 
-    The generated function calls ``body`` or ``apply`` on plain CUDA tensors, and ``dispatch`` otherwise. A text for
+    The generated function calls ``body`` or ``apply`` on plain CUDA tensors, and ``dispatch`` otherwise. Under autocast
+    it converts the tensors, and disables autocast for the call. A text for
     each schema (:mod:`cupyops.codegen`) replaces a loop over the tensors, which takes 0.5 µs, a tenth of the host time
     of a launch. ``print(source_of(operator.call))`` prints the text.
 
@@ -284,7 +306,7 @@ def call_source(
         casts: the autocast policy of the operator on a GPU, or None.
         packed: whether ``apply`` takes the arguments that are no tensors as one tuple. Autograd takes some time for
             each argument of a Function.
-        late: whether ``apply`` converts the tensors under autocast, and the generated function does not.
+        late: whether ``apply`` is called under autocast, and converts the tensors itself.
         traced: whether the generated function calls ``composite`` while Dynamo traces (:mod:`.composite`).
 
     >>> print(call_source("scale", {"x": False}, ["factor"]))
@@ -296,6 +318,11 @@ def call_source(
             and x.is_cuda and not x.is_neg()
         ):
             try:
+                if any_autocast():
+                    with no_autocast():
+                        if (x.requires_grad) and grad_enabled():
+                            return apply(x, factor)
+                        return body(x, factor)
                 if (x.requires_grad) and grad_enabled():
                     return apply(x, factor)
                 return body(x, factor)
@@ -312,6 +339,12 @@ def call_source(
         on_gpu.append(f"{t}.is_cuda and not {t}.is_neg()")
         on_gpu[-1] = f"        and ({may}{on_gpu[-1]})" if optional else f"        and {on_gpu[-1]}"
         wants_grad.append(f"({t} is not None and {t}.requires_grad)" if optional else f"{t}.requires_grad")
+    record = [f"if ({' or '.join(wants_grad)}) and grad_enabled():", f"    return apply({recorded})"]
+    call, inner = [f"return body({arguments})"], " " * 12
+    both = [*record, *call]
+    quiet = _under_autocast(tensors, casts, call if late else both, inner)
+    plain_calls = [inner + line for line in both]
+    calls = [*plain_calls[:2], *quiet, *plain_calls[2:]] if late else [*quiet, *plain_calls]
     defaults = defaults or {}
     parameters = ", ".join(f"{a}={defaults[a]!r}" if a in defaults else a for a in (*tensors, *others))
     return "\n".join(
@@ -324,11 +357,7 @@ def call_source(
             *on_gpu,
             "    ):",
             "        try:",
-            *([] if late else _casts(tensors, casts, " " * 12)),
-            f"            if ({' or '.join(wants_grad)}) and grad_enabled():",
-            f"                return apply({recorded})",
-            *(_casts(tensors, casts, " " * 12) if late else []),
-            f"            return body({arguments})",
+            *calls,
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
             *(["    if in_graph():", f"        return composite({arguments})"] if traced else []),
@@ -346,6 +375,8 @@ def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] 
         first: called in place of ``body`` until one call of it has returned.
     """
     scope: dict[str, Any] = {
+        "any_autocast": any_autocast,
+        "no_autocast": no_autocast,
         "is_autocast_enabled": torch.is_autocast_enabled,
         "get_autocast_dtype": torch.get_autocast_dtype,
         "float32_": torch.float32,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cupyops.errors import expected, nearest
 
+from .dispatch import any_autocast, is_traced, no_autocast
 from .tensors import alive
 
 __all__ = [
@@ -239,19 +240,23 @@ def gradient_of(
     return gradient
 
 
-def without_autocast(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls the reference with autocast disabled.
+def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that calls a body, a backward or a reference with autocast disabled.
 
-    The operator's own autocast policy has already converted the tensors, and the kernels do not cast further.
+    The operator's own autocast policy has already converted the tensors, and nothing inside the operator casts further.
     """
 
     def plain(*args: Any) -> Any:
-        # Dynamo traces nested calls, and does not trace a contextlib.ExitStack of autocast.
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                with torch.autocast(kind, enabled=False):
-                    return plain(*args)
-        return reference(*args)
+        if is_traced():
+            # Dynamo traces nested calls, and does not trace a contextlib.ExitStack of autocast.
+            for kind in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(kind):
+                    with torch.autocast(kind, enabled=False):
+                        return plain(*args)
+        elif any_autocast():
+            with no_autocast():
+                return function(*args)
+        return function(*args)
 
     return plain
 

@@ -14,9 +14,10 @@ import torch
 from cupyops import simulator
 
 from .dispatch import forward_mode, has_tangent
-from .gradients import Context, Gradient, Schema
+from .gradients import Context, Gradient, Schema, without_autocast
 from .layouts import with_strides_of
 from .tangents import Tangents
+from .tensors import PLAIN_TENSORS
 
 __all__ = [
     "completed",
@@ -24,6 +25,7 @@ __all__ = [
     "detaching",
     "on_cpu",
     "preparing",
+    "simulated",
     "transformable",
     "under_transforms",
     "with_care",
@@ -40,12 +42,31 @@ def on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Ca
     plain = None if reference is None else with_strides_of(body, reference)
 
     def either(*args: Any) -> Any:
-        if simulator.enabled():
-            return body(*args)
-        if plain is not None:
+        if plain is not None and not simulator.enabled():
             return plain(*args)
-        with simulator.simulate():
+        with simulator.call():
             return body(*args)
+
+    return either
+
+
+def simulated(backward: Callable[..., Any], always: bool) -> Callable[..., Any]:
+    """Returns the backward of a declared ``autograd.Function``, in which all launches on CPU tensors are simulated or none.
+
+    Args:
+        backward: the declared backward.
+        always: whether the forward has run kernels. The program may have left ``cupyops.simulate()`` since, here or in
+            another thread.
+    """
+
+    def either(ctx: Any, *grads: Any) -> Any:
+        for grad in grads:
+            if grad is not None:
+                if grad.is_cpu and type(grad) in PLAIN_TENSORS and (always or simulator.enabled()):
+                    with simulator.call():
+                        return backward(ctx, *grads)
+                break
+        return backward(ctx, *grads)
 
     return either
 
@@ -61,7 +82,7 @@ def under_transforms(find: Callable[[], Any], schema: Schema) -> Callable[..., A
     def transformed(*args: Any) -> Any:
         return find()._by_transforms(args)
 
-    return completed(transformed, schema)
+    return completed(without_autocast(transformed), schema)
 
 
 def without_tangents(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,7 +30,8 @@ symbolic tracing           ``torch.fx`` records a call of the ``torch.library`` 
 =========================  ==========================================================================================
 
 An operator that writes to its arguments, ``Tensor(a!) x``, has no gradient, and raises an error for tensors that
-require grad. Declaring a name again replaces the earlier operator, so that a notebook cell can be run twice.
+require grad. Declaring a name again replaces the earlier operator, so that a notebook cell can be run twice. A copy of
+an operator is the operator itself, and a pickled operator is its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,7 @@ from .checkpoints import checkpointed, of_plain_tensors
 from .composite import Composites
 from .derivatives import counting, derivatives_of
 from .dispatch import (
+    any_autocast,
     call_source,
     cast_all,
     casts_source,
@@ -66,6 +68,7 @@ from .dispatch import (
     is_compiling,
     is_scripted,
     is_traced,
+    no_autocast,
     policies_of,
     selective,
     transforms_active,
@@ -82,7 +85,7 @@ from .tangents import Tangents, options_of_jvp, with_tangents
 from .tensors import PLAIN_TENSORS, NoStorageError, is_batched, symbolic_call
 from .vmap import vmap_by_loop, vmap_of_elementwise, vmap_of_reference
 
-__all__ = ["Operator", "operator_of"]
+__all__ = ["Operator", "declared", "operator_of"]
 
 # All operators by qualified name. The dictionary does not keep an operator alive.
 _DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
@@ -91,6 +94,25 @@ _DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
 def operator_of(target: Any) -> "Operator | None":
     """Returns the :class:`Operator` behind the target of a node of a traced graph, or None if there is none."""
     return _DECLARED.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
+
+
+def declared(name: str, declare: Callable[[], "Operator"] | None = None) -> "Operator":
+    """Returns the operator of a qualified name. Pickled operators call this function when they are loaded.
+
+    Args:
+        name: the qualified name.
+        declare: declares the operator if none has the name; None for an operator that its own module must declare.
+
+    Raises:
+        RuntimeError: no operator has the name.
+    """
+    if (found := _DECLARED.get(name)) is not None:
+        return found
+    if declare is None:
+        raise RuntimeError(
+            f"a pickled object calls the operator {name}, which is not declared: import the module that declares it first"
+        )
+    return declare()
 
 
 class Operator:
@@ -241,13 +263,15 @@ class Operator:
             self.jvp, self._tangents = jvp, Tangents(parsed, jvp, moving, fixed)
         constant = derivatives.constant
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
+        # The body for every call but those of the generated code, which asks about autocast itself.
+        body = without_autocast(self.body)
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
         self.inplace: Operator | None = in_place and Operator(**in_place, repeats=repeats, version=version)
-        bodies = self.body, on_cpu(self.body, self._plain), repeats, bool(parsed.mutated)
+        bodies = body, on_cpu(body, self._plain), repeats, bool(parsed.mutated)
         self._bodies = calls.declare(self.qualified_name, *bodies, self.inplace and self.inplace.op, code)
-        self._held = held_to_schema(self.body, parsed)
-        # The body for plain tensors on a GPU.
+        self._held = held_to_schema(body, parsed)
+        # The body for plain tensors on a GPU, called without autocast.
         self.eager: Callable[..., Any] = self.body
         if repeats:  # the function that repeats steps counts no versions
             self.eager = counting(parsed, repeated(parsed, implementation if parsed.mutated else self.body))
@@ -267,7 +291,7 @@ class Operator:
             else:
                 vmap = vmap_by_loop(find) if plain is None else vmap_of_reference(completed(plain, parsed))
         self._scale = Scale(parsed, rule, flops, elementwise)
-        eager = held_to_schema(self.eager, parsed)
+        eager = held_to_schema(without_autocast(self.eager), parsed)
         declared_once = self._scale, elementwise, self._recomputation, self._common, find
         library = register(parsed, self._held, eager, self._plain, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
@@ -302,6 +326,15 @@ class Operator:
             Exception: any error that the body or the reference raises.
         """
         return self.call(*args, **kwargs)
+
+    def __copy__(self) -> "Operator":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Operator":
+        return self
+
+    def __reduce__(self) -> Any:
+        return declared, (self.qualified_name,)
 
     def shown(
         self,
@@ -356,7 +389,12 @@ class Operator:
                     return proxy
                 wanted = "be a Tensor or None" if name in self._optional else "be a Tensor"
                 raise TypeError(expected(self.name, name, wanted, type(args[i]).__name__))
-        args = cast_all(args, self._tensors, self._autocast)
+        if is_traced():
+            args = cast_all(args, self._tensors, self._autocast)
+        elif any_autocast():
+            args = cast_all(args, self._tensors, self._autocast)
+            with no_autocast():
+                return self._dispatch(args, apply)
         tensors = [args[i] for i, _ in self._tensors if args[i] is not None]
         if self._mutated and grad_enabled() and any(x.requires_grad for x in tensors):
             self._refuse()
@@ -377,10 +415,10 @@ class Operator:
             if taken is None or self._withdrawn or not selective():
                 return self._registered(args)
             return taken(args, are_plain and grad_enabled() and any(x.requires_grad for x in tensors))
-        if all(x.is_cpu for x in tensors) and not simulator.enabled():
-            if self._plain is not None:
+        if all(x.is_cpu for x in tensors) and not (simulator.in_call() and simulator.enabled()):
+            if self._plain is not None and not simulator.enabled():
                 return self._plain(*args)
-            with simulator.simulate():
+            with simulator.call():  # another thread may change the setting meanwhile
                 return self._dispatch(args, apply)
         if is_scripted():
             return self._registered(args)

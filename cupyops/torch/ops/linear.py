@@ -15,7 +15,6 @@ from cupyops.ops.linear.body import forward as linear_body
 from cupyops.ops.linear.odd import Odd, is_odd
 from cupyops.ops.linear.products import check_gradients, check_product
 from cupyops.torch.core.dispatch import alone, in_plain_backward
-from cupyops.torch.core.gradients import without_autocast
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, NoStorageError, weight_and_bias
 from cupyops.torch.scale.sharding import Split
@@ -168,7 +167,7 @@ class LinearBackwardFunction(torch.autograd.Function):
     products, so that DTensors with pieces of unequal size need no reshape, which DTensor refuses."""
 
     forward = staticmethod(linear_backward_body)
-    backward = staticmethod(without_autocast(_gradient_of_backward))
+    backward = staticmethod(_gradient_of_backward)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

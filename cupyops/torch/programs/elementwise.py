@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import inspect
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from cupyops.programs.expressions import Statement, check_operations, inputs_of,
 from cupyops.programs.rows import RowProgram
 from cupyops.tiling.broadcasting import spread, strided_loop
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
-from cupyops.torch.core.operator import Operator
+from cupyops.torch.core.operator import Operator, declared
 from cupyops.torch.core.tensors import TorchLibrary
 
 from .reference import elementwise_reference
@@ -34,6 +35,14 @@ class Written(Operator):
 
     text: str = ""
     programs: tuple[RowProgram, ...] = ()
+    declare: Callable[[], "Written"] | None = None  # declares the same operator, in a process that loads a pickled one
+
+    def __reduce__(self) -> Any:
+        try:
+            pickle.dumps(self.declare)
+        except Exception:  # an option is a function without a name, such as a lambda: another process must declare it
+            return super().__reduce__()
+        return declared, (self.qualified_name, self.declare)
 
     def show(self) -> None:
         """Prints the CUDA C++ text of the kernels."""
@@ -126,6 +135,8 @@ def elementwise(
     if made.reference is None:
         made._with_derivatives = elementwise_reference(forward, promoted)
     made.text = "\n".join(texts)
+    named: Any = {"name": name, "scalars": scalars, "results": results}
+    made.declare = functools.partial(elementwise, program, backward, **named, **options)
     return made
 
 

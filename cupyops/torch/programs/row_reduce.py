@@ -182,6 +182,9 @@ def row_reduce(
         of_results = [kinds[y] for y in results]
         operator._with_derivatives = row_reference(forward, of_results, functools.partial(_dtype_of, forward))
     operator.text, operator.programs = "\n".join(texts), tuple(programs)
+    named: Any = {"name": name, "rows": rows, "indices": indices, "columns": columns, "scalars": scalars}
+    named |= {"results": results, "wide": wide, "ahead": ahead}
+    operator.declare = functools.partial(row_reduce, program, backward, **named, **options)
     if ahead:
         declare_later(operator, functools.partial(_declare_ahead, tuple(ahead), programs, kernels))
     return operator
