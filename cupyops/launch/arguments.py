@@ -178,9 +178,11 @@ def _types(declared: Declared, infos: Mapping[str, Info]) -> dict[str, str]:
         candidates = [declared.signature.parameters[i].name for i in positions]
         given = next((a for a in candidates if a in infos), None)
         types[name] = infos[given].dtype if given is not None else ""
+        if declared.signature.parameters[positions[0]].untyped:
+            continue  # the compiler knows the type
         if given is not None and types[name] not in declared.dtypes:
             raise TypeError(expected(declared.name, given, f"have dtype {' or '.join(declared.dtypes)}", types[name]))
-    for name in [name for name, dtype in types.items() if not dtype]:
+    for name in [name for name, dtype in types.items() if not dtype and name.isidentifier()]:
         # All arrays of this type are None, so the kernel does not use the type. It gets the dtype of scalar_t.
         types[name] = types.get("scalar_t", "")
         if not types[name]:
@@ -197,7 +199,7 @@ def _check_arrays(
         if p.name not in infos:
             continue
         info, wanted = infos[p.name], p.c_type(types)
-        if info.dtype != wanted and not p.untyped:
+        if info.dtype != wanted and not (p.untyped and p.type not in types):
             because = f" ({p.type}, as the arrays before it)" if p.type in types else ""
             raise TypeError(expected(declared.name, p.name, f"have dtype {wanted}{because}", info.dtype))
         if (info.place, info.device) != (lead.place, lead.device):

@@ -152,6 +152,7 @@ class Kernel:
             () if storage is None else storage.kernels,
         )
         self.storage = Storage() if storage is None else storage
+        self.storage.members[name] = self
         self.variables = Variables(self)
         self._variants: dict[tuple[Any, ...], Variant] = {}
         # The choices of types in past calls, also on fake arrays. A bundle has these choices and the declared ones.
@@ -247,20 +248,32 @@ class Kernel:
 
     def final_text(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
         """Returns the final text for NVRTC under a choice of types. See :meth:`.KernelSource.final`."""
-        return self.source.final(types, twins)
+        return self.source.final(types, twins, self._signatures)
+
+    def located(self, error: CompileError, types: Mapping[str, str]) -> CompileError:
+        """Returns a compiler's error with the lines of the Python file that holds the text. See :meth:`.KernelSource.located`."""
+        return self.source.located(error, self._signatures, types)
+
+    @property
+    def _signatures(self) -> list[Signature]:
+        """The signatures of the kernels that the final text has."""
+        members = self.storage.members
+        return [members[name].signature for name in self.source.module] or [self.signature]
 
     def type_choices(self) -> Iterator[dict[str, str]]:
         """Yields the given choices of types.
 
         Without given choices, yields one choice per dtype, with this dtype for every undeclared type. Yields one empty
-        choice if the text has no undeclared type.
+        choice if the text has no undeclared type. A type that only a compiler knows has the dtype ``""`` unless it is given.
         """
         bindings = self.signature.bindings
         if self.choices is not None:
-            yield from ({name: choice[name] for name in bindings} for choice in self.choices)
+            yield from (
+                {n: choice[n] if n.isidentifier() else choice.get(n, "") for n in bindings} for choice in self.choices
+            )
             return
-        for dtype in self.dtypes if bindings else ("",):
-            yield dict.fromkeys(bindings, dtype)
+        for dtype in self.dtypes if any(map(str.isidentifier, bindings)) else ("",):
+            yield {name: dtype if name.isidentifier() else "" for name in bindings}
 
     def describe(self, types: Mapping[str, str]) -> str:
         """Returns the kernel's name with its dtypes for messages, ``gelu_forward<float16>``.
@@ -272,7 +285,7 @@ class Kernel:
         if hidden.get("VECTORS", 1) != 1:
             del hidden["VECTORS"]
         extra = [f"{k}={v}" for k, v in self.constants.items() if k not in hidden]
-        dtypes = list(types.values())
+        dtypes = [*filter(None, types.values())]
         return f"{self.name}<{', '.join((dtypes[:1] if len(set(dtypes)) == 1 else dtypes) + extra)}>"
 
     def variant(self, types: Mapping[str, str], device: int) -> Variant:
@@ -358,7 +371,7 @@ class Kernel:
             try:
                 host().launch(self, arguments, sizes)
             except CompileError as error:
-                raise self.source.located(error) from None
+                raise self.located(error, arguments.types) from None
             return
         if lead.device is None or lead.place != "cuda":
             raise ValueError(expected(self.name, next(iter(arguments.infos)), "be on a CUDA device", lead))

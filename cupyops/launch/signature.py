@@ -73,8 +73,9 @@ class Parameter:
             (:mod:`cupyops.launch.tensor_map`); None for another type.
         element: the vector type, the struct, or the kind of texture of the parameter; None for a number and for an
             array of numbers. `type` is then the dtype of the array, and `shape` ends with the last dimension.
-        untyped: a ``void*``, or a pointer to a type whose layout Python does not know; such a parameter takes an array of any
-            dtype, and `type` is then ``uint8``.
+        untyped: a ``void*`` or a pointer to a struct whose layout Python does not know; such a parameter takes an array of any
+            dtype, and `type` is then ``uint8``. Or a pointer to a type that only a compiler knows; `type` is then its name in C++. The
+            array decides the dtype, and the compiler refuses another one than the type's (:mod:`.parameter_types`).
         accessor: the layout of a packed accessor, which the launch fills from the array; None for another type.
     """
 
@@ -94,7 +95,8 @@ class Parameter:
         """Returns the name of the parameter's dtype under a choice of types."""
         if self.type == "acc_t":
             return DTYPES[types["scalar_t"]].acc
-        return types.get(self.type, self.type)
+        found = types.get(self.type, self.type)
+        return "uint8" if self.untyped and found not in DTYPES else found
 
 
 @dataclass(frozen=True)
@@ -376,14 +378,14 @@ def _parameter(
         known == base
         and known not in (*DTYPES, *_WORDS)
         and not element_of(known, structs)
-        and re.search("[<:]", target)
+        and re.search("[<:(]", target)
     ):
         known = base = target
     if known not in DTYPES and (
         known in _WORDS or not (known.removeprefix("struct ").isidentifier() or element_of(known, structs))
     ):
         if pointer and known not in _WORDS and not base.startswith("Int64s"):
-            return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
+            return Parameter(name, known, pointer=True, const=const, untyped=True)
         raise TypeError(
             f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed{_instead(base, names)}"
         )
