@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from cupyops.arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
+from cupyops.arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of, overlaps
 from cupyops.dtypes import DTYPES
 from cupyops.errors import expected, nearest
 
@@ -102,6 +102,7 @@ def bind(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         if name in values:
             raise TypeError(f"{declared.name}: parameter `{name}` is given twice")
         values[name] = value
+    values |= {p.name: None for p in declared.signature.parameters if p.optional and p.name not in values}
     missing = [f"`{n}`" for n in names if n not in values]
     if missing:
         raise TypeError(f"{declared.name}: missing {', '.join(missing)}; it takes {', '.join(names)}")
@@ -239,6 +240,10 @@ def _check_access(declared: Declared, p: Parameter, info: Info, vouched: bool) -
         return
     if info.read_only:
         raise ValueError(expected(declared.name, p.name, "be writable", "a read-only array"))
+    if not info.fake and overlaps(info.shape, info.strides):
+        wanted = "have memory of its own for each element, since a kernel writes it"
+        got = f"shape {tuple(info.shape)} with strides {tuple(info.strides)}, as of an expanded view"
+        raise ValueError(f"{expected(declared.name, p.name, wanted, got)}. Pass a copy: {p.name}.clone()")
     if info.recorded:
         wanted = "not require grad while gradients are recorded, since autograd does not see what a kernel writes"
         raise RuntimeError(

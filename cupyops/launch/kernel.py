@@ -206,7 +206,7 @@ class Kernel:
         """The declaration against which calls are checked."""
         return Declared(self.name, self.signature, self.geometry, self.dtypes, self.constants)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Launches the kernel on the arrays' GPU and its current stream.
 
         Arguments are given in the order of the text, or by name.
@@ -319,7 +319,7 @@ class Kernel:
 
     # Checking and launching
 
-    def checked_launch(self, *args: Any, **kwargs: Any) -> None:
+    def checked_launch(self, /, *args: Any, **kwargs: Any) -> None:
         """Checks the arguments and launches.
 
         It accepts arrays of every known library and raises the errors of :meth:`__call__`.
@@ -331,14 +331,14 @@ class Kernel:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         self.run(arguments, written=True)
 
-    def checked_vouched(self, *args: Any, **kwargs: Any) -> None:
+    def checked_vouched(self, /, *args: Any, **kwargs: Any) -> None:
         """Checks the arguments and launches for a body that guarantees its outputs.
 
         The body has just allocated the outputs, so autograd has saved none of them, or the text does not write them.
         """
         self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
 
-    def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+    def _launch_on(self, threads: int | tuple[int, ...], /, *args: Any, **kwargs: Any) -> None:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         counts = threads if isinstance(threads, tuple) else (threads,)
         # With fake arrays the counts may be symbols, and a comparison would fix the value of a symbol.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import kernels_cu
@@ -229,7 +230,9 @@ class KernelSource:
             for macro, name in found.items()
         ]
 
-    def located(self, error: CompileError, signatures: Sequence[Signature], types: Mapping[str, str]) -> CompileError:
+    def located(
+        self, error: CompileError, signatures: Sequence[Signature] = (), types: Mapping[str, str] = MappingProxyType({})
+    ) -> CompileError:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
         words = elements.explained(str(error), self.structs, self.hidden)
         words = parameter_types.explained(words, self.text, self.filename, signatures, types)
@@ -399,8 +402,7 @@ def with_header(
             f.name == name and not f.special for f in scan(source).functions
         )
 
-    # A text may declare the kernel by a macro.
-    while headers and not re.search(rf"\b{re.escape(name)}\s*\(", text) and not has(text):
+    while headers and not has(text):
         found = next(
             (
                 (header, directive)
@@ -410,7 +412,8 @@ def with_header(
             None,
         )
         if found is None:
-            if header := next((header for header, source in headers.items() if has(source)), ""):
+            declared = re.search(rf"\b{re.escape(name)}\s*\(", text)  # a macro may declare the kernel
+            if not declared and (header := next((header for header, source in headers.items() if has(source)), "")):
                 raise ValueError(
                     f"{kernel}: the text has no __global__ function {name!r}, and the header {header}, which it does not include, "
                     f"has it: include the header"

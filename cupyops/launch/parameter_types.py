@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the definitions in C++ have long lines
 """Has the compiler compare the types of a kernel's parameters with what a launch passes.
 
 The types are read from the text before anything is compiled (:mod:`cupyops.launch.signature`), so that a call is checked at once.
@@ -18,98 +19,104 @@ from .signature import Parameter, Signature
 
 __all__ = ["DEFINITIONS", "assertions", "explained"]
 
-# The definitions stand in the prelude, before the macros of the text, and every name in them begins with `Cupyops`. They need no
+# The definitions stand in the prelude, before the macros of the text, and every name in them begins with `CupyopsTyped`. They need no
 # header, and no later version of C++ than C++11. The kinds of types: signed and unsigned integers, `c` for char, whose sign depends
 # on the machine, floats, bool, enumerations, pointers, structs and void. A text that passes 16-bit floats has their headers, and
 # their kinds are `h` and `g`.
 DEFINITIONS = """\
-struct CupyopsNothing;
-typedef decltype(sizeof(0)) CupyopsSize;
-template <class CupyopsT> struct CupyopsKind {
-    static constexpr char CupyopsIs = __is_enum(CupyopsT) ? 'e' : __is_class(CupyopsT) || __is_union(CupyopsT) ? 's' : '?';
+struct CupyopsTypedNothing;
+typedef decltype(sizeof(0)) CupyopsTypedSize;
+template <class CupyopsTypedT> struct CupyopsTypedKind {
+    static constexpr char CupyopsTypedIs = __is_enum(CupyopsTypedT) ? 'e' : __is_class(CupyopsTypedT) || __is_union(CupyopsTypedT) ? 's' : '?';
 };
-template <class CupyopsT> struct CupyopsKind<const CupyopsT> : CupyopsKind<CupyopsT> {};
-template <class CupyopsT> struct CupyopsKind<volatile CupyopsT> : CupyopsKind<CupyopsT> {};
-template <class CupyopsT> struct CupyopsKind<const volatile CupyopsT> : CupyopsKind<CupyopsT> {};
-template <class CupyopsT> struct CupyopsKind<CupyopsT*> { static constexpr char CupyopsIs = 'p'; };
-#define CUPYOPS_KIND(letter, ...) template <> struct CupyopsKind<__VA_ARGS__> { static constexpr char CupyopsIs = letter; };
-CUPYOPS_KIND('?', CupyopsNothing) CUPYOPS_KIND('v', void) CUPYOPS_KIND('b', bool) CUPYOPS_KIND('c', char)
+template <class CupyopsTypedT> struct CupyopsTypedKind<const CupyopsTypedT> : CupyopsTypedKind<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedKind<volatile CupyopsTypedT> : CupyopsTypedKind<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedKind<const volatile CupyopsTypedT> : CupyopsTypedKind<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedKind<CupyopsTypedT*> { static constexpr char CupyopsTypedIs = 'p'; };
+#define CUPYOPS_KIND(letter, ...) template <> struct CupyopsTypedKind<__VA_ARGS__> { static constexpr char CupyopsTypedIs = letter; };
+CUPYOPS_KIND('?', CupyopsTypedNothing) CUPYOPS_KIND('v', void) CUPYOPS_KIND('b', bool) CUPYOPS_KIND('c', char)
 CUPYOPS_KIND('f', float) CUPYOPS_KIND('f', double) CUPYOPS_KIND('i', signed char) CUPYOPS_KIND('i', short) CUPYOPS_KIND('i', int)
 CUPYOPS_KIND('i', long) CUPYOPS_KIND('i', long long) CUPYOPS_KIND('u', unsigned char) CUPYOPS_KIND('u', unsigned short)
 CUPYOPS_KIND('u', unsigned int) CUPYOPS_KIND('u', unsigned long) CUPYOPS_KIND('u', unsigned long long)
 #undef CUPYOPS_KIND
-template <class CupyopsT> struct CupyopsBox { typedef CupyopsT CupyopsType; };
-template <class CupyopsT> struct CupyopsPointee : CupyopsBox<CupyopsNothing> {};
-template <class CupyopsT> struct CupyopsPointee<CupyopsT*> : CupyopsBox<CupyopsT> {};
-template <class CupyopsT> struct CupyopsPointee<CupyopsT* __restrict__> : CupyopsBox<CupyopsT> {};
-template <class CupyopsT> struct CupyopsPointee<CupyopsT&> : CupyopsBox<CupyopsT> {};
-template <class CupyopsT> struct CupyopsSingle : CupyopsBox<CupyopsT> {};
-template <class CupyopsT, CupyopsSize CupyopsN> struct CupyopsSingle<CupyopsT[CupyopsN]> : CupyopsSingle<CupyopsT> {};
-template <class CupyopsT> __device__ CupyopsBox<typename CupyopsT::value_type> CupyopsPart(CupyopsT*, int, int);
-template <class CupyopsT> __device__ CupyopsBox<decltype(((CupyopsT*)0)->x)> CupyopsPart(CupyopsT*, int, long);
-template <class CupyopsT> __device__ CupyopsBox<decltype(((CupyopsT*)0)->__x)> CupyopsPart(CupyopsT*, long, int);
-template <class CupyopsT> __device__ CupyopsBox<CupyopsT> CupyopsPart(CupyopsT*, ...);
-template <class CupyopsT> __device__ CupyopsBox<decltype(((CupyopsT*)0)->data())> CupyopsData(CupyopsT*, int, int);
-template <class CupyopsT> __device__ CupyopsBox<decltype(((CupyopsT*)0)->data)> CupyopsData(CupyopsT*, int, long);
-template <class CupyopsT, CupyopsSize CupyopsN, bool CupyopsAsked> struct CupyopsSized { static constexpr bool CupyopsIs = false; };
-template <class CupyopsT, CupyopsSize CupyopsN> struct CupyopsSized<CupyopsT, CupyopsN, true> {
-    static constexpr bool CupyopsIs = sizeof(CupyopsT) == CupyopsN;
+template <class CupyopsTypedT> struct CupyopsTypedBox { typedef CupyopsTypedT CupyopsTypedType; };
+template <class CupyopsTypedT> struct CupyopsTypedPointee : CupyopsTypedBox<CupyopsTypedNothing> {};
+template <class CupyopsTypedT> struct CupyopsTypedPointee<CupyopsTypedT*> : CupyopsTypedBox<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedPointee<CupyopsTypedT* __restrict__> : CupyopsTypedBox<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedPointee<CupyopsTypedT&> : CupyopsTypedBox<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedSingle : CupyopsTypedBox<CupyopsTypedT> {};
+template <class CupyopsTypedT, CupyopsTypedSize CupyopsTypedN> struct CupyopsTypedSingle<CupyopsTypedT[CupyopsTypedN]> : CupyopsTypedSingle<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedVoid : CupyopsTypedBox<void> {};
+template <class CupyopsTypedT, class CupyopsTypedV = void> struct CupyopsTypedBits : CupyopsTypedBox<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedBits<CupyopsTypedT, typename CupyopsTypedVoid<decltype(((CupyopsTypedT*)0)->__x)>::CupyopsTypedType> : CupyopsTypedBox<decltype(((CupyopsTypedT*)0)->__x)> {};
+template <class CupyopsTypedT, class CupyopsTypedV = void> struct CupyopsTypedX : CupyopsTypedBits<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedX<CupyopsTypedT, typename CupyopsTypedVoid<decltype(((CupyopsTypedT*)0)->x)>::CupyopsTypedType> : CupyopsTypedBox<decltype(((CupyopsTypedT*)0)->x)> {};
+template <class CupyopsTypedT, class CupyopsTypedV = void> struct CupyopsTypedPart : CupyopsTypedX<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedPart<CupyopsTypedT, typename CupyopsTypedVoid<typename CupyopsTypedT::value_type>::CupyopsTypedType> : CupyopsTypedBox<typename CupyopsTypedT::value_type> {};
+template <class CupyopsTypedT, class CupyopsTypedV = void> struct CupyopsTypedMember : CupyopsTypedBox<CupyopsTypedNothing> {};
+template <class CupyopsTypedT> struct CupyopsTypedMember<CupyopsTypedT, typename CupyopsTypedVoid<decltype(((CupyopsTypedT*)0)->data)>::CupyopsTypedType> : CupyopsTypedBox<decltype(((CupyopsTypedT*)0)->data)> {};
+template <class CupyopsTypedT, class CupyopsTypedV = void> struct CupyopsTypedData : CupyopsTypedMember<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedData<CupyopsTypedT, typename CupyopsTypedVoid<decltype(((CupyopsTypedT*)0)->data())>::CupyopsTypedType> : CupyopsTypedBox<decltype(((CupyopsTypedT*)0)->data())> {};
+template <class CupyopsTypedT, CupyopsTypedSize CupyopsTypedN, bool CupyopsTypedAsked> struct CupyopsTypedSized { static constexpr bool CupyopsTypedIs = false; };
+template <class CupyopsTypedT, CupyopsTypedSize CupyopsTypedN> struct CupyopsTypedSized<CupyopsTypedT, CupyopsTypedN, true> {
+    static constexpr bool CupyopsTypedIs = sizeof(CupyopsTypedT) == CupyopsTypedN;
 };
-template <class CupyopsT, char CupyopsK, CupyopsSize CupyopsN> struct CupyopsNumber {
-    static constexpr char CupyopsHas = CupyopsKind<CupyopsT>::CupyopsIs;
-    static constexpr bool CupyopsIs = CupyopsSized<CupyopsT, CupyopsN, CupyopsHas == CupyopsK
-        || ((CupyopsK == 'i' || CupyopsK == 'u') && (CupyopsHas == 'c' || CupyopsHas == 'e'))
-        || (CupyopsK == 'u' && (CupyopsHas == 'p' || (CupyopsHas == 's' && CupyopsN == 1)))>::CupyopsIs;
+template <class CupyopsTypedT, char CupyopsTypedK, CupyopsTypedSize CupyopsTypedN> struct CupyopsTypedNumber {
+    static constexpr char CupyopsTypedHas = CupyopsTypedKind<CupyopsTypedT>::CupyopsTypedIs;
+    static constexpr bool CupyopsTypedIs = CupyopsTypedSized<CupyopsTypedT, CupyopsTypedN, CupyopsTypedHas == CupyopsTypedK
+        || ((CupyopsTypedK == 'i' || CupyopsTypedK == 'u') && (CupyopsTypedHas == 'c' || CupyopsTypedHas == 'e'))
+        || (CupyopsTypedK == 'u' && (CupyopsTypedHas == 'p' || (CupyopsTypedHas == 's' && CupyopsTypedN == 1)))>::CupyopsTypedIs;
 };
-template <class CupyopsT, char CupyopsK, CupyopsSize CupyopsN, char CupyopsHas = CupyopsKind<CupyopsT>::CupyopsIs>
-struct CupyopsOne : CupyopsNumber<CupyopsT, CupyopsK, CupyopsN> {};
-template <class CupyopsT, char CupyopsK, CupyopsSize CupyopsN> struct CupyopsOne<CupyopsT, CupyopsK, CupyopsN, 's'> { static constexpr bool CupyopsIs = true; };
-template <class CupyopsT, char CupyopsK, CupyopsSize CupyopsN> struct CupyopsOne<CupyopsT, CupyopsK, CupyopsN, '?'> { static constexpr bool CupyopsIs = true; };
-template <class CupyopsT, char CupyopsK, CupyopsSize CupyopsN, char CupyopsHas = CupyopsKind<CupyopsT>::CupyopsIs>
-struct CupyopsParts : CupyopsNumber<CupyopsT, CupyopsK, CupyopsN> {};
-template <class CupyopsT, char CupyopsK, CupyopsSize CupyopsN> struct CupyopsParts<CupyopsT, CupyopsK, CupyopsN, 's'>
-    : CupyopsOne<typename decltype(CupyopsPart((CupyopsT*)0, 0, 0))::CupyopsType, CupyopsK, CupyopsN> {};
-template <class CupyopsT, char CupyopsK, CupyopsSize CupyopsN, CupyopsSize CupyopsAll> struct CupyopsVector {
-    typedef typename CupyopsSingle<CupyopsT>::CupyopsType CupyopsEach;
-    static constexpr char CupyopsHas = CupyopsKind<CupyopsEach>::CupyopsIs;
-    static constexpr bool CupyopsIs = CupyopsSized<CupyopsT, CupyopsAll, CupyopsHas != 'v' && CupyopsHas != '?'>::CupyopsIs
-        && CupyopsParts<CupyopsEach, CupyopsK, CupyopsN>::CupyopsIs;
+template <class CupyopsTypedT, char CupyopsTypedK, CupyopsTypedSize CupyopsTypedN, char CupyopsTypedHas = CupyopsTypedKind<CupyopsTypedT>::CupyopsTypedIs>
+struct CupyopsTypedOne : CupyopsTypedNumber<CupyopsTypedT, CupyopsTypedK, CupyopsTypedN> {};
+template <class CupyopsTypedT, char CupyopsTypedK, CupyopsTypedSize CupyopsTypedN> struct CupyopsTypedOne<CupyopsTypedT, CupyopsTypedK, CupyopsTypedN, 's'> { static constexpr bool CupyopsTypedIs = true; };
+template <class CupyopsTypedT, char CupyopsTypedK, CupyopsTypedSize CupyopsTypedN> struct CupyopsTypedOne<CupyopsTypedT, CupyopsTypedK, CupyopsTypedN, '?'> { static constexpr bool CupyopsTypedIs = true; };
+template <class CupyopsTypedT, char CupyopsTypedK, CupyopsTypedSize CupyopsTypedN, char CupyopsTypedHas = CupyopsTypedKind<CupyopsTypedT>::CupyopsTypedIs>
+struct CupyopsTypedParts : CupyopsTypedNumber<CupyopsTypedT, CupyopsTypedK, CupyopsTypedN> {};
+template <class CupyopsTypedT, char CupyopsTypedK, CupyopsTypedSize CupyopsTypedN> struct CupyopsTypedParts<CupyopsTypedT, CupyopsTypedK, CupyopsTypedN, 's'>
+    : CupyopsTypedOne<typename CupyopsTypedPart<CupyopsTypedT>::CupyopsTypedType, CupyopsTypedK, CupyopsTypedN> {};
+template <class CupyopsTypedT, char CupyopsTypedK, CupyopsTypedSize CupyopsTypedN, CupyopsTypedSize CupyopsTypedAll> struct CupyopsTypedVector {
+    typedef typename CupyopsTypedSingle<CupyopsTypedT>::CupyopsTypedType CupyopsTypedEach;
+    static constexpr char CupyopsTypedHas = CupyopsTypedKind<CupyopsTypedEach>::CupyopsTypedIs;
+    static constexpr bool CupyopsTypedIs = CupyopsTypedSized<CupyopsTypedT, CupyopsTypedAll, CupyopsTypedHas != 'v' && CupyopsTypedHas != '?'>::CupyopsTypedIs
+        && CupyopsTypedParts<CupyopsTypedEach, CupyopsTypedK, CupyopsTypedN>::CupyopsTypedIs;
 };
-template <class CupyopsT, CupyopsSize CupyopsAll> struct CupyopsBytes {
-    static constexpr char CupyopsHas = CupyopsKind<typename CupyopsSingle<CupyopsT>::CupyopsType>::CupyopsIs;
-    static constexpr bool CupyopsIs = CupyopsSized<CupyopsT, CupyopsAll, CupyopsHas != 'v' && CupyopsHas != '?'>::CupyopsIs;
+template <class CupyopsTypedT, CupyopsTypedSize CupyopsTypedAll> struct CupyopsTypedBytes {
+    static constexpr char CupyopsTypedHas = CupyopsTypedKind<typename CupyopsTypedSingle<CupyopsTypedT>::CupyopsTypedType>::CupyopsTypedIs;
+    static constexpr bool CupyopsTypedIs = CupyopsTypedSized<CupyopsTypedT, CupyopsTypedAll, CupyopsTypedHas != 'v' && CupyopsTypedHas != '?'>::CupyopsTypedIs;
 };
-template <class CupyopsT, char CupyopsHas = CupyopsKind<CupyopsT>::CupyopsIs> struct CupyopsOpaque { static constexpr bool CupyopsIs = CupyopsHas == 'v' || CupyopsHas == 's'; };
-template <class CupyopsT, char CupyopsK, CupyopsSize CupyopsN, char CupyopsHas = CupyopsKind<CupyopsT>::CupyopsIs>
-struct CupyopsDecided : CupyopsParts<CupyopsT, CupyopsK, CupyopsN> {};
-template <class CupyopsT, char CupyopsK, CupyopsSize CupyopsN> struct CupyopsDecided<CupyopsT, CupyopsK, CupyopsN, 'v'> : CupyopsOpaque<CupyopsT> {};
-template <class CupyopsT, char CupyopsHas> struct CupyopsBytesOf { static constexpr CupyopsSize CupyopsIs = sizeof(CupyopsT); };
-template <class CupyopsT> struct CupyopsBytesOf<CupyopsT, 's'> { static constexpr CupyopsSize CupyopsIs = 0; };
-template <class CupyopsT> struct CupyopsBytesOf<CupyopsT, 'v'> { static constexpr CupyopsSize CupyopsIs = 0; };
-template <class CupyopsT> struct CupyopsBytesOf<CupyopsT, '?'> { static constexpr CupyopsSize CupyopsIs = 0; };
-template <class CupyopsP> struct CupyopsValue : CupyopsBox<CupyopsP> {};
-template <class CupyopsT> struct CupyopsValue<CupyopsT*> : CupyopsBox<CupyopsT> {};
-template <class CupyopsT> struct CupyopsValue<CupyopsT&> : CupyopsBox<CupyopsT> {};
-template <int CupyopsI, int CupyopsHas, int CupyopsN, class CupyopsP> struct CupyopsParameter;
-template <int CupyopsI, class CupyopsP, bool CupyopsOk> struct CupyopsTakes { static constexpr bool CupyopsIs = true; };
-template <int CupyopsI, class CupyopsP> struct CupyopsTakes<CupyopsI, CupyopsP, false> {
-    typedef typename CupyopsValue<CupyopsP>::CupyopsType CupyopsE;
-    static constexpr char CupyopsHas = CupyopsKind<CupyopsE>::CupyopsIs;
-    static constexpr bool CupyopsIs = sizeof(CupyopsParameter<CupyopsI, CupyopsHas, CupyopsBytesOf<CupyopsE, CupyopsHas>::CupyopsIs, CupyopsP>) != 0;
+template <class CupyopsTypedT, char CupyopsTypedHas = CupyopsTypedKind<CupyopsTypedT>::CupyopsTypedIs> struct CupyopsTypedOpaque { static constexpr bool CupyopsTypedIs = CupyopsTypedHas == 'v' || CupyopsTypedHas == 's'; };
+template <class CupyopsTypedT, char CupyopsTypedK, CupyopsTypedSize CupyopsTypedN, char CupyopsTypedHas = CupyopsTypedKind<CupyopsTypedT>::CupyopsTypedIs>
+struct CupyopsTypedDecided : CupyopsTypedParts<CupyopsTypedT, CupyopsTypedK, CupyopsTypedN> {};
+template <class CupyopsTypedT, char CupyopsTypedK, CupyopsTypedSize CupyopsTypedN> struct CupyopsTypedDecided<CupyopsTypedT, CupyopsTypedK, CupyopsTypedN, 'v'> : CupyopsTypedOpaque<CupyopsTypedT> {};
+template <class CupyopsTypedT, char CupyopsTypedHas> struct CupyopsTypedBytesOf { static constexpr CupyopsTypedSize CupyopsTypedIs = sizeof(CupyopsTypedT); };
+template <class CupyopsTypedT> struct CupyopsTypedBytesOf<CupyopsTypedT, 's'> { static constexpr CupyopsTypedSize CupyopsTypedIs = 0; };
+template <class CupyopsTypedT> struct CupyopsTypedBytesOf<CupyopsTypedT, 'v'> { static constexpr CupyopsTypedSize CupyopsTypedIs = 0; };
+template <class CupyopsTypedT> struct CupyopsTypedBytesOf<CupyopsTypedT, '?'> { static constexpr CupyopsTypedSize CupyopsTypedIs = 0; };
+template <class CupyopsTypedP> struct CupyopsTypedValue : CupyopsTypedBox<CupyopsTypedP> {};
+template <class CupyopsTypedT> struct CupyopsTypedValue<CupyopsTypedT*> : CupyopsTypedBox<CupyopsTypedT> {};
+template <class CupyopsTypedT> struct CupyopsTypedValue<CupyopsTypedT&> : CupyopsTypedBox<CupyopsTypedT> {};
+template <int CupyopsTypedI, int CupyopsTypedHas, int CupyopsTypedN, class CupyopsTypedP> struct CupyopsTypedParameter;
+template <int CupyopsTypedI, class CupyopsTypedP, bool CupyopsTypedOk> struct CupyopsTypedTakes { static constexpr bool CupyopsTypedIs = true; };
+template <int CupyopsTypedI, class CupyopsTypedP> struct CupyopsTypedTakes<CupyopsTypedI, CupyopsTypedP, false> {
+    typedef typename CupyopsTypedValue<CupyopsTypedP>::CupyopsTypedType CupyopsTypedE;
+    static constexpr char CupyopsTypedHas = CupyopsTypedKind<CupyopsTypedE>::CupyopsTypedIs;
+    static constexpr bool CupyopsTypedIs = sizeof(CupyopsTypedParameter<CupyopsTypedI, CupyopsTypedHas, CupyopsTypedBytesOf<CupyopsTypedE, CupyopsTypedHas>::CupyopsTypedIs, CupyopsTypedP>) != 0;
 };
-template <int CupyopsI> struct CupyopsTakes<CupyopsI, CupyopsNothing, false> { static constexpr bool CupyopsIs = true; };
-template <class... CupyopsPs> struct CupyopsList;
-template <class CupyopsR, class... CupyopsPs> __device__ CupyopsList<CupyopsPs...> CupyopsListOf(CupyopsR (*)(CupyopsPs...));
-template <int CupyopsI, class CupyopsPs> struct CupyopsAt : CupyopsBox<CupyopsNothing> {};
-template <class CupyopsP, class... CupyopsPs> struct CupyopsAt<0, CupyopsList<CupyopsP, CupyopsPs...>> : CupyopsBox<CupyopsP> {};
-template <int CupyopsI, class CupyopsP, class... CupyopsPs>
-struct CupyopsAt<CupyopsI, CupyopsList<CupyopsP, CupyopsPs...>> : CupyopsAt<CupyopsI - 1, CupyopsList<CupyopsPs...>> {};"""
+template <int CupyopsTypedI> struct CupyopsTypedTakes<CupyopsTypedI, CupyopsTypedNothing, false> { static constexpr bool CupyopsTypedIs = true; };
+template <class... CupyopsTypedPs> struct CupyopsTypedList;
+template <class CupyopsTypedF> struct CupyopsTypedListOf;
+template <class CupyopsTypedR, class... CupyopsTypedPs> struct CupyopsTypedListOf<CupyopsTypedR (*)(CupyopsTypedPs...)> : CupyopsTypedBox<CupyopsTypedList<CupyopsTypedPs...>> {};
+template <int CupyopsTypedI, class CupyopsTypedPs> struct CupyopsTypedAt : CupyopsTypedBox<CupyopsTypedNothing> {};
+template <class CupyopsTypedP, class... CupyopsTypedPs> struct CupyopsTypedAt<0, CupyopsTypedList<CupyopsTypedP, CupyopsTypedPs...>> : CupyopsTypedBox<CupyopsTypedP> {};
+template <int CupyopsTypedI, class CupyopsTypedP, class... CupyopsTypedPs>
+struct CupyopsTypedAt<CupyopsTypedI, CupyopsTypedList<CupyopsTypedP, CupyopsTypedPs...>> : CupyopsTypedAt<CupyopsTypedI - 1, CupyopsTypedList<CupyopsTypedPs...>> {};"""
 
 _KINDS = {"float16": "h", "bfloat16": "g", "float32": "f", "float64": "f", "bool": "b"}
 _OF_HEADERS = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
 _EACH = 1000  # the numbers of a kernel's parameters begin at a multiple of it
-_ELEMENT = "typename CupyopsPointee<{}>::CupyopsType"
-_DATA = "typename CupyopsPointee<typename decltype(CupyopsData(({}*)0, 0, 0))::CupyopsType>::CupyopsType"
+_ELEMENT = "typename CupyopsTypedPointee<{}>::CupyopsTypedType"
+_DATA = "typename CupyopsTypedPointee<typename CupyopsTypedData<{}>::CupyopsTypedType>::CupyopsTypedType"
 
 
 def assertions(
@@ -134,18 +141,18 @@ def assertions(
         address = f"&{name}" if name else _address(text, signature.kernel, number, headers, lines)
         if not address:
             continue
-        listed = f"CupyopsList{number}"
-        lines.append(f"typedef decltype(CupyopsListOf({address})) {listed};")
+        listed = f"CupyopsTypedList{number}"
+        lines.append(f"typedef CupyopsTypedListOf<decltype({address})>::CupyopsTypedType {listed};")
         for i, fits in compared:
             # A missing parameter is found by the sizes of the compiled kernel's parameters.
-            at = f"CupyopsAt<{i}, {listed}>::CupyopsType"
+            at = f"CupyopsTypedAt<{i}, {listed}>::CupyopsTypedType"
             lines.append(
-                f'static_assert(CupyopsTakes<{number * _EACH + i}, {at}, {fits.format(at)}::CupyopsIs>::CupyopsIs, "");'
+                f'static_assert(CupyopsTypedTakes<{number * _EACH + i}, {at}, {fits.format(at)}::CupyopsTypedIs>::CupyopsTypedIs, "");'
             )
     if not lines:
         return ""
     kinds = [
-        f"struct {c};\ntemplate <> struct CupyopsKind<{c}> {{ static constexpr char CupyopsIs = '{_KINDS[name]}'; }};"
+        f"struct {c};\ntemplate <> struct CupyopsTypedKind<{c}> {{ static constexpr char CupyopsTypedIs = '{_KINDS[name]}'; }};"
         for name, c in _OF_HEADERS.items()
         if name in dtypes
     ]
@@ -160,16 +167,16 @@ def _comparison(p: Parameter, types: Mapping[str, str]) -> str:
     dtype = DTYPES.get(p.c_type(types))
     if p.untyped and (p.type not in types or dtype is None):
         decided_by_none = p.type in types and not types[p.type]
-        return "" if decided_by_none else f"CupyopsOpaque<{at}>"
+        return "" if decided_by_none else f"CupyopsTypedOpaque<{at}>"
     if dtype is None:
         return ""
     number = f"'{_KINDS.get(dtype.name, dtype.name[0])}', {dtype.itemsize}"
     if p.element is None or p.element.handle:
         # The elements of a type that the array decides may be structs, unless a shape counts them.
-        return f"{'CupyopsDecided' if p.untyped and p.shape is None else 'CupyopsNumber'}<{at}, {number}>"
+        return f"{'CupyopsTypedDecided' if p.untyped and p.shape is None else 'CupyopsTypedNumber'}<{at}, {number}>"
     if p.type == "uint8":
-        return f"CupyopsBytes<{at}, {p.element.width}>"
-    return f"CupyopsVector<{at}, {number}, {p.element.width * dtype.itemsize}>"
+        return f"CupyopsTypedBytes<{at}, {p.element.width}>"
+    return f"CupyopsTypedVector<{at}, {number}, {p.element.width * dtype.itemsize}>"
 
 
 def _address(text: str, kernel: str, number: int, headers: Mapping[str, str], lines: list[str]) -> str:
@@ -183,21 +190,21 @@ def _address(text: str, kernel: str, number: int, headers: Mapping[str, str], li
         return ""
     listed = ", ".join(split(one, "=")[0][1].strip() for _, one in split(code.bare[function.parameters : function.end]))
     spaces = [f"namespace {name} {{ " for name in function.nesting]
-    lines.append(f"{''.join(spaces)}typedef void CupyopsDeclared{number}({listed});{' }' * len(spaces)}")
-    return f"static_cast<{'::'.join((*function.scope, f'CupyopsDeclared{number}'))}*>(&{function.path})"
+    lines.append(f"{''.join(spaces)}typedef void CupyopsTypedDeclared{number}({listed});{' }' * len(spaces)}")
+    return f"static_cast<{'::'.join((*function.scope, f'CupyopsTypedDeclared{number}'))}*>(&{function.path})"
 
 
 _MISTAKEN = re.compile(
-    r"CupyopsParameter<(\d+), ?(\d+), ?(\d+), ?(.+?)>[\"'’](?: \(aka \"CupyopsParameter<[\d, ]*(.+?)>\"\))?"
+    r"CupyopsTypedParameter<(\d+), ?(\d+), ?(\d+), ?(.+?)>[\"'’](?: \(aka \"CupyopsTypedParameter<[\d, ]*(.+?)>\"\))?"
 )
-_SPELLED = re.compile(r"\bCupyopsBox<(.+)>::CupyopsType")  # NVRTC shows a typedef as it is written
+_SPELLED = re.compile(r"\bCupyopsTypedBox<(.+)>::CupyopsTypedType")  # NVRTC shows a typedef as it is written
 _WORDS = {"c": "char", "e": "an enumeration", "p": "pointers", "v": "void"}
 
 
 def explained(message: str, text: str, filename: str, signatures: Sequence[Signature], types: Mapping[str, str]) -> str:
     """Returns a compiler's message, or, if a parameter has another type than what the launch passes, both types in its place."""
     found = _MISTAKEN.search(message)
-    if found is None:
+    if found is None or not signatures:
         return message
     number, i = divmod(int(found[1]), _EACH)
     signature = signatures[number]

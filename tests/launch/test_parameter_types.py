@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - declarations in one line each
 """The compiler compares the types of a kernel's parameters with what a launch passes."""
 
 import numpy as np
@@ -143,7 +144,7 @@ def test_an_array_of_another_type_is_refused_and_of_the_right_type_is_taken(name
     compile_text(kernel.final_text(types), "k", "sm_90", OPTIONS)
     other = types_of(kernel, "float64" if right == "float32" else "float32")
     if other is not None:
-        with pytest.raises(CompileError, match="CupyopsParameter"):
+        with pytest.raises(CompileError, match="CupyopsTypedParameter"):
             compile_text(kernel.final_text(other), "k", "sm_90", OPTIONS)
 
 
@@ -180,7 +181,7 @@ def test_a_parameter_of_another_kind_does_not_compile(declared: str, read: str) 
     head = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n__global__ void k({}) {{}}"
     kernel = Kernel(head.format(declared), "k", 1)
     text = kernel.final_text({}).replace(f"void k({declared})", f"void k({read})")
-    with pytest.raises(CompileError, match="CupyopsParameter"):
+    with pytest.raises(CompileError, match="CupyopsTypedParameter"):
         compile_text(text, "k", "sm_90", OPTIONS)
 
 
@@ -204,7 +205,7 @@ def test_a_parameter_of_another_kind_does_not_compile(declared: str, read: str) 
 def test_declarations_that_are_taken(text: str, name: str) -> None:
     kernel = Kernel(text, name, 32)
     final = kernel.final_text({})
-    assert "CupyopsTakes<0" in final
+    assert "CupyopsTypedTakes<0" in final
     compile_text(final, name, "sm_90", OPTIONS)
 
 
@@ -212,10 +213,76 @@ def test_the_kernels_of_a_module_have_one_text() -> None:
     module = Module("__global__ void a(float* x) {}\n__global__ void b(int* y, double z) {}")
     texts = {module.kernel(name).final_text({}) for name in ("a", "b")}
     assert len(texts) == 1
-    assert "CupyopsTakes<1001" in texts.pop()
+    assert "CupyopsTypedTakes<1001" in texts.pop()
 
 
 def test_dtypes_of_the_table_have_kinds() -> None:
     for dtype in DTYPES:
         kernel = Kernel("__global__ void k(scalar_t* x) {}", "k", 1, dtypes=dtype)
         compile_text(kernel.final_text({"scalar_t": dtype}), "k", "sm_90", OPTIONS)
+
+
+@pytest.mark.simulator
+def test_an_output_whose_elements_share_memory_is_refused() -> None:
+    kernel = Kernel(
+        "__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }", "k", Threads("n")
+    )
+    base = np.zeros(9, "f4")
+    views = [((6,), (0,)), ((3, 3), (4, 4)), ((3, 3), (8, 4))]
+    with cupyops.simulate():
+        for shape, strides in views:
+            with pytest.raises(ValueError, match="`y` must have memory of its own for each element"):
+                kernel(np.lib.stride_tricks.as_strided(base, shape, strides), 6)
+        kernel(base[::2], 1)
+        kernel(base.reshape(3, 3).T, 9)
+        kernel(np.lib.stride_tricks.as_strided(base, (1, 3), (0, 4)), 3)
+    assert base.tolist() == [1] * 9
+
+
+@pytest.mark.simulator
+def test_a_pointer_with_the_default_null_may_be_left_out() -> None:
+    text = "__global__ void k(float* y, int n, const float* w = nullptr) { if (threadIdx.x < n) y[threadIdx.x] = w ? w[0] : 2.f; }"
+    kernel, y = Kernel(text, "k", Threads("n")), np.zeros(2, "f4")
+    with cupyops.simulate():
+        for given, right in (((), 2), ((None,), 2), ((np.full(1, 3, "f4"),), 3)):
+            kernel(y, 2, *given)
+            assert y.tolist() == [right, right]
+        with pytest.raises(TypeError, match="missing `n`"):
+            kernel(y)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", ["self", "threads", "args", "kwargs", "kernel", "declared"])
+def test_a_parameter_with_a_name_of_the_launch(name: str) -> None:
+    text = f"__global__ void k(int* y, int {name}) {{ y[0] = {name}; }}"
+    y = np.zeros(1, "i4")
+    with cupyops.simulate():
+        Kernel(text, "k")[1](y, **{name: 3})
+    assert y.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    "words", ["// k(p, n) sets ones", 'void run(float* p) { k<<<1, 64>>>(p, 3); printf("k() done"); }']
+)
+def test_a_kernel_of_a_header_that_comments_and_strings_name(words: str) -> None:
+    header = "__global__ void k(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 1; }"
+    kernel = Kernel(f'#include "k.cuh"\n{words}\n', "k", Threads("n"), headers={"k.cuh": header})
+    assert kernel.signature.names == ("x", "n")
+
+
+@pytest.mark.parametrize("name", ["FP32_", "_FP32_", "_fp32"])
+@pytest.mark.parametrize("undefined", [False, True])
+def test_a_macro_with_an_underscore_that_nothing_defines_chooses_a_type(name: str, undefined: bool) -> None:
+    text = f"#ifdef {name}\nusing real = float;\n#else\nusing real = double;\n#endif\n{COPY}"
+    options = (f"-U{name}",) if undefined else ()
+    assert Kernel(text, "k", options=options).signature.parameters[0].type == "float64"
+    assert Kernel(text, "k", options=(f"-D{name}",)).signature.parameters[0].type == "float32"
+
+
+@pytest.mark.parametrize(
+    "hidden", ["\u200b", "\ufeff", "\u00a0", "\u00ad", "\u202e", "\u2066", "\ufe0f", "\x07", "\\\n"]
+)
+def test_a_shape_comment_with_an_invisible_character_or_a_continued_line(hidden: str) -> None:
+    for comment in (f"// {hidden}(n)", f"//{hidden} (n)", f"// ({hidden}n)"):
+        text = f"__global__ void k(float* y, {comment}\n int n) {{}}"
+        assert Kernel(text, "k", Threads("n")).signature.parameters[0].shape == ("n",)
