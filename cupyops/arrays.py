@@ -434,6 +434,19 @@ def is_contiguous(info: Info) -> bool:
     return True
 
 
+def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Returns whether two indices of an array have one element of memory, as in an expanded view.
+
+    A stride that is a multiple of another stride reaches an element that the steps of the other stride reach.
+    """
+    if 0 in shape:
+        return False
+    steps = [(n, abs(s)) for n, s in zip(shape, strides, strict=True) if n > 1]
+    return any(not s for _, s in steps) or any(
+        a != b and s % t == 0 and s // t < n for a, (_, s) in enumerate(steps) for b, (n, t) in enumerate(steps)
+    )
+
+
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Returns whether a layout fills its memory without gaps or overlaps, in any order of dimensions.
 

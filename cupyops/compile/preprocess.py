@@ -220,9 +220,17 @@ class Preprocessed:
     def _defined(self, name: str) -> bool | None:
         if name in self.macros:
             return True if self.macros[name] is not None or name not in self._own else None
-        # A name with an underscore in front, and CUDA's names, may be the compiler's.
+        # The names of compilers and of their libraries, and CUDA's names, may be the compiler's.
         known = name in self._own or name in _OTHER_COMPILERS or _OTHER_PLATFORM.search(name)
-        return None if not known and re.match(r"_|CU[A-Z]*_|NV|NDEBUG\b|[A-Z]+_MAX\b", name) else False
+        return (
+            None
+            if not known
+            and re.match(
+                r"__|_(?:[A-Z]+64|[A-Z]+_SOURCE|WIN|MSC|GLIBCXX|LIB|CCCL|CUDA|NV|OPENMP|REENTRANT|STD|POSIX)|CU[A-Z]*_|NV|NDEBUG\b|[A-Z]+_MAX\b",
+                name,
+            )
+            else False
+        )
 
     def number(self, name: str, depth: int) -> int | None:
         """Returns the value of a name in a condition, or None."""

@@ -30,7 +30,7 @@ from .splicing import INCLUDED, Splicing, without
 from .standard import as_library, definitions, unknown
 from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub
 
-__all__ = ["assemble", "included", "named_kernels"]
+__all__ = ["KERNEL", "assemble", "included", "named_kernels"]
 
 KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
 _NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
@@ -96,6 +96,7 @@ def assemble(
     own: Collection[str] = (),
     simulated: bool = False,
     options: Sequence[str] = (),
+    prelude: str = "",
 ) -> str:
     """Returns the final text for NVRTC.
 
@@ -110,6 +111,7 @@ def assemble(
         own: the parameters of the kernels' templates, which the prelude does not define.
         simulated: whether the simulator compiles the text.
         options: NVRTC options, which may define macros and name folders of headers.
+        prelude: definitions that the text does not use, such as those of what follows the text.
 
     Raises:
         ValueError: an included header is unknown, or is of host code; or the text uses a name of ``std`` that kernels
@@ -126,6 +128,7 @@ def assemble(
     own_texts = tuple(source for name, source in texts.items() if name not in shared)
     own_types = {header for d in types.values() if (header := DTYPES[d].header)}
     lines += _includes(own_types | _unincluded(own_texts) | {*of_pytorch}, texts, simulated)
+    lines += [prelude] if prelude else []
     # A directive may name the namespace of headers that are left out.
     spaces = {name for source in own_texts for name in _SPACE.findall(scan(source).bare)}
     lines += [f"namespace {name} {{}}" for name in sorted(spaces)]

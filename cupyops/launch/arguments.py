@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from cupyops.arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
+from cupyops.arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of, overlaps
 from cupyops.dtypes import DTYPES
 from cupyops.errors import expected, nearest
 
@@ -102,6 +102,7 @@ def bind(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         if name in values:
             raise TypeError(f"{declared.name}: parameter `{name}` is given twice")
         values[name] = value
+    values |= {p.name: None for p in declared.signature.parameters if p.optional and p.name not in values}
     missing = [f"`{n}`" for n in names if n not in values]
     if missing:
         raise TypeError(f"{declared.name}: missing {', '.join(missing)}; it takes {', '.join(names)}")
@@ -178,9 +179,11 @@ def _types(declared: Declared, infos: Mapping[str, Info]) -> dict[str, str]:
         candidates = [declared.signature.parameters[i].name for i in positions]
         given = next((a for a in candidates if a in infos), None)
         types[name] = infos[given].dtype if given is not None else ""
+        if declared.signature.parameters[positions[0]].untyped:
+            continue  # the compiler knows the type
         if given is not None and types[name] not in declared.dtypes:
             raise TypeError(expected(declared.name, given, f"have dtype {' or '.join(declared.dtypes)}", types[name]))
-    for name in [name for name, dtype in types.items() if not dtype]:
+    for name in [name for name, dtype in types.items() if not dtype and name.isidentifier()]:
         # All arrays of this type are None, so the kernel does not use the type. It gets the dtype of scalar_t.
         types[name] = types.get("scalar_t", "")
         if not types[name]:
@@ -197,7 +200,7 @@ def _check_arrays(
         if p.name not in infos:
             continue
         info, wanted = infos[p.name], p.c_type(types)
-        if info.dtype != wanted and not p.untyped:
+        if info.dtype != wanted and not (p.untyped and p.type not in types):
             because = f" ({p.type}, as the arrays before it)" if p.type in types else ""
             raise TypeError(expected(declared.name, p.name, f"have dtype {wanted}{because}", info.dtype))
         if (info.place, info.device) != (lead.place, lead.device):
@@ -237,6 +240,10 @@ def _check_access(declared: Declared, p: Parameter, info: Info, vouched: bool) -
         return
     if info.read_only:
         raise ValueError(expected(declared.name, p.name, "be writable", "a read-only array"))
+    if not info.fake and overlaps(info.shape, info.strides):
+        wanted = "have memory of its own for each element, since a kernel writes it"
+        got = f"shape {tuple(info.shape)} with strides {tuple(info.strides)}, as of an expanded view"
+        raise ValueError(f"{expected(declared.name, p.name, wanted, got)}. Pass a copy: {p.name}.clone()")
     if info.recorded:
         wanted = "not require grad while gradients are recorded, since autograd does not see what a kernel writes"
         raise RuntimeError(

@@ -17,6 +17,7 @@ __all__ = [
     "ATTRIBUTES",
     "code_only",
     "declarations",
+    "declares",
     "entry_in",
     "only",
     "overloads",
@@ -187,7 +188,7 @@ def without_overloads(text: str, kernel: str, headers: Collection[str]) -> tuple
     own = [f for f in code.functions if f.path == chosen[0].path]
     alike = [f for f in own if f.template is None and not f.special and _types(code, f) in types]
     mixed = chosen[0].template is None and len(alike) < len(own)
-    if not mixed and not any(_declares(other, name) for other in (text, *headers)):
+    if not mixed and not any(declares(other, name) for other in (text, *headers)):
         return text, None
     named = f"Cupyops_{name}"
     for function in reversed(alike if mixed else own):
@@ -195,7 +196,7 @@ def without_overloads(text: str, kernel: str, headers: Collection[str]) -> tuple
     return text, named
 
 
-def _declares(text: str, name: str) -> bool:
+def declares(text: str, name: str) -> bool:
     """Returns whether a text declares a function of a name outside classes that is no kernel."""
     if name not in text:
         return False

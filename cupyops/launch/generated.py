@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from cupyops.arrays import overlaps
 from cupyops.codegen import write
 from cupyops.sharing import held_across_fork
 
@@ -30,7 +31,7 @@ __all__ = ["TensorAccess", "deciding", "free_names", "open_launch", "write_launc
 _OWN_WORDS = frozenset(
     ("launch", "device", "variant", "variants", "plain", "current_device", "unit", "min", "gx", "gy", "gz", "buffer")
     + ("checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
-    + ("written", "packed", "any")
+    + ("written", "packed", "any", "overlaps")
 )
 
 
@@ -132,6 +133,11 @@ def launch_source(
     if not vouched:
         of_arrays += [(p, x, f"{x}.is_neg()") for p, x in _named(arrays, names)]
         of_arrays += [(p, x, f"({x}.requires_grad and grad_enabled())") for p, x in outputs]
+    of_arrays += [
+        (p, x, f"(not {x}.is_contiguous() and overlaps({x}.shape, {x}.stride()))")
+        for p, x in outputs
+        if p.shape is None
+    ]
     conditions += [f"({x} is not None and {c})" if p.nullable else c for p, x, c in of_arrays]
     # The product of two negative sizes may equal the number of elements. A single negative size cannot.
     products = [[t for t in shape if t in names] for shape in shapes.values()]
@@ -262,6 +268,7 @@ def write_launch(
             "written": tensors.written,
             "checked": (checked_vouched or checked) if vouched else checked,
             "TensorMap": TensorMap,
+            "overlaps": overlaps,
             "packed": {
                 p.name: partial(elements.packed, signature.kernel, p) for p in signature.parameters if p.element
             },

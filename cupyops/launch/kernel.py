@@ -151,6 +151,7 @@ class Kernel:
             () if storage is None else storage.kernels,
         )
         self.storage = Storage() if storage is None else storage
+        self.storage.members[name] = self
         self.variables = Variables(self)
         self._variants: dict[tuple[Any, ...], Variant] = {}
         # The choices of types in past calls, also on fake arrays. A bundle has these choices and the declared ones.
@@ -204,7 +205,7 @@ class Kernel:
         """The declaration against which calls are checked."""
         return Declared(self.name, self.signature, self.geometry, self.dtypes, self.constants)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Launches the kernel on the arrays' GPU and its current stream.
 
         Arguments are given in the order of the text, or by name.
@@ -240,20 +241,32 @@ class Kernel:
 
     def final_text(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
         """Returns the final text for NVRTC under a choice of types. See :meth:`.KernelSource.final`."""
-        return self.source.final(types, twins)
+        return self.source.final(types, twins, self._signatures)
+
+    def located(self, error: CompileError, types: Mapping[str, str]) -> CompileError:
+        """Returns a compiler's error with the lines of the Python file that holds the text. See :meth:`.KernelSource.located`."""
+        return self.source.located(error, self._signatures, types)
+
+    @property
+    def _signatures(self) -> list[Signature]:
+        """The signatures of the kernels that the final text has."""
+        members = self.storage.members
+        return [members[name].signature for name in self.source.module] or [self.signature]
 
     def type_choices(self) -> Iterator[dict[str, str]]:
         """Yields the given choices of types.
 
         Without given choices, yields one choice per dtype, with this dtype for every undeclared type. Yields one empty
-        choice if the text has no undeclared type.
+        choice if the text has no undeclared type. A type that only a compiler knows has the dtype ``""`` unless it is given.
         """
         bindings = self.signature.bindings
         if self.choices is not None:
-            yield from ({name: choice[name] for name in bindings} for choice in self.choices)
+            yield from (
+                {n: choice[n] if n.isidentifier() else choice.get(n, "") for n in bindings} for choice in self.choices
+            )
             return
-        for dtype in self.dtypes if bindings else ("",):
-            yield dict.fromkeys(bindings, dtype)
+        for dtype in self.dtypes if any(map(str.isidentifier, bindings)) else ("",):
+            yield {name: dtype if name.isidentifier() else "" for name in bindings}
 
     def describe(self, types: Mapping[str, str]) -> str:
         """Returns the kernel's name with its dtypes for messages, ``gelu_forward<float16>``.
@@ -265,7 +278,7 @@ class Kernel:
         if hidden.get("VECTORS", 1) != 1:
             del hidden["VECTORS"]
         extra = [f"{k}={v}" for k, v in self.constants.items() if k not in hidden]
-        dtypes = list(types.values())
+        dtypes = [*filter(None, types.values())]
         return f"{self.name}<{', '.join((dtypes[:1] if len(set(dtypes)) == 1 else dtypes) + extra)}>"
 
     def variant(self, types: Mapping[str, str], device: int) -> Variant:
@@ -299,7 +312,7 @@ class Kernel:
 
     # Checking and launching
 
-    def checked_launch(self, *args: Any, **kwargs: Any) -> None:
+    def checked_launch(self, /, *args: Any, **kwargs: Any) -> None:
         """Checks the arguments and launches.
 
         It accepts arrays of every known library and raises the errors of :meth:`__call__`.
@@ -311,14 +324,14 @@ class Kernel:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         self.run(arguments, written=True)
 
-    def checked_vouched(self, *args: Any, **kwargs: Any) -> None:
+    def checked_vouched(self, /, *args: Any, **kwargs: Any) -> None:
         """Checks the arguments and launches for a body that guarantees its outputs.
 
         The body has just allocated the outputs, so autograd has saved none of them, or the text does not write them.
         """
         self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
 
-    def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+    def _launch_on(self, threads: int | tuple[int, ...], /, *args: Any, **kwargs: Any) -> None:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         counts = threads if isinstance(threads, tuple) else (threads,)
         # With fake arrays the counts may be symbols, and a comparison would fix the value of a symbol.
@@ -351,7 +364,7 @@ class Kernel:
             try:
                 host().launch(self, arguments, sizes)
             except CompileError as error:
-                raise self.source.located(error) from None
+                raise self.located(error, arguments.types) from None
             return
         if lead.device is None or lead.place != "cuda":
             raise ValueError(expected(self.name, next(iter(arguments.infos)), "be on a CUDA device", lead))

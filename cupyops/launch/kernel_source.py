@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import kernels_cu
@@ -18,15 +19,16 @@ from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import around, branch_end, known_macros, preprocess
 from cupyops.compile.project_headers import includes, read
-from cupyops.compile.source import assemble, included
+from cupyops.compile.source import KERNEL, assemble, included
 from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
-from . import elements
+from . import elements, parameter_types
 from .definitions import declarations, entry_in, only, without_overloads
 from .geometry import at_least
 from .library_types import Element
 from .locate import TOLD, located
+from .signature import Signature
 from .template import numbers_of, split_name
 
 __all__ = [
@@ -85,13 +87,23 @@ class KernelSource:
     linked: tuple["LinkedText", ...] = ()
     module: tuple[str, ...] = ()
 
-    def final(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
+    def final(
+        self,
+        types: Mapping[str, str],
+        twins: Mapping[str, str] | None = None,
+        signatures: Sequence[Signature] = (),
+    ) -> str:
         """Returns the final text for NVRTC under a choice of types, ``{"scalar_t": "float16"}``.
 
         Args:
             types: typedef name to dtype name.
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
+            signatures: the signatures of the kernels, which the compiler compares with the kernels' types.
         """
+        compared_types = types
+        types = {
+            name: dtype for name, dtype in types.items() if name.isidentifier()
+        }  # the others are types of the text
         text = self.text if self.module else only(self.text, self.name)
         roots = re.findall(r"\w+", " ".join([*self.kernels(), *self.structs, *self.defines.values()]))
         own_texts = self._of_device({**self.headers, "": text}, self.text, roots, twins is not None)
@@ -112,8 +124,11 @@ class KernelSource:
                 for name, entry in zip(self.kernels(), entries, strict=True)
             ]
             named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
-        own = assemble(text, self.filename, types, self.constants, headers, **named, **common)
-        own += elements.assertions(self.structs, self.hidden)
+        names = [f"{KERNEL}{i or ''}" if entry else "" for i, entry in enumerate(entries)]
+        compared = parameter_types.assertions(text, [*zip(signatures, names, strict=False)], compared_types, own_texts)
+        prelude = parameter_types.DEFINITIONS if compared else ""
+        own = assemble(text, self.filename, types, self.constants, headers, prelude=prelude, **named, **common)
+        own += elements.assertions(self.structs, self.hidden) + compared
         others = (
             assemble(
                 self._of_device({"": t.text}, "\n".join([*self.headers.values(), *t.headers.values()]))[""],
@@ -215,9 +230,12 @@ class KernelSource:
             for macro, name in found.items()
         ]
 
-    def located(self, error: CompileError) -> CompileError:
+    def located(
+        self, error: CompileError, signatures: Sequence[Signature] = (), types: Mapping[str, str] = MappingProxyType({})
+    ) -> CompileError:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
         words = elements.explained(str(error), self.structs, self.hidden)
+        words = parameter_types.explained(words, self.text, self.filename, signatures, types)
         undefined = {name for found in _UNDEFINED.findall(words) for name in found if name}
         for name in dict.fromkeys(host_code(self.text, "\n".join(self.headers.values())).names):
             if name in undefined:
@@ -384,8 +402,7 @@ def with_header(
             f.name == name and not f.special for f in scan(source).functions
         )
 
-    # A text may declare the kernel by a macro.
-    while headers and not re.search(rf"\b{re.escape(name)}\s*\(", text) and not has(text):
+    while headers and not has(text):
         found = next(
             (
                 (header, directive)
@@ -395,7 +412,8 @@ def with_header(
             None,
         )
         if found is None:
-            if header := next((header for header, source in headers.items() if has(source)), ""):
+            declared = re.search(rf"\b{re.escape(name)}\s*\(", text)  # a macro may declare the kernel
+            if not declared and (header := next((header for header, source in headers.items() if has(source)), "")):
                 raise ValueError(
                     f"{kernel}: the text has no __global__ function {name!r}, and the header {header}, which it does not include, "
                     f"has it: include the header"

@@ -26,6 +26,7 @@ from .library_types import STD_ARRAY, Element, library_type, vector_of
 from .structs import (
     Struct,
     aliases_in,
+    arguments_in,
     hoisted,
     key_of,
     members_in,
@@ -115,7 +116,11 @@ def derived_structs(
     layouts = _Layouts(structs, names, {**numbers, **defines}, tables)
     found = {name: element for name in sorted(vectors) if (element := layouts.array(name, *arrays[name])) is not None}
     instances = {
-        names.instance(found) for name in sorted(wanted) if structs[name].parameters for found in _ids(listed, name)
+        names.instance(found)
+        for name in sorted(wanted)
+        if structs[name].parameters
+        for found in _ids(listed, name)
+        if "" not in arguments_in(found) or structs[name].defaults  # a character is blank here
     }
     for name in sorted(nested):
         outer, _, member = name.partition("::")
@@ -140,8 +145,10 @@ def _ids(listed: str, name: str) -> Iterator[str]:
     """Yields the instances of a template in the text of a parameter list, ``Pair<T, 2>``."""
     for match in re.finditer(rf"\b{name}\s*<", listed):
         depth = 0
-        for mark in re.finditer(r"[<>]", listed[match.start() :]):
-            depth += 1 if mark[0] == "<" else -1
+        within = 0  # parentheses, in which the brackets compare
+        for mark in re.finditer(r"[<>()]", listed[match.start() :]):
+            within += (mark[0] == "(") - (mark[0] == ")")
+            depth += 0 if within else (mark[0] == "<") - (mark[0] == ">")
             if not depth:
                 yield listed[match.start() : match.start() + mark.end()]
                 break

@@ -39,7 +39,7 @@ def load(kernel: Any, types: Mapping[str, str], device: int) -> Variant:
             try:
                 binary = binary_for(text, what, target_for(capability), kernel.options)
             except CompileError as error:
-                raise kernel.source.located(error) from error.__cause__
+                raise kernel.located(error, types) from error.__cause__
             except MissingDependencyError as error:
                 raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
         code = None

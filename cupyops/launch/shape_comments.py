@@ -1,6 +1,7 @@
 """Reads the shapes of arrays from the comments behind a kernel's parameters: ``// (M, N)``."""
 
 import re
+import unicodedata
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
@@ -18,6 +19,9 @@ _EXPRESSIONS = re.compile(
     r"(?://[/!]?<?|/\*[*!]?<?)\s*\((?:\s*[\w.]+\s*[-+*/,])+\s*[\w.]+\s*\)|[^()]*\(\s*\d+[A-Za-z]\w*\s*\)"
 )
 _SHAPE_BEGINS = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\((?![^()]*\)\s*[*+/%]\s*[\w(])")
+
+
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters that have no shape
 
 
 class Piece(NamedTuple):
@@ -57,7 +61,7 @@ def shape_comments(
     # comment before it.
     i = len(pieces) - 1
     for place, stop in reversed(comments if pieces else []):
-        comment = text[place:stop].strip()
+        comment = _visible(text[place:stop])
         if not _SHAPE_BEGINS.match(comment):
             continue
         while i >= 0 and place < pieces[i].first and (i == 0 or place < pieces[i - 1].comma):
@@ -91,6 +95,14 @@ def shape_comments(
     return found
 
 
+def _visible(comment: str) -> str:
+    """Returns a comment without characters that nobody sees, and with its continued lines joined."""
+    joined = re.sub(r"\\[ \t]*\r?\n", " ", comment)
+    return "".join(
+        c for c in joined if c.isspace() or (unicodedata.category(c) not in ("Cc", "Cf", "Mn") and c not in _FILLERS)
+    ).strip()
+
+
 def _stands_above(text: str, code: Code, place: int, first: int) -> bool:
     """Returns whether the comment at an offset begins a line and ends with this line or a later one, above the parameter at
     another offset."""
@@ -106,7 +118,7 @@ def _behind_the_list(text: str, code: Code, end: int) -> str:
     line_end = len(text) if line_end < 0 else line_end
     rest = code.bare[end + 1 : line_end]
     until = line_end if not rest.strip(" \t\r{;") else end + 1 + len(rest) - len(rest.lstrip())
-    comments = (text[start:stop].strip() for start, stop in code.comments_between(end, until))
+    comments = (_visible(text[start:stop]) for start, stop in code.comments_between(end, until))
     return next((c for c in comments if _SHAPE_BEGINS.match(c)), "")
 
 

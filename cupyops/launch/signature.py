@@ -69,12 +69,14 @@ class Parameter:
         shape: names and numbers whose product is the number of elements, or None for a view.
         length: the length of an ``Int64s<length>``, a number or the name of a constant; None for another type.
         nullable: a call may give None for the array.
+        optional: a call may leave the array out: the declaration has the default ``nullptr``.
         map_of: the name ``x`` of the array of a tensor map ``const __grid_constant__ TensorMap x_map``
             (:mod:`cupyops.launch.tensor_map`); None for another type.
         element: the vector type, the struct, or the kind of texture of the parameter; None for a number and for an
             array of numbers. `type` is then the dtype of the array, and `shape` ends with the last dimension.
-        untyped: a ``void*``, or a pointer to a type whose layout Python does not know; such a parameter takes an array of any
-            dtype, and `type` is then ``uint8``.
+        untyped: a ``void*`` or a pointer to a struct whose layout Python does not know; such a parameter takes an array of any
+            dtype, and `type` is then ``uint8``. Or a pointer to a type that only a compiler knows; `type` is then its name in C++. The
+            array decides the dtype, and the compiler refuses another one than the type's (:mod:`.parameter_types`).
         accessor: the layout of a packed accessor, which the launch fills from the array; None for another type.
     """
 
@@ -89,12 +91,14 @@ class Parameter:
     element: Element | None = None
     untyped: bool = False
     accessor: Accessor | None = None
+    optional: bool = False
 
     def c_type(self, types: Mapping[str, str]) -> str:
         """Returns the name of the parameter's dtype under a choice of types."""
         if self.type == "acc_t":
             return DTYPES[types["scalar_t"]].acc
-        return types.get(self.type, self.type)
+        found = types.get(self.type, self.type)
+        return "uint8" if self.untyped and found not in DTYPES else found
 
 
 @dataclass(frozen=True)
@@ -272,7 +276,21 @@ def _parameters(
     for p, comment in zip(bare, comments_of, strict=True):
         shape, nullable = shape_of(kernel, p.name, comment) if p.pointer and comment else (None, False)
         found.append(replace(p, shape=shape, nullable=nullable))
+    # The launch runs where its arrays are, so that one array must be given.
+    by_default = [
+        p.pointer and p.accessor is None and _has_null(piece.declaration) for p, piece in zip(bare, pieces, strict=True)
+    ]
+    if any(p.pointer and not p.nullable and not null for p, null in zip(found, by_default, strict=True)):
+        found = [
+            replace(p, nullable=True, optional=True) if null else p for p, null in zip(found, by_default, strict=True)
+        ]
     return tuple(found)
+
+
+def _has_null(declaration: str) -> bool:
+    """Returns whether the default of a parameter is the null pointer."""
+    _, *default = split(declaration, "=")
+    return bool(default) and default[0][1].strip() in ("nullptr", "NULL", "0", "{}")
 
 
 def _listed(declaration: str, names: TypeNames) -> list[str]:
@@ -376,14 +394,14 @@ def _parameter(
         known == base
         and known not in (*DTYPES, *_WORDS)
         and not element_of(known, structs)
-        and re.search("[<:]", target)
+        and re.search("[<:(]", target)
     ):
         known = base = target
     if known not in DTYPES and (
         known in _WORDS or not (known.removeprefix("struct ").isidentifier() or element_of(known, structs))
     ):
         if pointer and known not in _WORDS and not base.startswith("Int64s"):
-            return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
+            return Parameter(name, known, pointer=True, const=const, untyped=True)
         raise TypeError(
             f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed{_instead(base, names)}"
         )

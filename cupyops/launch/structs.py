@@ -11,6 +11,7 @@ from cupyops.compile.definitions import split
 __all__ = [
     "Struct",
     "aliases_in",
+    "arguments_in",
     "hoisted",
     "key_of",
     "members_in",
@@ -142,9 +143,9 @@ def specialized(structs: Mapping[str, Struct], name: str) -> Struct | None:
     if not partial or "<" not in name or tag not in structs:
         return None
     primary, found = structs[tag], []
-    given = _with_defaults(primary, _arguments(name))
+    given = _with_defaults(primary, arguments_in(name))
     for key in partial:
-        pattern, parameters = _arguments(key), structs[key].parameters
+        pattern, parameters = arguments_in(key), structs[key].parameters
         pairs = [*zip(pattern, given, strict=False)] if len(pattern) == len(given) else [("", "-")]
         if all(p in parameters or p == argument for p, argument in pairs):
             by_name = {p: argument for p, argument in pairs if p in parameters}
@@ -156,7 +157,8 @@ def specialized(structs: Mapping[str, Struct], name: str) -> Struct | None:
     return found[0] if len(found) == 1 else None
 
 
-def _arguments(name: str) -> list[str]:
+def arguments_in(name: str) -> list[str]:
+    """Returns the arguments of a template in the name of an instance, ``Pair<float, 2>``."""
     return [" ".join(part.split()) for _, part in split(name.partition("<")[2].rpartition(">")[0])]
 
 
@@ -178,7 +180,7 @@ def substituted(text: str, struct: Struct, name: str) -> str:
     Raises:
         ValueError: the name has another number of arguments, and defaults do not make up for it.
     """
-    given = _with_defaults(struct, _arguments(name))
+    given = _with_defaults(struct, arguments_in(name))
     by_name = dict(zip(struct.parameters, given, strict=True)) if struct.parameters else {}
     return _replaced(text, by_name)
 

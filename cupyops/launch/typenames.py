@@ -16,7 +16,7 @@ from cupyops.compile.definitions import split
 from cupyops.compile.preprocess import preprocess, value_of
 from cupyops.dtypes import DTYPES
 
-from .structs import Struct, key_of, structs_in, substituted, template_parameters
+from .structs import Struct, aliases_in, arguments_in, key_of, structs_in, substituted, template_parameters
 
 __all__ = ["TypeNames", "c_dtype", "defined_types", "dtype_of", "type_names"]
 
@@ -76,6 +76,7 @@ _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _DEPTH = 8  # macros and types within one another
 _LONGEST = 10_000  # characters of an expanded declaration
 
+_FIXED = re.compile(r"(?:std::)?u?int(?:8|16|32)_t|uint|ushort")
 _STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
 # NVRTC has the host's `long`.
 _LONG = "int" if sys.platform == "win32" else "long long"
@@ -173,6 +174,8 @@ class TypeNames:
             return None
         if (found := _INSTANCE.fullmatch(base)) is not None:
             arguments = [" ".join(part.split()) for _, part in split(found[2])]
+            if "" in arguments:  # defaults
+                return None
             path = tuple(word for word in re.split(r"\s*::\s*", base.partition("<")[0]) if word)
             if path[-1] in ("opmath_type", "acc_type") and path[:-1] in (("at",), ("c10",)):
                 return self._widened(arguments[0])
@@ -192,27 +195,61 @@ class TypeNames:
             return self._conditional([" ".join(part.split()) for _, part in split(member[1].partition("<")[2][:-1])])
         of = self._given.get(member[1], member[1])
         name = self.instance(of) if "<" in of else of.rpartition("::")[2].strip()
-        struct = self._structs().get(name) or self._structs().get(name.partition("<")[0])
+        path = tuple(word for word in re.split(r"\s*::\s*", of.partition("<")[0]) if word)[:-1]
+        struct = self._chosen(name, path)
         if key_of(nested := f"{name}::{member[2]}") in self._structs() and nested != base:
             return nested
-        declared = struct and re.search(
-            rf"\busing\s+{member[2]}\s*=([^;]*);|\btypedef\b([^;{{}}]*)\b{member[2]}\s*;", struct.body
-        )
-        if not struct or not declared:
-            return None
+        aliases = aliases_in(struct.body) if struct else {}
+        if struct is None or member[2] not in aliases:
+            return None  # an inherited type, for one
+        declared = aliases[member[2]]
+        for _ in range(_DEPTH):
+            declared = re.sub(r"(?<![\w:])[A-Za-z_]\w*\b", lambda word: aliases.get(word[0], word[0]), declared)
         try:
-            target = substituted(declared[1] or declared[2], struct, name)
+            target = substituted(declared, struct, name)
         except ValueError:
             return None
         return " ".join(re.sub(r"\btypename\b", " ", target).split())
+
+    def _chosen(self, name: str, path: Scope) -> Struct | None:
+        """Returns a struct, or the definition of a template for an instance; None if only a compiler knows which definition holds."""
+        structs = self._structs()
+        tag = name.partition("<")[0]
+        others = [key for key in structs if key.startswith(f"{tag}<")]
+        chosen = name if name in structs else tag
+        if "<" in name and others:
+            if any(structs[key].parameters for key in others):
+                return None  # a partial specialization
+            if chosen == tag:
+                wanted, *found = [[*map(self._kind, arguments_in(key))] for key in (name, *others)]
+                if any("" in of or len(of) != len(wanted) for of in (wanted, *found)):
+                    return None
+                chosen = dict(zip(map(tuple, found), others, strict=True)).get(tuple(wanted), tag)
+        struct = structs.get(chosen)
+        return struct if struct is not None and self._visible(struct.scope, path) else None
+
+    def _kind(self, argument: str) -> str:
+        """Returns one spelling for all arguments of a template that are the same type or number, or "" for another argument."""
+        target = self.target(self.expanded(argument))
+        if target in ("true", "false") or re.fullmatch(r"0|-?[1-9][0-9]*", target):
+            return {"true": "1", "false": "0"}.get(target, target)
+        words = target.split()
+        if words and {"char", "short", "int", "long", "signed", "unsigned"}.issuperset(words):
+            sign = "unsigned " if "unsigned" in words else "signed " if words == ["signed", "char"] else ""
+            kind = next((k for k in ("char", "short", "long") if k in words), "int")
+            return sign + " ".join([kind] * max(words.count("long"), 1))
+        if words in (["float"], ["double"], ["bool"]):
+            return target
+        dtype = dtype_of(target)
+        plain = dtype in ("float16", "bfloat16") or _FIXED.fullmatch(target)
+        return DTYPES[dtype].c_type if dtype and plain else ""
 
     def _conditional(self, arguments: Sequence[str]) -> str | None:
         """Returns the type that a condition chooses, or None."""
 
         def same(match: re.Match[str]) -> str:
-            a, b = (self.target(part.strip()) for part in (match[1] or match[3], match[2] or match[4]))
-            # A parameter of the template without an argument is no type yet.
-            return match[0] if {a, b} & self._hidden else str(int((dtype_of(a) or a) == (dtype_of(b) or b)))
+            a, b = (self._kind(part.strip()) for part in (match[1] or match[3], match[2] or match[4]))
+            return str(int(a == b)) if a and b else match[0]
 
         if len(arguments) != 3:
             return None
@@ -364,7 +401,7 @@ def dtype_of(base: str) -> str | None:
 def _integer(base: str) -> str:
     """Returns the usual spelling of an integer type: ``unsigned long long`` for ``long long unsigned int``."""
     words = base.split()
-    if not {"char", "short", "int", "long", "signed", "unsigned"}.issuperset(words):
+    if not words or not {"char", "short", "int", "long", "signed", "unsigned"}.issuperset(words):
         return base
     kind = next((k for k in ("char", "short") if k in words), " ".join(["long"] * words.count("long")) or "int")
     kind = _LONG if kind == "long" else kind

@@ -185,12 +185,13 @@ class GpuCode(LoadedCode):
 class Storage:
     """The loaded code of one kernel, or of the kernels of one module, and the values that Python has set.
 
-    `kernels` has the names of a module's kernels; it is empty for one kernel.
+    `kernels` has the names of a module's kernels; it is empty for one kernel. `members` has the kernels by name.
     """
 
     def __init__(self, kernels: tuple[str, ...] = ()) -> None:
         self.kernels = kernels
         self.given: dict[str, Any] = {}
+        self.members: dict[str, Any] = {}
         self._loaded: dict[tuple[Any, ...], LoadedCode] = {}
 
     def code(self, key: tuple[Any, ...], make: Callable[[], LoadedCode]) -> Any:

@@ -44,7 +44,7 @@ def warmup(
         if kernel.hardware.since and not kernel.runs_on(driver.capability(device)):
             continue
         for types in kernel.type_choices():
-            if set(types.values()) <= set(dtypes):
+            if {*types.values()} - {""} <= {*dtypes}:
                 kernel.variant(types, device)
                 ready += 1
     return ready

@@ -14,6 +14,7 @@ from cupyops.compile.header_list import HEADERS, PARTS, SAME, SystemHeader
 from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _NUMBERS
 from cupyops.compile.system_headers import header
 from cupyops.errors import CompileError, MissingDependencyError
+from cupyops.launch.parameter_types import DEFINITIONS
 from cupyops.simulator import build
 from cupyops.simulator.simulated import twins
 
@@ -48,7 +49,7 @@ def names_of(folder: str) -> list[str]:
 
 def final(text: str, simulated: bool = False, **given: object) -> str:
     kernel = Kernel(text, "k", Threads("n"), **given)  # type: ignore[arg-type]
-    return kernel.final_text({}, twins() if simulated else None)
+    return kernel.final_text({}, twins() if simulated else None).replace(f"{DEFINITIONS}\n", "")
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])

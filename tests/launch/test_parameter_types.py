@@ -1,0 +1,288 @@
+# ruff: noqa: E501 - declarations in one line each
+"""The compiler compares the types of a kernel's parameters with what a launch passes."""
+
+import numpy as np
+import pytest
+
+import cupyops
+from cupyops import CompileError, Kernel, Module, Threads
+from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.dtypes import DTYPES
+
+COPY = """
+extern "C" __global__ void k(const real* x, real* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }"""
+REAL = """template <bool D> struct Real { using type = float; };
+template <> struct Real<true> { using type = double; };
+"""
+WORD = """template <int N> struct Word { using type = float; };
+template <> struct Word<8> { using type = double; };
+"""
+UP = "template <class T> struct Up { using type = float; };\n"
+TYPES = {
+    "constexpr name": (REAL + "constexpr bool DOUBLE = true; using real = Real<DOUBLE>::type;", "float64"),
+    "enumerator": (WORD + "enum { EIGHT = 8 }; using real = Word<EIGHT>::type;", "float64"),
+    "enum class": (
+        "enum class Kind { F, D }; template <Kind K> struct R { using type = float; }; template <> struct R<Kind::D> { using type = double; }; constexpr Kind K = Kind::D; using real = R<K>::type;",
+        "float64",
+    ),
+    "sizeof": (WORD + "using real = Word<sizeof(double)>::type;", "float64"),
+    "one": (REAL + "using real = Real<1>::type;", "float64"),
+    "hex": (WORD + "using real = Word<0x8>::type;", "float64"),
+    "suffix": (WORD + "using real = Word<8u>::type;", "float64"),
+    "sum": (WORD + "using real = Word<4+4>::type;", "float64"),
+    "cast": (WORD + "using real = Word<int(8)>::type;", "float64"),
+    "compare": (REAL + "using real = Real<(3>2)>::type;", "float64"),
+    "not": (REAL + "constexpr bool D = false; using real = Real<!D>::type;", "float64"),
+    "octal": (WORD + "using real = Word<010>::type;", "float64"),
+    "char": (WORD + "using real = Word<'\\b'>::type;", "float64"),
+    "unsigned": (
+        UP + "template <> struct Up<unsigned int> { using type = double; }; using real = Up<unsigned>::type;",
+        "float64",
+    ),
+    "typedef spec": (
+        "typedef float F;\n" + UP + "template <> struct Up<F> { using type = double; }; using real = Up<float>::type;",
+        "float64",
+    ),
+    "long": (UP + "template <> struct Up<long> { using type = double; }; using real = Up<long long>::type;", "float32"),
+    "const": (
+        UP + "template <> struct Up<const float> { using type = double; }; using real = Up<float>::type;",
+        "float32",
+    ),
+    "partial false": (
+        "template <bool B, class T, class V> struct C { using type = T; }; template <class T, class V> struct C<false, T, V> { using type = V; }; using real = C<false, float, double>::type;",
+        "float64",
+    ),
+    "partial pointer": (
+        UP + "template <class T> struct Up<T*> { using type = double; }; using real = Up<int*>::type;",
+        "float64",
+    ),
+    "partial number": (
+        "template <class T, int N> struct P { using type = float; }; template <int N> struct P<int, N> { using type = double; }; using real = P<int, 3>::type;",
+        "float64",
+    ),
+    "inherited": ("struct A { using t = double; }; struct R : A {}; using real = R::t;", "float64"),
+    "inherited template": (
+        "template <class T> struct A { using t = T; }; template <class T> struct R : A<T> {}; using real = R<double>::t;",
+        "float64",
+    ),
+    "nested": ("struct A { struct B { using t = double; }; using t = float; }; using real = A::B::t;", "float64"),
+    "nested first": ("struct A { struct B { using t = double; }; using t = float; }; using real = A::t;", "float32"),
+    "member template": (
+        "struct A { template <class T> struct of { using t = T; }; }; using real = A::of<double>::t;",
+        "float64",
+    ),
+    "variadic": (
+        "template <class... T> struct L; template <class T, class... R> struct L<T, R...> { using t = T; }; using real = L<double, int>::t;",
+        "float64",
+    ),
+    "conditional sizeof": (
+        "#include <type_traits>\nusing real = std::conditional_t<(sizeof(int) > 2), double, float>;",
+        "float64",
+    ),
+    "conditional": (
+        "#include <type_traits>\nusing real = std::conditional<std::is_same<long, long long>::value, double, float>::type;",
+        "float32",
+    ),
+    "decltype": ("__device__ double f(); using real = decltype(f());", "float64"),
+    "decltype literal": ("using real = decltype(1.0f + 2.0);", "float64"),
+    "alias default": ("template <class T = double> using Id = T; using real = Id<>;", "float64"),
+    "default argument": (
+        "template <bool B = true> struct R; template <> struct R<true> { using type = double; }; template <> struct R<false> { using type = float; }; using real = R<>::type;",
+        "float64",
+    ),
+    "template template": (
+        "template <class T> struct A { using t = T; }; template <template <class> class F> struct Ap { using t = typename F<double>::t; }; using real = Ap<A>::t;",
+        "float64",
+    ),
+    "later in namespace": ("namespace a { using real = double; } using a::real;", "float64"),
+    "namespaces alike": (
+        "namespace a { struct R { using type = float; }; } namespace b { struct R { using type = double; }; } using real = a::R::type;",
+        "float32",
+    ),
+    "alias in struct": (
+        "using a = float; struct R { using a = double; using type = a; }; using real = R::type;",
+        "float64",
+    ),
+    "macro": ("#define T double\n#define real T", "float64"),
+    "condition on value": (
+        "#define BITS (4 * 16)\n#if BITS >= 64\nusing real = double;\n#else\nusing real = float;\n#endif",
+        "float64",
+    ),
+    "enum element": ("enum E : unsigned char { A }; using real = E;", "uint8"),
+    "plain enum": ("enum E { A, B }; using real = E;", "int32"),
+    "long word": ("using real = unsigned long;", "uint64"),
+    "half": ("#include <cuda_fp16.h>\nusing real = half;", "float16"),
+    "half member": (
+        "#include <cuda_fp16.h>\ntemplate <int N> struct W { using type = float; }; template <> struct W<2> { using type = __half; }; using real = W<1+1>::type;",
+        "float16",
+    ),
+    "bfloat16": ("#include <cuda_bf16.h>\nusing real = __nv_bfloat16;", "bfloat16"),
+    "char word": ("using real = char;", "int8"),
+    "volatile": ("using real = volatile float;", "float32"),
+    "remove_const": ("#include <type_traits>\nusing real = std::remove_const_t<const double>;", "float64"),
+    "constexpr if": (
+        "constexpr int N = 3; template <int N> struct W { using type = float; }; template <> struct W<3> { using type = double; }; using real = W<N>::type;",
+        "float64",
+    ),
+    "bool": ("using real = bool;", "bool"),
+    "size_t": ("using real = size_t;", "uint64"),
+}
+
+
+def types_of(kernel: Kernel, dtype: str) -> dict[str, str] | None:
+    """Returns the choice of types of a call with arrays of a dtype, or None if the call is refused before a compilation."""
+    p = kernel.signature.parameters[0]
+    return dict.fromkeys(kernel.signature.bindings, dtype) if p.untyped or p.type == dtype else None
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_an_array_of_another_type_is_refused_and_of_the_right_type_is_taken(name: str) -> None:
+    before, right = TYPES[name]
+    kernel = Kernel(before + COPY, "k", 32)
+    types = types_of(kernel, right)
+    assert types is not None
+    compile_text(kernel.final_text(types), "k", "sm_90", OPTIONS)
+    other = types_of(kernel, "float64" if right == "float32" else "float32")
+    if other is not None:
+        with pytest.raises(CompileError, match="CupyopsTypedParameter"):
+            compile_text(kernel.final_text(other), "k", "sm_90", OPTIONS)
+
+
+@pytest.mark.simulator
+def test_a_specialization_that_a_constant_chooses() -> None:
+    kernel = Kernel(REAL + "constexpr bool DOUBLE = true; using real = Real<DOUBLE>::type;" + COPY, "k", Threads("n"))
+    x, y = np.arange(4.0), np.zeros(4)
+    with cupyops.simulate():
+        kernel(x, y, 4)
+        words = "k.cu:4: k: `x`: the launch passes elements of float32, and the compiler says that `const double\\*` is an array of float64"
+        with pytest.raises(CompileError, match=words):
+            kernel(x.astype("f4"), y.astype("f4"), 4)
+    assert y.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize(
+    ("declared", "read"),
+    [
+        ("float* x, int n", "double* x, int n"),
+        ("float* x, int n", "float* x, float n"),
+        ("float* x, float n", "float* x, int n"),
+        ("float* x, long long n", "float* x, double n"),
+        ("float4* x, int n", "int4* x, int n"),
+        ("float* x, float4 n", "float* x, int4 n"),
+        ("void* x, int n", "float* x, int n"),
+        ("unsigned* x, int n", "int* x, int n"),
+        ("bool* x, int n", "unsigned char* x, int n"),
+        ("__half* x, int n", "short* x, int n"),
+        ("__half* x, int n", "__nv_bfloat16* x, int n"),
+        ("float** x, int n", "float* x, int n"),
+    ],
+)
+def test_a_parameter_of_another_kind_does_not_compile(declared: str, read: str) -> None:
+    head = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n__global__ void k({}) {{}}"
+    kernel = Kernel(head.format(declared), "k", 1)
+    text = kernel.final_text({}).replace(f"void k({declared})", f"void k({read})")
+    with pytest.raises(CompileError, match="CupyopsTypedParameter"):
+        compile_text(text, "k", "sm_90", OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("__global__ void k(const float* __restrict__ x, volatile int* y, long z, unsigned char c, char* d) {}", "k"),
+        ("namespace a { namespace { __global__ void k(float* x, long long** y) {} } }", "k"),
+        ("template <class... Ts> __global__ void k(float* y, Ts*... xs) {}", "k<int, double>"),
+        (
+            "template <class T, int N> __global__ void k(T* x, T v) {}\ntemplate <> __global__ void k<float, 2>(float* x, float v) {}",
+            "k<float, 2>",
+        ),
+        ("__global__ void k(float* x) {}\n__global__ void k(int* x) {}", "k(int*)"),
+        ('__device__ int k(int a) { return a; }\nextern "C" __global__ void k(float* x, int n = 3) {}', "k"),
+        ('#define float4 Mine\n#define T int\nstruct Mine { int a; };\nextern "C" __global__ void k(T* x) {}', "k"),
+        ("typedef float vec3[3];\n__global__ void k(const vec3* x, vec3* y) {}", "k"),
+        ("__global__ void k(float2* x, uchar4* y, dim3 z, float4 v) {}", "k"),
+    ],
+)
+def test_declarations_that_are_taken(text: str, name: str) -> None:
+    kernel = Kernel(text, name, 32)
+    final = kernel.final_text({})
+    assert "CupyopsTypedTakes<0" in final
+    compile_text(final, name, "sm_90", OPTIONS)
+
+
+def test_the_kernels_of_a_module_have_one_text() -> None:
+    module = Module("__global__ void a(float* x) {}\n__global__ void b(int* y, double z) {}")
+    texts = {module.kernel(name).final_text({}) for name in ("a", "b")}
+    assert len(texts) == 1
+    assert "CupyopsTypedTakes<1001" in texts.pop()
+
+
+def test_dtypes_of_the_table_have_kinds() -> None:
+    for dtype in DTYPES:
+        kernel = Kernel("__global__ void k(scalar_t* x) {}", "k", 1, dtypes=dtype)
+        compile_text(kernel.final_text({"scalar_t": dtype}), "k", "sm_90", OPTIONS)
+
+
+@pytest.mark.simulator
+def test_an_output_whose_elements_share_memory_is_refused() -> None:
+    kernel = Kernel(
+        "__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }", "k", Threads("n")
+    )
+    base = np.zeros(9, "f4")
+    views = [((6,), (0,)), ((3, 3), (4, 4)), ((3, 3), (8, 4))]
+    with cupyops.simulate():
+        for shape, strides in views:
+            with pytest.raises(ValueError, match="`y` must have memory of its own for each element"):
+                kernel(np.lib.stride_tricks.as_strided(base, shape, strides), 6)
+        kernel(base[::2], 1)
+        kernel(base.reshape(3, 3).T, 9)
+        kernel(np.lib.stride_tricks.as_strided(base, (1, 3), (0, 4)), 3)
+    assert base.tolist() == [1] * 9
+
+
+@pytest.mark.simulator
+def test_a_pointer_with_the_default_null_may_be_left_out() -> None:
+    text = "__global__ void k(float* y, int n, const float* w = nullptr) { if (threadIdx.x < n) y[threadIdx.x] = w ? w[0] : 2.f; }"
+    kernel, y = Kernel(text, "k", Threads("n")), np.zeros(2, "f4")
+    with cupyops.simulate():
+        for given, right in (((), 2), ((None,), 2), ((np.full(1, 3, "f4"),), 3)):
+            kernel(y, 2, *given)
+            assert y.tolist() == [right, right]
+        with pytest.raises(TypeError, match="missing `n`"):
+            kernel(y)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", ["self", "threads", "args", "kwargs", "kernel", "declared"])
+def test_a_parameter_with_a_name_of_the_launch(name: str) -> None:
+    text = f"__global__ void k(int* y, int {name}) {{ y[0] = {name}; }}"
+    y = np.zeros(1, "i4")
+    with cupyops.simulate():
+        Kernel(text, "k")[1](y, **{name: 3})
+    assert y.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    "words", ["// k(p, n) sets ones", 'void run(float* p) { k<<<1, 64>>>(p, 3); printf("k() done"); }']
+)
+def test_a_kernel_of_a_header_that_comments_and_strings_name(words: str) -> None:
+    header = "__global__ void k(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 1; }"
+    kernel = Kernel(f'#include "k.cuh"\n{words}\n', "k", Threads("n"), headers={"k.cuh": header})
+    assert kernel.signature.names == ("x", "n")
+
+
+@pytest.mark.parametrize("name", ["FP32_", "_FP32_", "_fp32"])
+@pytest.mark.parametrize("undefined", [False, True])
+def test_a_macro_with_an_underscore_that_nothing_defines_chooses_a_type(name: str, undefined: bool) -> None:
+    text = f"#ifdef {name}\nusing real = float;\n#else\nusing real = double;\n#endif\n{COPY}"
+    options = (f"-U{name}",) if undefined else ()
+    assert Kernel(text, "k", options=options).signature.parameters[0].type == "float64"
+    assert Kernel(text, "k", options=(f"-D{name}",)).signature.parameters[0].type == "float32"
+
+
+@pytest.mark.parametrize(
+    "hidden", ["\u200b", "\ufeff", "\u00a0", "\u00ad", "\u202e", "\u2066", "\ufe0f", "\x07", "\\\n"]
+)
+def test_a_shape_comment_with_an_invisible_character_or_a_continued_line(hidden: str) -> None:
+    for comment in (f"// {hidden}(n)", f"//{hidden} (n)", f"// ({hidden}n)"):
+        text = f"__global__ void k(float* y, {comment}\n int n) {{}}"
+        assert Kernel(text, "k", Threads("n")).signature.parameters[0].shape == ("n",)
