@@ -89,7 +89,7 @@ def test_a_library_of_a_folder_mounted_with_noexec_is_loaded_from_a_copy(
 
     monkeypatch.setattr(build.ctypes, "CDLL", loaded)
     with pytest.warns(RuntimeWarning, match="mounted with noexec"):
-        assert build.load_library(path).cupyops_run
+        assert build.load_library(path).cupyops_finished
     refused.append(os.sep)
     with pytest.raises(LaunchError, match="mounted with noexec. Choose another folder with CUPYOPS_CACHE_DIR"):
         build.load_library(path)

@@ -148,12 +148,7 @@ def in_plain_backward(grad: Tensor) -> bool:
     return (
         type(grad) is Tensor
         and not (
-            grad_enabled()
-            or is_traced()
-            or is_scripted()
-            or transforms_active()
-            or dispatch_modes()
-            or any_autocast()
+            grad_enabled() or is_traced() or is_scripted() or transforms_active() or dispatch_modes() or any_autocast()
         )
         and forward_ad._current_level < 0
         and grad.is_cuda

@@ -107,8 +107,6 @@ def along(name: str, call: Callable[[Tensor], Tensor], x: Tensor, dim: int, dtyp
         raise TypeError(expected(name, "x", "be a floating tensor", x.dtype))
     if x.dim() == 0:
         y = call(x.view(1)).view(())
-    elif not x.shape[dim]:  # slices without elements have no maximum, and no result
-        y = x.clone(memory_format=torch.contiguous_format)
     elif dim in (-1, x.dim() - 1):
         y = call(x)
     else:

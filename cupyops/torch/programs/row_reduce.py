@@ -328,13 +328,16 @@ def body_of(
             zeros=config.stream and not config.sums_shared,
         )
 
+    # The other results of rows of no elements have no elements.
+    of_rows = any(program.kinds()[name] == "row" for name in program.results)
+
     def body(*args: Any) -> Any:
         tensors, scalars = args[:count], args[count : count + numbers]
         wanted = args[count + numbers :] if wants else (True,) * made
         x = tensors[lead]
         if x.shape and not _library.is_fake(x) and x.shape[-1] == 0 and x.numel() == 0:
             _check(program, tensors)
-            if math.prod(x.shape[:-1]):
+            if math.prod(x.shape[:-1]) and of_rows:
                 return _of_no_elements(program, translated, args)
         if _library.is_fake(x):  # its sizes may be symbols
             call = configured(tensors, wanted)
