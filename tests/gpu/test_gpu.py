@@ -13,7 +13,7 @@ from torch import Tensor
 import cupyops
 import kernels_cu
 from autograd_bridge import GELU, add2, gelu
-from cupyops import Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
+from cupyops import CompileError, Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
 from tests.cases import CASES, Case
 from tests.support import HANG, alike
 
@@ -284,8 +284,13 @@ def test_a_misread_declaration_is_refused() -> None:
     kernel = Kernel(text, "k", Threads("n"), dtypes=("float32",))
     # What NVRTC compiles is not what was declared.
     kernel.source = replace(kernel.source, text=text.replace("long long n", "int n"))
+    with pytest.raises(CompileError, match=r"`n`: the launch passes a int64, and the compiler says that `int` is int32"):
+        kernel(torch.zeros(1, device="cuda"), 1)
+    # Nothing in the text compares the number of parameters.
+    kernel = Kernel(text, "k", Threads("n"), dtypes=("float32",))
+    kernel.source = replace(kernel.source, text=text.replace("long long n", "long long n, int m"))
     with pytest.raises(
-        LaunchError, match=r"the text declares parameters of y: 8, n: 8 bytes, but the loaded kernel has \[8, 4\]"
+        LaunchError, match=r"the text declares parameters of y: 8, n: 8 bytes, but the loaded kernel has \[8, 8, 4\]"
     ):
         kernel(torch.zeros(1, device="cuda"), 1)
 

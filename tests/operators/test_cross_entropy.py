@@ -93,7 +93,8 @@ def test_an_offset_that_the_logits_share_costs_no_accuracy(device: str, dtype: t
     eps = torch.finfo(dtype).eps
     torch.testing.assert_close(loss.double(), wanted, rtol=8 * eps, atol=0)
     (got,), (exact,) = torch.autograd.grad(loss, x), torch.autograd.grad(wanted, double)
-    torch.testing.assert_close(got.double(), exact, rtol=256 * eps, atol=8 * eps * exact.abs().max().item())
+    rtol = max(256 * eps, 1e-12)  # PyTorch's sum of the gradient of 40000 logits has an error of 3e-13
+    torch.testing.assert_close(got.double(), exact, rtol=rtol, atol=8 * eps * exact.abs().max().item())
 
 
 def test_a_masked_logit_beside_large_ones_costs_no_accuracy(device: str) -> None:

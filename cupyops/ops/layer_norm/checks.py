@@ -31,7 +31,9 @@ def as_shape(normalized_shape: int | Shape) -> tuple[int, ...]:
     Raises:
         TypeError: a size is no integer.
     """
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if isinstance(normalized_shape, int):  # also a symbol while Dynamo traces, which cannot ask it for attributes
+        return (normalized_shape,)
+    shape = tuple(normalized_shape)
     if hasattr(normalized_shape, "dtype") or any(isinstance(n, float) for n in shape):
         raise TypeError(f"normalized_shape must be a tuple of ints, got {shape}")
     return shape

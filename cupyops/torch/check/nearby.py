@@ -70,6 +70,9 @@ def holds(subject: Subject, what: str, args: Arguments, *, gradients: bool = Tru
 
     seeds: Any = None
     try:
+        if subject.backend == "cuda":
+            # An index out of bounds is an error on a CPU. On a GPU it ends the process's use of the GPU.
+            subject.outputs(tuple(x.cpu() if isinstance(x, Tensor) else x for x in args), subject.reference)
         same = of_reference(args)
         outputs = {n: x for n, x in same.items() if n in subject.taken}
         seeds = subject.seeds(outputs)
