@@ -189,7 +189,10 @@ def base_of(array: Any, info: Info) -> int:
     The memory of another library's array counts as allocated where the array begins.
     """
     if hasattr(array, "untyped_storage"):
-        return int(array.untyped_storage().data_ptr())
+        try:
+            return int(array.untyped_storage().data_ptr())
+        except NotImplementedError:  # a wrapper of a transform
+            return info.pointer
     while hasattr(getattr(array, "base", None), "__array_interface__"):
         array = array.base
     found = getattr(array, "__array_interface__", None)

@@ -63,7 +63,7 @@ def main() -> int:
     scope["f"](x, "none")
     found["guarded"] = len(submitted)
     hooks._GUARDS.remove(guard)
-    found["not fixed"] = direct(gelu, "cuda", {}, "f", False).__name__
+    found["not fixed"] = direct(gelu, "cuda", {}, "f", False).__name__ != "repeat"
     found["refused"] = [_kept(torch, direct, make(torch, Operator)) for make in (reading, returning)]
     found["dispatched"] = _alike(torch, direct, dispatching(torch, Operator))
     found["mixed"] = _alike(torch, direct, mixing(torch, Operator))
@@ -79,7 +79,7 @@ def main() -> int:
     scope = {}
     scope["f"] = direct("cupyops::gelu_backward", "cuda", scope, "f", True)
     scope["f"](x, x, "none")
-    found["one tensor twice"] = scope["f"].__name__
+    found["one tensor twice"] = scope["f"].__name__ != "repeat"
     json.dump(found, sys.stdout)
     return 0
 
@@ -93,7 +93,7 @@ def _kept(torch: Any, direct: Any, op: Any) -> bool:
     scope: dict[str, Any] = {}
     scope["f"] = direct(op.qualified_name, "cuda", scope, "f", True)
     scope["f"](torch.randn(4, 8))
-    return scope["f"] is op.body
+    return scope["f"].__name__ != "repeat"
 
 
 def _alike(torch: Any, direct: Any, op: Any) -> list[bool]:
@@ -104,7 +104,7 @@ def _alike(torch: Any, direct: Any, op: Any) -> list[bool]:
     empty_like, empty_strided = torch.empty_like, torch.empty_strided
     scope["f"](torch.randn(4, 8))
     x, call = torch.randn(4, 8), scope["f"]
-    if call is not op.body:
+    if call.__name__ == "repeat":
         call.__globals__["empty"] = lambda shape, strides, dtype: empty_strided(shape, strides, dtype=dtype).zero_()
     torch.empty_like = torch.zeros_like
     right, got = op.body(x), call(x)

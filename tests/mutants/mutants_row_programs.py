@@ -312,8 +312,8 @@ SHARED_ROWS: list[Fault] = [
     (
         "the second array read from the first",
         SOURCE,
-        'f"::load_slice({x}__row, {x} + row__ * N, ROW_SHARED * ({place}), at__, vectors__);"',
-        'f"::load_slice({x}__row, {x} + row__ * N, 0, at__, vectors__);"',
+        'f"::load_slice({x}__row, {in_source(x)} + row__ * N, ROW_SHARED * ({place}), at__, vectors__);"',
+        'f"::load_slice({x}__row, {in_source(x)} + row__ * N, 0, at__, vectors__);"',
     ),
     ("a barrier for each row", COPIES, "if (turn == 0) arrival_init(&arrival, 1);", "arrival_init(&arrival, 1);"),
     ("the second row waits for the first one's phase", COPIES, "turn++ % 2);", "0 * turn++);"),

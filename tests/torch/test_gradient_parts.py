@@ -274,7 +274,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "y = x > 0 ? x : 0.01f * x",
         "grad_x = (y > 0 && !(y > 1) || y < -0.01) ? grad_y : (y == 0 ? -grad_y : 0.5 * grad_y)",
     ),
-    "numbers": ("y = x * ((3 + 4) / 2)", "grad_x = grad_y * ((3 + 4) / 2) * (y > 1) + grad_y * (5 % 3) / 4 * acc_t(1)"),
+    "numbers": ("y = x * ((3 + 4) / 2.0)", "grad_x = grad_y * ((3 + 4) / 2.0) * (y > 1) + grad_y * (5 % 3) / 4 * acc_t(1)"),
     "limits": ("y = fmin(fmax(x, -1), 1)", "grad_x = max(min(y * y, 0.5f), -INFINITY) * grad_y"),
 }
 
@@ -343,7 +343,7 @@ def test_a_row_program_in_pytorch_gives_what_its_kernel_gives(dtype: torch.dtype
 
 
 def test_what_pytorch_has_no_counterpart_of_is_refused_where_it_is_differentiated() -> None:
-    op = elementwise("y = x * 2", backward="grad_x = grad_y * y * __shfl_sync(~0u, y, 0)", name="cupyops_test::odd")
+    op = elementwise("y = x * 2", backward="grad_x = grad_y * y * __shfl_sync(-1, y, 0)", name="cupyops_test::odd")
     assert op.backward is not None
     assert op.backward.reference is None
 
