@@ -143,7 +143,8 @@ def made(path: Path, function: str) -> Iterator[tuple[str, int]]:
 def of_the_runtime(path: Path) -> Iterator[tuple[str, int]]:
     """Yields the faults that a file of the simulator's runtime or headers, in C++, reports."""
     text = path.read_text(encoding="utf-8")
-    for call in re.finditer(r'\b(?:append\((?:fault|begin_fault\(\w+\)), |const char TOO_\w+\[\] = |refuse\(\w+, \w+\(0\), |cupyops_misuse\()"([^"]+)"', text):
+    begin = r"append\((?:fault|begin_fault\(\w+\)), |const char TOO_\w+\[\] = |refuse\(\w+, \w+\(0\), |cupyops_misuse\("
+    for call in re.finditer(rf'\b(?:{begin})"([^"]+)"', text):
         message = re.sub(r"%(?:\d+)?l?[a-z]|0x%08x|0x%lx", GAP, call[1].replace("0x%", "%"))
         if re.search(r"\w", message.replace(GAP, "")):
             yield plain(message), text.count("\n", 0, call.start()) + 1
