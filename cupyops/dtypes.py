@@ -7,7 +7,7 @@ from typing import Any
 
 from .errors import expected, nearest
 
-__all__ = ["DTYPES", "FLOATS", "INTEGERS", "DType", "bfloat16_bits", "dtype_name", "dtype_names"]
+__all__ = ["DTYPES", "FLOATS", "INTEGERS", "DType", "as_view", "bfloat16_bits", "dtype_name", "dtype_names"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,21 @@ DTYPES: dict[str, DType] = {
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def as_view(name: str, dtype: str) -> str:
+    """Returns the end of a message that refuses a dtype that no kernel has: the view that a kernel can read.
+
+    >>> as_view("x", "float8_e4m3fn")
+    ': pass x.view(torch.uint8), whose elements the kernel may read as __nv_fp8_e4m3 or __nv_fp8_e5m2'
+    >>> as_view("x", "int8")
+    ''
+    """
+    if dtype.startswith("float8"):
+        return f": pass {name}.view(torch.uint8), whose elements the kernel may read as __nv_fp8_e4m3 or __nv_fp8_e5m2"
+    if dtype.startswith("complex"):
+        return f": pass torch.view_as_real({name}), whose pairs of elements the kernel may read as complex numbers"
+    return ""
 
 
 def bfloat16_bits(number: Any) -> int:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cupyops.arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of, overlaps
-from cupyops.dtypes import DTYPES
+from cupyops.dtypes import DTYPES, as_view
 from cupyops.errors import expected, nearest
 
 from . import accessors, current, driver, elements
@@ -182,7 +182,8 @@ def _types(declared: Declared, infos: Mapping[str, Info]) -> dict[str, str]:
         if declared.signature.parameters[positions[0]].untyped:
             continue  # the compiler knows the type
         if given is not None and types[name] not in declared.dtypes:
-            raise TypeError(expected(declared.name, given, f"have dtype {' or '.join(declared.dtypes)}", types[name]))
+            got = types[name] + as_view(given, types[name])
+            raise TypeError(expected(declared.name, given, f"have dtype {' or '.join(declared.dtypes)}", got))
     for name in [name for name, dtype in types.items() if not dtype and name.isidentifier()]:
         # All arrays of this type are None, so the kernel does not use the type. It gets the dtype of scalar_t.
         types[name] = types.get("scalar_t", "")
@@ -202,7 +203,8 @@ def _check_arrays(
         info, wanted = infos[p.name], p.c_type(types)
         if info.dtype != wanted and not (p.untyped and p.type not in types):
             because = f" ({p.type}, as the arrays before it)" if p.type in types else ""
-            raise TypeError(expected(declared.name, p.name, f"have dtype {wanted}{because}", info.dtype))
+            got = info.dtype + as_view(p.name, info.dtype)
+            raise TypeError(expected(declared.name, p.name, f"have dtype {wanted}{because}", got))
         if (info.place, info.device) != (lead.place, lead.device):
             raise ValueError(expected(declared.name, p.name, f"be on the device of `{first}` ({lead})", info))
         if info.fake != lead.fake:

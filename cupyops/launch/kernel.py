@@ -30,7 +30,16 @@ from .definitions import the_kernel
 from .generated import open_launch
 from .geometry import MAX_GRID_X, Geometry, Grid, is_integer, policy
 from .hooks import all_kernels
-from .kernel_source import KernelSource, check_text, file_name, linked_texts, macros, numbers, prepared
+from .kernel_source import (
+    KernelSource,
+    check_text,
+    checked_filename,
+    file_name,
+    linked_texts,
+    macros,
+    numbers,
+    prepared,
+)
 from .layouts import struct_layouts
 from .load import load
 from .locate import declaring_file
@@ -130,6 +139,8 @@ class Kernel:
             filename = filename or os.path.basename(text)
         elif watch:
             raise TypeError(expected(name or "Kernel", "watch", "be given with the Path of a text", "a text"))
+        if filename is not None:
+            filename = checked_filename(name or "Kernel", os.fspath(filename))
         text, beside = read(text, options, headers, constants)
         check_text(text, name or "Kernel", name if storage is None else None)
         text, known, options = prepared(text, name, {**beside, **(headers or {})}, filename, options, constants)

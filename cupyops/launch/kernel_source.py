@@ -35,6 +35,7 @@ __all__ = [
     "KernelSource",
     "LinkedText",
     "check_text",
+    "checked_filename",
     "file_name",
     "linked_texts",
     "macros",
@@ -309,11 +310,30 @@ def linked_texts(kernel: str, link: Sequence[str | os.PathLike[str]]) -> tuple[L
         beside: dict[str, str] = {}
         text: Any = given
         if isinstance(given, os.PathLike):
-            filename = os.path.basename(given)
+            filename = checked_filename(kernel, os.path.basename(given))
             text, beside = read(given)
         check_text(text, kernel)
         found.append(LinkedText(text, filename, beside))
     return tuple(found)
+
+
+def checked_filename(where: str, filename: str) -> str:
+    """Returns the file name of a text, which `#line` directives, messages and paths of temporary files have.
+
+    Raises:
+        ValueError: it is empty or longer than 255 characters, or has a character that a directive cannot have.
+    """
+    if (
+        not 0 < len(filename) <= 255
+        or not filename.isprintable()
+        or set('"\\') & set(filename)
+        or not filename.strip("./")
+    ):
+        shown = repr(filename if len(filename) <= 80 else filename[:80] + "...")
+        raise ValueError(
+            expected(where, "filename", "be the name of a file, without quotes, \\ and line breaks", shown)
+        )
+    return filename
 
 
 def check_text(text: object, where: str, kernel: str | None = None) -> None:

@@ -50,6 +50,9 @@ C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "nvcuda::wmma::layout_t": "int32",
     "wmma::layout_t": "int32",
     **dict.fromkeys(("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8_e8m0"), "uint8"),
+    "__nv_fp8_storage_t": "uint8",
+    "__nv_fp8x2_storage_t": "uint16",
+    "__nv_fp8x4_storage_t": "uint32",
     "clock_t": "int32" if sys.platform == "win32" else "int64",
 }
 

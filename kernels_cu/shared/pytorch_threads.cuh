@@ -68,6 +68,16 @@ template <typename T> struct AtomicSum<complex<T>> {
 template <typename T, typename Value> __device__ __forceinline__ T gpuAtomicAdd(T* address, Value value) {
     return at::AtomicSum<T>::add(address, T(value));
 }
+// PyTorch's atomicAdd of the types for which CUDA has none.
+#define PYTORCH_ADD(T) \
+    __device__ __forceinline__ void atomicAdd(T* address, T value) { at::AtomicSum<T>::add(address, value); }
+PYTORCH_ADD(unsigned char)
+PYTORCH_ADD(signed char)
+PYTORCH_ADD(short)
+PYTORCH_ADD(long)
+PYTORCH_ADD(long long)
+PYTORCH_ADD(bool)
+#undef PYTORCH_ADD
 template <typename T, typename Value> __device__ __forceinline__ void gpuAtomicAddNoReturn(T* address, Value value) {
     at::AtomicSum<T>::add(address, T(value));
 }

@@ -14,13 +14,14 @@ OF_PYTORCH = {
         " __shared__ int64_t wide; __shared__ float most, product; __shared__ int least; __shared__ c10::complex<float> z;\n"
         " if (threadIdx.x == 0) { h[0] = h[1] = at::Half(0.f); for (int j = 0; j < 4; ++j) b[j] = 0; wide = 0; most = -9; product = 1;\n"
         "  least = 100; z = c10::complex<float>(0, 0); } __syncthreads();\n"
-        " if (threadIdx.x < 4) { gpuAtomicAdd(&h[1], at::Half(1.f)); gpuAtomicAdd(&b[2], int8_t(2)); gpuAtomicAdd(&wide, 1ll << 40);\n"
+        " if (threadIdx.x < 4) { atomicAdd(&h[1], at::Half(1.f)); gpuAtomicAdd(&b[2], int8_t(1)); atomicAdd(&b[2], int8_t(1));\n"
+        "  gpuAtomicAdd(&wide, 1ll << 39); atomicAdd(&wide, int64_t(1) << 39);\n"
         "  gpuAtomicMax(&most, -float(threadIdx.x)); gpuAtomicMin(&least, int(threadIdx.x) + 3);\n"
         "  gpuAtomicMul(&product, 2.f); gpuAtomicAddNoReturn(&z, c10::complex<float>(1, 2)); } __syncthreads();\n"
         " if (i < n) y[i] = x[i] + (h[1] + h[0]) + (b[2] + b[3]) + (wide >> 40) + most + least + product + z.real() + z.imag(); }",
         "k",
         lambda x: x + 4 + 8 + 4 + 0 + 3 + 16 + 4 + 8,
-        ("int8_t(2)", "int8_t(3)"),
+        ("atomicAdd(&b[2], int8_t(1))", "atomicAdd(&b[2], int8_t(2))"),
     ),
     "16-bit floats of PyTorch with numbers of other types": Construct(
         "#include <torch/extension.h>\n"

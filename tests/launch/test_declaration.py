@@ -1,7 +1,9 @@
 """What a declaration must agree with: the types that arrays decide, the sizes that are counted by, the rest of the text."""
 
 import pytest
+import torch
 
+import cupyops
 from cupyops import Kernel, Threads
 from cupyops.launch.declaration import check_declaration
 from cupyops.launch.signature import Signature
@@ -161,3 +163,35 @@ def test_a_namespace_of_the_kernel_counts() -> None:
     found = Kernel(f"namespace a {{ using real = float; }} namespace a {{ {REAL} }}", "k", Threads("n"))
     assert found.signature.parameters[0].type == "float32"
     Kernel(f"namespace a {{ using real = float; }} namespace b {{ {REAL} }}", "k", Threads("n"))
+
+
+@pytest.mark.parametrize(
+    "filename", ["a\n#define X", "a\0b", "x" * 5000, ".", "..", "\ud800", 'a"b.cu', "a\\b.cu", "", "\u202e.cu"]
+)
+def test_a_file_name_that_a_directive_cannot_have_is_refused(filename: str) -> None:
+    """It would be a line of its own in the source that is compiled."""
+    with pytest.raises(ValueError, match="^k: `filename` must be the name of a file"):
+        Kernel(REAL.replace("real", "float"), "k", Threads("n"), filename=filename)
+
+
+@pytest.mark.parametrize(
+    ("of", "dtype", "words"),
+    [
+        ("__nv_fp8_e4m3", "float8_e4m3fn", r"must have dtype uint8, got float8_e4m3fn: pass x.view\(torch.uint8\)"),
+        ("scalar_t", "float8_e5m2", r"got float8_e5m2: pass x.view\(torch.uint8\)"),
+        ("cuFloatComplex", "complex64", r"must have dtype float32, got complex64: pass torch.view_as_real\(x\)"),
+        ("scalar_t", "complex128", r"got complex128: pass torch.view_as_real\(x\)"),
+    ],
+)
+def test_a_dtype_that_no_kernel_has_is_refused_with_the_view_to_pass(of: str, dtype: str, words: str) -> None:
+    head = "#include <cuda_fp8.h>\n#include <cuComplex.h>\n"
+    kernel = Kernel(f"{head}__global__ void k(const {of}* x, int n) {{}}", "k", Threads("n"))
+    with cupyops.simulate(), pytest.raises(TypeError, match=words):
+        kernel(torch.zeros(1, dtype=getattr(torch, dtype)), 1)
+
+
+def test_the_bytes_of_8_bit_floats_have_the_types_of_cudas_header() -> None:
+    names = ("__nv_fp8_storage_t", "__nv_fp8x2_storage_t", "__nv_fp8x4_storage_t")
+    declared = ", ".join(f"const {name}* x{i}" for i, name in enumerate(names))
+    kernel = Kernel(f"#include <cuda_fp8.h>\n__global__ void k({declared}, int n) {{}}", "k", Threads("n"))
+    assert [p.type for p in kernel.signature.parameters[:3]] == ["uint8", "uint16", "uint32"]

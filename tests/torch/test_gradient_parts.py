@@ -274,7 +274,10 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "y = x > 0 ? x : 0.01f * x",
         "grad_x = (y > 0 && !(y > 1) || y < -0.01) ? grad_y : (y == 0 ? -grad_y : 0.5 * grad_y)",
     ),
-    "numbers": ("y = x * ((3 + 4) / 2.0)", "grad_x = grad_y * ((3 + 4) / 2.0) * (y > 1) + grad_y * (5 % 3) / 4 * acc_t(1)"),
+    "numbers": (
+        "y = x * ((3 + 4) / 2.0)",
+        "grad_x = grad_y * ((3 + 4) / 2.0) * (y > 1) + grad_y * (5 % 3) / 4 * acc_t(1)",
+    ),
     "limits": ("y = fmin(fmax(x, -1), 1)", "grad_x = max(min(y * y, 0.5f), -INFINITY) * grad_y"),
 }
 
