@@ -1,6 +1,7 @@
 """The mechanism that makes operators, on a sample operator of a stranger's; no GPU needed."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -149,3 +150,29 @@ def test_another_may_record_the_gradient() -> None:
             (grad,) = torch.autograd.grad(op(x, factor).sum(), x)
             assert calls == expected
             torch.testing.assert_close(grad, factor * x.cos())
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "words"),
+    [
+        ("(Tensor x, int n) -> Tensor y", lambda x, n: x, "`y` in the memory of `x`"),
+        ("(Tensor x, int n) -> Tensor", lambda x, n: x.view(-1) if n > 1 else x * 1, "`out` in the memory of `x`"),
+        (
+            "(Tensor x, Tensor? w, int n) -> (Tensor, Tensor)",
+            lambda x, w, n: (x * 2, w[:1]),
+            "`out1` in the memory of `w`",
+        ),
+        ("(Tensor x, int n) -> (Tensor a, Tensor b)", lambda x, n: (x * 1,) * 2, "`b` in the memory of `a`"),
+        ("(Tensor x, int n) -> (Tensor a, Tensor b)", lambda x, n: (x * 1).chunk(2), "`b` in the memory of `a`"),
+    ],
+)
+def test_a_result_in_the_memory_of_another_tensor_is_refused(schema: str, body: Any, words: str) -> None:
+    """A later write to one would change the other, and autograd and a compiler know of none."""
+    op = Operator(f"mechanism::in_memory_of_another{schema}", body)
+    x = torch.ones(4)
+    tensors = (x, x.clone())[: 1 + ("Tensor?" in schema)]
+    for n in (2, 2):  # in every call
+        with cupyops.simulate(), pytest.raises(RuntimeError, match=words):
+            op(*tensors, n)
+    with pytest.raises(RuntimeError, match=words):
+        torch.compile(lambda *args: op(*args), backend="eager", fullgraph=True)(*tensors, 2)

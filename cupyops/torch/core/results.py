@@ -1,11 +1,11 @@
-"""Checks that a body returns the tensors that its schema declares.
+"""Checks that a body returns the tensors that its schema declares, each in memory of its own.
 
 Each call through PyTorch's dispatcher is checked. The generated dispatch checks only its first call of the body, to
 save host time.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,13 +40,18 @@ def held_to_schema(body: Callable[..., Any], schema: Schema) -> Callable[..., An
     wanted = f"{len(kinds)} tensor{'s' if len(kinds) > 1 else ''} ({', '.join(schema.results)})"
 
     plain = PLAIN_TENSORS.issuperset  # by types alone, which takes a third of the time of the conditions below
+    # A gradient may be the incoming gradient itself. The operator of a declared backward is called by autograd alone.
+    own = () if _BACKWARD.search(name) else tuple(schema.results)
+    tensors = [(i, argument) for i, argument in enumerate(schema.types) if argument in schema.tensors]
 
     def held(*args: Any) -> Any:
         found = body(*args)
         if type(found) is tuple:
             if len(found) == len(kinds) > 1 and plain(map(type, found)):
+                check_memory(found, args)
                 return found
         elif plain((type(found),)) and len(kinds) == 1:
+            check_memory((found,), args)
             return found
         given = (found,) if len(kinds) == 1 else found
         if (
@@ -55,9 +60,34 @@ def held_to_schema(body: Callable[..., Any], schema: Schema) -> Callable[..., An
             or not all(isinstance(y, Tensor) or (y is None and may) for y, may in zip(given, optional, strict=True))
         ):
             raise WrongResults(f"{who} returned {_in_words(found)}; it must return {wanted}")
+        check_memory(given, args)
         return found
 
+    def check_memory(found: Sequence[Any], args: Sequence[Any]) -> None:
+        taken: dict[int, str] = {}
+        if own:
+            for i, argument in tensors:
+                if i < len(args) and (memory := _memory(args[i])) is not None:
+                    taken[memory] = argument
+        for result, y in zip(own, found, strict=False):
+            if (memory := _memory(y)) is not None and taken.setdefault(memory, result) is not result:
+                raise WrongResults(
+                    f"{who} returned `{result}` in the memory of `{taken[memory]}`; a result must have memory of its own: "
+                    f"return a copy, such as `{result}.clone()`"
+                )
+
     return held
+
+
+def _memory(x: Any) -> int | None:
+    """Returns what distinguishes the memory of a tensor, or None if there is none."""
+    if x is None:
+        return None
+    try:
+        found: int = x.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # tensors of transforms, and sparse ones
+        return None
+    return found
 
 
 def _in_words(found: Any) -> str:
