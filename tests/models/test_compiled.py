@@ -144,11 +144,16 @@ def test_generated_code_calls_bodies_and_no_registered_operator(backend: str, de
 
 
 def test_code_is_the_plain_way_in_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a version of PyTorch whose Inductor is not known, the generated code calls the registered operator."""
+    """In a version of PyTorch whose Inductor is not known, the generated code calls the registered operator, and a warning
+    says once what is lost."""
     scale = _scale("plain_scale")
     monkeypatch.setattr(versions, "NEWEST", (2, 8))
+    monkeypatch.setattr(versions, "_told", False)
     x = torch.randn(6)
-    code = code_of(lambda: torch.compile(lambda x: scale(x, 2.0) + 1, fullgraph=True)(x))
+    with pytest.warns(UserWarning, match=r"cupyops knows the compiler of PyTorch 2\.9 to 2\.8, and this is 2\."):
+        code = code_of(lambda: torch.compile(lambda x: scale(x, 2.0) + 1, fullgraph=True)(x))
+    torch._dynamo.reset()
+    torch.compile(lambda x: scale(x, 3.0) + 1, fullgraph=True)(x)  # warns no more
     assert lines_of(code, "torch.ops.tests.plain_scale")
     assert not lines_of(code, "cupyops")
 

@@ -17,7 +17,7 @@ import torch
 
 from .calls import bodies_of, known
 from .in_place import may_overwrite
-from .versions import supported
+from .versions import supported_or_told
 
 __all__ = ["prepare"]
 
@@ -32,7 +32,7 @@ def prepare(name: str) -> None:
     Args:
         name: the qualified name of the operator, ``"mylib::scale"``.
     """
-    if _MODULE not in sys.modules or not supported():
+    if _MODULE not in sys.modules or not supported_or_told():
         return
     namespace, _, short = name.partition("::")
     overload = getattr(getattr(torch.ops, namespace), short).default
