@@ -240,7 +240,7 @@ def gradient_without_contiguous(grad_y: Tensor, x: Tensor, w: Tensor, factor: fl
 
 def wrong_gradient(grad_y: Tensor, x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     grad_x, _ = backward_body(grad_y, x, w, factor)
-    return grad_x, grad_x  # in place of factor·x
+    return grad_x, grad_x.clone()  # in place of factor·x
 
 
 def without_nan(x: Tensor, w: Tensor, factor: float) -> Tensor:

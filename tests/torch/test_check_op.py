@@ -62,7 +62,7 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Mix(backward=faulty.into_its_gradient),
         "the gradient of an output is written into",
     ),
-    "returns its input": ("inputs_kept", lambda: Mix(body=faulty.itself), "output 0 shares the memory of `x`"),
+    "returns its input": ("returned", lambda: Mix(body=faulty.itself), "the body returned `out` in the memory of `x`"),
     "counts its calls": (
         "determinism",
         lambda: Mix(body=faulty.counting()),
@@ -343,7 +343,7 @@ OF_TWO_SAMPLES = {"returns its input", "takes every tensor of the last sample fo
 ALONE: dict[str, tuple[Callable[[], Mix], str]] = {
     "opcheck": (
         lambda: Mix(body=faulty.itself),
-        "test_schema failed with Argument x is not defined to alias output but was aliasing",
+        r"test_schema failed with faulty::mix\d+: the body returned `out` in the memory of `x`",
     ),
     "repeats": (
         lambda: Mix(body=faulty.looks_at_values, repeats=True),
