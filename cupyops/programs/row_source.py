@@ -5,12 +5,12 @@ from collections.abc import Collection, Sequence
 
 from .expressions import ROUNDED, arithmetic, kernel_name
 from .names import in_source
-from .rows import EXPS, FALLS, WEIGHTS, RowProgram, Step, reach
+from .rows import EXPS, RowProgram, Step, reach
 
 __all__ = ["text_of"]
 
 # The kind of each reduction in row_passes.cuh.
-FOLDS = {"sum": "Sum", "max": "Max", "min": "Min", EXPS: "Exps", FALLS: "Falls", WEIGHTS: "Sum"}
+FOLDS = {"sum": "Sum", "max": "Max", "min": "Min", EXPS: "Exps"}
 
 # The guard of groups of threads beyond the last row. They would read the last row, which an overwriting kernel writes.
 _GROUPS_BEYOND = {
@@ -142,6 +142,8 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         f"        copies__.copy(N, vectors__, {rows});",
     ]
     gathered = [s for s in steps if s.over == "at"]
+    first = next(program.groups())
+    before = _read_by_reductions(program, first)
     at = {
         x: f"{in_source(x)} + row__ * N" if x in program.elements else in_source(x)
         for x in (*program.elements, *program.columns)
@@ -150,13 +152,14 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         *lines,
         *(f"        const acc_t {x}__row = ::convert<acc_t>({in_source(x)}[row__]);" for x in program.rows),
         *(f"        int {x}__row = 0;" for x in program.indices),
-        *(f"        acc_t {s.name}__row = 0;" for s in gathered),
+        *(f"        acc_t {s.name}__row = 0;" for s in (*gathered, *before)),
         "        // The row's loads do not wait for these.",
         "        const auto gather__ = [&] {",
         *(f"            {x}__row = ::whole_number({x}__index);" for x in program.indices),
         *(f"            {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, N);" for s in gathered),
+        *(f"            {s.name}__row = {_in_row(program, s.expression, steps)};" for s in before),
         "        };",
-        *([] if _reduced(next(program.groups())) else ["        gather__();"]),
+        *([] if _reduced(first) else ["        gather__();"]),
         "        if (!others_began__) cluster_wait();",
         "        others_began__ = true;",
         *_row(program, steps),
@@ -177,17 +180,34 @@ def _reduced(group: Sequence[Step]) -> list[Step]:
     return [s for s in group if s.over in FOLDS]
 
 
+def _read_by_reductions(program: RowProgram, group: Sequence[Step]) -> list[Step]:
+    """Returns the row values of a pass that its own reductions read: they are computed before the pass."""
+    elements = program.element_steps
+    read = set[str]().union(*(reach(s.expression, elements) for s in _reduced(group)))
+    found: list[Step] = []
+    for s in reversed(group):
+        if not s.over and s.name in read:
+            found.insert(0, s)
+            read |= reach(s.expression, elements)
+    return found
+
+
 def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
     """Returns the CUDA code for one row: the passes that reduce, and the last pass, which stores the results (M, N)."""
     lines: list[str] = []
     made: set[str] = set()  # the kept values that an earlier pass has computed
     for group in program.groups():
+        before = _read_by_reductions(program, group)
         if reduced := _reduced(group):
             first = not lines
             lines.extend(_begin_pass(program, lines))
+            if not first:
+                lines += [
+                    f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};" for s in before
+                ]
             lines.extend(_reducing_pass(program, reduced, steps, made, first))
         for s in group:
-            if not s.over:
+            if not s.over and s not in before:
                 lines.append(f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};")
             if s.name in program.results:
                 given = f" && {in_source(s.name)}" if len(program.results) > 1 else ""
@@ -277,13 +297,6 @@ def _reducing_pass(
     table, access = f"{reduced[0].name}__folded", f"{reduced[0].name}__access"
     places = {s.name: f"[{i}]" for i, s in enumerate(reduced)}
     before, behind = [*loads, f"auto& {access} = {table}.begin_access(v__);"], []
-    summed = set[str]()  # the sums of weights
-    for i, s in enumerate(reduced):
-        if s.over == FALLS:
-            summed.add(reduced[i - 1].name)
-            before.append(f"acc_t {s.name}__values[VECTOR_WIDTH];")
-            body.append(f"{s.name}__values[k__] = {_written(program, s.expression)};")
-            behind.append(f"{table}.add_falls<{i}>({s.name}__values, {s.of}__values, {access});")
     for s in reduced:
         own, value = access + places[s.name], _written(program, s.expression)
         if s.name in with_exps:
@@ -291,7 +304,7 @@ def _reducing_pass(
             body.append(f"{s.name}__values[k__] = {value};")
             place = places[with_exps[s.name].name].strip("[]")
             behind.append(f"{table}.add_exps<{place}>(v__, {s.name}__values, {access});")
-        elif s.over not in (EXPS, FALLS) and s.name not in summed:
+        elif s.over != EXPS:
             joined = {"sum": f"+= {value}", "max": f"= ::larger({own}, acc_t({value}))"}
             joined["min"] = f"= ::smaller({own}, acc_t({value}))"
             body.append(f"{own} {joined[s.over]};")
@@ -307,7 +320,6 @@ def _reducing_pass(
             f"        const acc_t {s.name}__row = "
             + (f"::exps_of_row({totals[s.of]}, {totals[s.name]});" if s.over == EXPS else f"{totals[s.name]};")
             for s in reduced
-            if s.over != WEIGHTS
         ),
     ]
 

@@ -14,13 +14,11 @@ from .expressions import ROUNDED, Statement, calls, names_in, with_names
 from .names import type_in_source
 from .tree import Node, bare, parsed, same, walk
 
-__all__ = ["EXPS", "FALLS", "REDUCED", "REDUCTIONS", "WEIGHTS", "RowProgram", "Step", "check_row_names", "reach"]
+__all__ = ["EXPS", "REDUCED", "REDUCTIONS", "RowProgram", "Step", "check_row_names", "reach"]
 
 REDUCTIONS = ("sum", "max", "min")
 EXPS = "exps"  # the reduction Σ exp(a - m) in one pass with m = max a
-FALLS = "falls"  # the reduction Σ w·(a - m) in one pass with m = max a, behind Σ exp(a - m) and Σ w
-WEIGHTS = "weights"  # the reduction Σ w that FALLS needs, if the program has none
-REDUCED = (*REDUCTIONS, EXPS, FALLS)
+REDUCED = (*REDUCTIONS, EXPS)
 
 
 @dataclass(frozen=True)
@@ -98,21 +96,25 @@ class RowProgram:
     @cached_property
     def steps(self) -> tuple["Step", ...]:
         """The operations of the program, in order. Raises ``ValueError`` as :meth:`kinds`."""
-        return tuple(_with_falls(_with_exps(_steps(self)), (*self.elements, *self.columns)))
+        return tuple(_with_exps(_steps(self)))
 
     def groups(self) -> Iterator[list["Step"]]:
-        """Yields, for each pass over a row, the reductions of the pass and the row values that depend on them.
+        """Yields, for each pass over a row, the reductions of the pass and the row values that are computed before or behind it.
 
-        A new pass begins at a reduction that reads a value of the current pass.
+        A new pass begins at a reduction that reads what a reduction of the current pass decides.
         """
         elements = self.element_steps
         group: list[Step] = []
+        decided: set[str] = set()
         for step in self.steps:
-            if step.over in REDUCTIONS and {s.name for s in group} & reach(step.expression, elements):
+            later = bool(decided & reach(step.expression, elements))
+            if later and step.over in REDUCTIONS:
                 yield group
-                group = []
+                group, decided = [], set()
             if step.kind == "row":
                 group.append(step)
+                if later or step.over in REDUCED:
+                    decided.add(step.name)
         yield group
 
     @property
@@ -171,9 +173,8 @@ class Step:
         name: the assigned name.
         kind: ``"element"``, ``"row"`` or ``"column"``.
         expression: the expression, or the argument of the reduction.
-        over: the name of the reduction; ``"exps"`` for the sum of :data:`EXPS`; ``"falls"`` and
-            ``"weights"`` for those of :data:`FALLS` and :data:`WEIGHTS`; ``"at"`` for ``x[t]``; or "".
-        of: for ``"exps"`` and ``"falls"`` the name of the maximum; for ``"at"`` the name of the index.
+        over: the name of the reduction; ``"exps"`` for the sum of :data:`EXPS`; ``"at"`` for ``x[t]``; or "".
+        of: for ``"exps"`` the name of the maximum; for ``"at"`` the name of the index.
     """
 
     name: str
@@ -277,37 +278,6 @@ def _with_exps(steps: Sequence[Step]) -> list[Step]:
             moved.append(step)
         moved += [s for s in found.values() if s.of == step.name]
     return moved
-
-
-def _with_falls(steps: Sequence[Step], inputs: Collection[str]) -> list[Step]:
-    """Returns the steps with each sum of a - m, or of w·(a - m), as a reduction in the pass of m = max(a) and of Σ exp(a - m).
-
-    The sum of a would lose the digits of a - m where |a| is large. Behind the sum of exponentials follow the sum of w, then
-    the reduction; ``over`` of the latter is :data:`FALLS`, and ``expression`` is w. a and w are names of inputs. w is 1 if
-    there is none.
-    """
-    expressions = {s.name: s.expression for s in steps if s.kind == "element"}
-    for exps in [s for s in steps if s.over == EXPS and s.expression in inputs]:
-        below = f"{exps.expression}-{exps.of}"
-        weights = {below: "1", **{f"{w}*({below})": w for w in inputs}}
-        step = next((s for s in steps if s.over == "sum" and _argument(s, expressions) in weights), None)
-        if step is None:
-            continue
-        weight = weights[_argument(step, expressions)]
-        at = steps.index(exps) + 1
-        known = next((s for s in steps[at:] if s.over == "sum" and s.expression == weight), None)
-        total = known or Step(f"{step.name}__weights", "row", weight, WEIGHTS)
-        behind = [s for s in steps[at:] if s not in (step, known)]
-        steps = [*steps[:at], total, Step(step.name, "row", weight, FALLS, exps.of), *behind]
-    return list(steps)
-
-
-def _argument(step: Step, elements: Mapping[str, str]) -> str:
-    return _squeezed(elements.get(step.expression, step.expression))
-
-
-def _squeezed(expression: str) -> str:
-    return "".join(expression.split())
 
 
 def _is_exponential_of(step: Step, most: Step, elements: Mapping[str, Step]) -> bool:

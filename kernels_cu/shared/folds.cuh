@@ -30,10 +30,9 @@ __device__ __forceinline__ acc_t exponential(acc_t x) {
 }
 
 // The operation that reduces the values of the threads on a row to one value. Exps follows a Max: the value is Σ exp(a
-// - most), where `most` is the thread's greatest a, which is the value before. Falls follows Max, Exps and Sum: the value is
-// Σ w·(a - most), and the sum before is Σ w. Its terms have one sign where no w is negative, so that no digits cancel, however
-// large the a's are. After the reduction, the value is that of the whole row.
-enum class Fold { Sum, Max, Min, Exps, Falls };
+// - most), where `most` is the thread's greatest a, which is the value before. After the reduction, the value is that
+// of the whole row.
+enum class Fold { Sum, Max, Min, Exps };
 
 template <Fold FOLD> __device__ __forceinline__ constexpr acc_t nothing() {
     return FOLD == Fold::Max ? acc_t(-INFINITY) : FOLD == Fold::Min ? acc_t(INFINITY) : acc_t(0);
@@ -41,12 +40,6 @@ template <Fold FOLD> __device__ __forceinline__ constexpr acc_t nothing() {
 
 // The number subtracted in exponents: the greatest a. -inf stands for no a, or for a's that are -inf only.
 __device__ __forceinline__ acc_t origin_of(acc_t most) { return most == acc_t(-INFINITY) ? acc_t(0) : most; }
-
-// What is added to each a - most when `greatest`, at least `most`, takes the place of `most`. Where there is no a yet, or each is
-// -inf, nothing is.
-__device__ __forceinline__ acc_t fall(acc_t most, acc_t greatest) {
-    return most == acc_t(-INFINITY) ? acc_t(0) : most - greatest;
-}
 
 // Adds VECTOR_WIDTH numbers a to `most` = max a and `exps` = Σ exp(a - most), in one pass over a row. `first`: there are no
 // numbers before. The compiler knows it.
@@ -59,22 +52,6 @@ __device__ __forceinline__ void add_exps(acc_t& most, acc_t& exps, const acc_t (
 #pragma unroll
     for (int k = 0; k < VECTOR_WIDTH; ++k) exps += exponential(a[k] - origin);
     most = found;
-}
-
-// Adds w·(a - most) of VECTOR_WIDTH numbers a to `falls`, and w to `weights`. Returns the greatest a, `most` before.
-__device__ __forceinline__ acc_t
-add_falls(acc_t most, acc_t& weights, acc_t& falls, const acc_t (&w)[VECTOR_WIDTH], const acc_t (&a)[VECTOR_WIDTH]) {
-    acc_t found = larger(most, a[0]), sum = w[0];
-#pragma unroll
-    for (int k = 1; k < VECTOR_WIDTH; ++k) found = larger(found, a[k]);
-#pragma unroll
-    for (int k = 1; k < VECTOR_WIDTH; ++k) sum += w[k];
-    const acc_t origin = origin_of(found);
-    falls = fma(weights, fall(most, origin), falls);
-#pragma unroll
-    for (int k = 0; k < VECTOR_WIDTH; ++k) falls += w[k] * (a[k] - origin);
-    weights += sum;
-    return found;
 }
 
 // Σ exp(a - most) of a row whose greatest a is infinite is NaN, as the formula is.
@@ -98,13 +75,10 @@ template <int LANES, Fold... FOLDS> __device__ __forceinline__ void fold_lanes(a
     for (int i = 1; i < COUNT; ++i)  // by fma, which no addition is contracted with: all lanes get the same bits
         if (folds[i] == Fold::Exps) v[i] = fma(v[i], exponential(own[i - 1] - origin_of(v[i - 1])), acc_t(0));
 #pragma unroll
-    for (int i = 3; i < COUNT; ++i)
-        if (folds[i] == Fold::Falls) v[i] = fma(own[i - 1], fall(own[i - 3], v[i - 3]), v[i]);
-#pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2)
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            if (folds[i] != Fold::Max && folds[i] != Fold::Min) v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
+            if (folds[i] == Fold::Sum || folds[i] == Fold::Exps) v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
 }
 
 // Joins the values v of a part of a row with the values of the part that follows.
@@ -128,13 +102,6 @@ __device__ __forceinline__ void join(acc_t (&v)[sizeof...(FOLDS)], const acc_t (
             const acc_t scale = exponential((rises ? own[i - 1] : next[i - 1]) - origin_of(v[i - 1]));
             v[i] = rises ? fma(v[i], scale, next[i]) : fma(next[i], scale, v[i]);
         }
-#pragma unroll
-    for (int i = 3; i < COUNT; ++i)
-        if (folds[i] == Fold::Falls) {
-            const bool rises = own[i - 3] < next[i - 3];
-            const acc_t fallen = fall(rises ? own[i - 3] : next[i - 3], v[i - 3]);
-            v[i] = fma(rises ? own[i - 1] : next[i - 1], fallen, v[i] + next[i]);
-        }
 }
 
 // Reduces values of each of READERS readers as fold_lanes does over lanes, but in one thread: without the latency of
@@ -149,9 +116,6 @@ __device__ __forceinline__ void fold_readers(acc_t (&v)[sizeof...(FOLDS)], acc_t
 #pragma unroll
             for (int p = 0; p < READERS; ++p)
                 read[p][i] = fma(read[p][i], exponential(read[p][i - 1] - origin_of(v[i - 1])), acc_t(0));
-        if (folds[i] == Fold::Falls)
-#pragma unroll
-            for (int p = 0; p < READERS; ++p) read[p][i] = fma(read[p][i - 1], fall(read[p][i - 3], v[i - 3]), read[p][i]);
         acc_t tree[READERS];
 #pragma unroll
         for (int p = 0; p < READERS; ++p) tree[p] = read[p][i];
@@ -222,13 +186,6 @@ template <Fold... FOLDS> struct Folded {
 #pragma unroll
             for (int k = 0; k < VECTOR_WIDTH; ++k) exponents[EXPS][v][k] = a[k];
         } else ::add_exps(access[EXPS - 1], access[EXPS], a, UNITS_APART && v % EACH_UNIT == 0);
-    }
-
-    // Adds w·(a - most) of the thread's v-th access, for the FALLS-th value. add_exps follows, with the same a.
-    template <int FALLS> __device__ __forceinline__ void add_falls(
-        const acc_t (&w)[VECTOR_WIDTH], const acc_t (&a)[VECTOR_WIDTH], acc_t (&access)[COUNT]) {
-        const acc_t most = ::add_falls(access[FALLS - 3], access[FALLS - 1], access[FALLS], w, a);
-        if (UNIT_AT_ONCE) access[FALLS - 3] = most;
     }
 
     // Ends the thread's v-th access.

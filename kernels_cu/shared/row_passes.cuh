@@ -200,7 +200,7 @@ template <int MOST> struct Team {
                     for (int i = 0; i < COUNT; ++i) read[p][i] = part_read(p) < PARTS ? parts[part_read(p)].of[i] : none[i];
 #pragma unroll
                 for (int i = 0; i < COUNT; ++i) {
-                    v[i] = folds[i] == Fold::Exps || folds[i] == Fold::Falls ? acc_t(0) : read[0][i];
+                    v[i] = folds[i] == Fold::Exps ? acc_t(0) : read[0][i];
 #pragma unroll
                     for (int p = 1; p < EACH_READS; ++p) {
                         if (folds[i] == Fold::Max) v[i] = larger(v[i], read[p][i]);
@@ -213,11 +213,6 @@ template <int MOST> struct Team {
 #pragma unroll
                     for (int p = 0; p < EACH_READS; ++p)
                         if (folds[i] == Fold::Exps) v[i] += read[p][i] * exponential(read[p][i - 1] - origin_of(v[i - 1]));
-#pragma unroll
-                for (int i = 3; i < COUNT; ++i)
-#pragma unroll
-                    for (int p = 0; p < EACH_READS; ++p)
-                        if (folds[i] == Fold::Falls) v[i] += fma(read[p][i - 1], fall(read[p][i - 3], v[i - 3]), read[p][i]);
                 fold_lanes<READERS, FOLDS...>(v);
             }
         }

@@ -169,40 +169,6 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             ),
         ],
     ),
-    # Sums of distances from the maximum.
-    (
-        "distances_from_the_maximum",
-        [
-            ("distances of an access not moved", FOLDS, "falls = fma(weights, fall(most, origin), falls);", ""),
-            (
-                "distances of lanes not moved",
-                FOLDS,
-                "v[i] = fma(own[i - 1], fall(own[i - 3], v[i - 3]), v[i]);",
-                ";",
-            ),
-            (
-                "distances of accesses moved by the weights of the greater one",
-                FOLDS,
-                "fma(rises ? own[i - 1] : next[i - 1], fallen",
-                "fma(rises ? next[i - 1] : own[i - 1], fallen",
-            ),
-            ("distances of an access left out", FOLDS, "fallen, v[i] + next[i]);", "fallen, v[i]);"),
-            (
-                "distances of few parts not moved",
-                FOLDS,
-                "fma(read[p][i - 1], fall(read[p][i - 3], v[i - 3]), read[p][i]);",
-                "read[p][i];",
-            ),
-            (
-                "distances from a maximum that begins with -inf",
-                FOLDS,
-                "acc_t(0) : most - greatest;",
-                "most - greatest : most - greatest;",
-            ),
-            ("weights not summed", FOLDS, "weights += sum;", "weights = sum;"),
-            ("maximum of a unit not kept", FOLDS, "if (UNIT_AT_ONCE) access[FALLS - 3] = most;", ""),
-        ],
-    ),
     # Few rows: several threads in place of one.
     (
         "few_rows_over_more_threads and (1024 or 4096)",

@@ -345,35 +345,40 @@ def test_bfloat16_rows_with_other_turns_have_the_same_bits_for_few_and_many_rows
         (50257, torch.float32),
     ],
 )
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.simulator
-def test_a_sum_of_distances_from_the_maximum_takes_no_further_pass_and_no_digits(
-    n: int, dtype: torch.dtype, weighted: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_value_that_no_reduction_decides_takes_no_further_pass(
+    n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the pass of the maximum the sum of x would lose the distances of numbers that are large."""
-    total = "total = sum(weight); d = sum(weight * (x - m))" if weighted else "total = sum(1); d = sum(x - m)"
-    name, columns = f"programs_test::falls_{n}_{weighted}", ["weight"] if weighted else []
+    """Sums of differences from an element of the row keep their digits, however large the elements are."""
     few, many = (
-        row_reduce(f"m = max(x); s = sum(exp(x - m)); {total}", columns=columns, results=["m", "s", "total", "d"],
-            wide=["m", "s", "total", "d"], name=name + end)
+        row_reduce(
+            "o = abs(x[t]) < 1e30 ? x[t] : 0; m = max(x); s = sum(exp(x - m)); k = 2 * a; d = sum(k * (x - o)); e = sum(x - m)"
+            "; h = k + 1; f = sum((x - m) * h)",
+            rows=["a"],
+            indices=["t"],
+            results=["s", "o", "d", "e", "f"],
+            wide=["s", "o", "d", "e", "f"],
+            name=f"programs_test::before_{n}{end}",
+        )
         for end in ("", "_many")
-    )  # fmt: skip
-    assert few.programs[0].passes == 1
-    x, weight = torch.randn(5, n).mul(8).add(torch.tensor([0, 1e4, 1e6, 1e7, -1e7])[:, None]).to(dtype), torch.rand(n)
-    x[0, 3], x[1, ::2] = -1e30, -1e4
-    given = (x, weight) if weighted else (x,)
+    )
+    assert few.programs[0].passes == 2
+    x = torch.randn(5, n).mul(8).add(torch.tensor([0, 1e4, 1e6, 1e7, -1e7])[:, None]).to(dtype)
+    a, t = torch.rand(5).to(dtype), torch.tensor([0, 3, n - 1, n, -1])
     with cupyops.simulate(sanitize=True):
-        found = few(*given)
+        found = few(x, a, t)
         monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
-        for one, other in zip(found, many(*given), strict=True):
+        for one, other in zip(found, many(x, a, t), strict=True):
             assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-        masked = x.index_fill(1, torch.tensor([0, n - 1]), -torch.inf)
-        assert (few(masked, *given[1:])[3] == -torch.inf).all()
-    weights = weight.double() if weighted else torch.ones(n, dtype=torch.float64)
-    falls = x.double() - x.double().amax(-1, keepdim=True)
-    torch.testing.assert_close(found[2].double(), weights.sum().expand(5), rtol=1e-6, atol=0)
-    torch.testing.assert_close(found[3].double(), (weights * falls).sum(-1), rtol=2e-6, atol=0)
-    torch.testing.assert_close(found[1].double(), falls.exp().sum(-1), rtol=1e-5, atol=0)
+    wide, k = x.double(), 2 * a.double()
+    o = torch.where((t >= 0) & (t < n), wide.gather(-1, t.clamp(0, n - 1)[:, None])[:, 0], 0)
+    falls = wide - wide.amax(-1, keepdim=True)
+    torch.testing.assert_close(found[0].double(), falls.exp().sum(-1), rtol=1e-5, atol=0)
+    assert torch.equal(found[1].double(), o)
+    of_o = k[:, None] * (wide - o[:, None])
+    assert ((found[2] - of_o.sum(-1)).abs() <= 2e-6 * of_o.abs().sum(-1)).all()
+    torch.testing.assert_close(found[3].double(), falls.sum(-1), rtol=2e-6, atol=0)
+    torch.testing.assert_close(found[4].double(), (falls * (k + 1)[:, None]).sum(-1), rtol=2e-6, atol=0)
 
 
 def test_few_rows_without_reductions_have_more_threads() -> None:

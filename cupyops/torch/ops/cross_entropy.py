@@ -95,10 +95,11 @@ def _onnx_kept(op: Any, ignored: Any, value: Any) -> Any:
 
 
 # m = max x and r = 1/Σ e^(x - m) are saved for the backward, which therefore reads x once and reduces nothing. Apart from each
-# other they lose nothing if all of x is large; log Σ e^x = m - log r would lose the digits of log r. Sums are sums of x - m for
-# the same reason. A target that is no column gives NaN. With p = softmax(x) = e^(x - m)·r, grad_x = grad_loss·(p - [column =
-# target]); with smoothing and weights w, and t the target: grad_x = grad_loss·(p·((1 - smoothing)·w_t + smoothing/N·Σ w) -
-# (1 - smoothing)·w_t·[column = t] - smoothing/N·w).
+# other they lose nothing if all of x is large; log Σ e^x = m - log r would lose the digits of log r. For the same reason the
+# sums are sums of x - o with o = x[target], which is known before the row is read, while m is not. Where o lies far below m,
+# these sums lose digits of x - m, but the loss itself is then as large as m - o. A target that is no column gives NaN.
+# With p = softmax(x) = e^(x - m)·r, grad_x = grad_loss·(p - [column = target]); with smoothing and weights w, and t the target:
+# grad_x = grad_loss·(p·((1 - smoothing)·w_t + smoothing/N·Σ w) - (1 - smoothing)·w_t·[column = t] - smoothing/N·w).
 _LENGTHS = (1024, 32768, 131072)
 _cross_entropy = row_reduce(
     """
@@ -125,12 +126,14 @@ _cross_entropy = row_reduce(
 )
 _cross_entropy_smoothed = row_reduce(
     """
+        o = abs(x[target]) < 1e30 ? x[target] : 0
         m = max(x)
         s = sum(exp(x - m))
         l = log(s)
         r = 1 / s
         of_target = target >= 0 && target < N ? m - x[target] + l : NAN
-        loss = target == ignore ? 0 : (1 - smoothing) * of_target + smoothing * (l - sum(x - m) / N)
+        of_all = m - o + l - sum(x - o) / N
+        loss = target == ignore ? 0 : (1 - smoothing) * of_target + smoothing * of_all
     """,
     backward="""
         g = target == ignore ? 0 : grad_loss
@@ -150,6 +153,7 @@ _cross_entropy_smoothed = row_reduce(
 )
 _cross_entropy_weighted = row_reduce(
     """
+        o = abs(x[target]) < 1e30 ? x[target] : 0
         m = max(x)
         s = sum(exp(x - m))
         l = log(s)
@@ -157,7 +161,7 @@ _cross_entropy_weighted = row_reduce(
         w = weight[target]
         of_target = target >= 0 && target < N ? m - x[target] + l : NAN
         total = sum(weight)
-        of_all = smoothing == 0 ? 0 : smoothing / N * (total * l - sum(weight * (x - m)))
+        of_all = smoothing == 0 ? 0 : smoothing / N * (total * (m - o + l) - sum(weight * (x - o)))
         loss = target == ignore ? 0 : (1 - smoothing) * w * of_target + of_all
         share = target == ignore ? 0 : w
     """,
