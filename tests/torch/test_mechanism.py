@@ -176,3 +176,9 @@ def test_a_result_in_the_memory_of_another_tensor_is_refused(schema: str, body: 
             op(*tensors, n)
     with pytest.raises(RuntimeError, match=words):
         torch.compile(lambda *args: op(*args), backend="eager", fullgraph=True)(*tensors, 2)
+    op = Operator(f"mechanism::in_memory_of_another{schema}", body, reference=body)
+    for call in (op, op.op):
+        with pytest.raises(RuntimeError, match=f"the reference returned {words}"):
+            call(*tensors, 2)
+        with cupyops.simulate(), pytest.raises(RuntimeError, match=f"the body returned {words}"):
+            call(*tensors, 2)

@@ -268,6 +268,8 @@ class Operator:
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
         self.inplace: Operator | None = in_place and Operator(**in_place, repeats=repeats, version=version)
+        # Traced code calls the reference itself: there, tensors have no memory to compare.
+        self._checked = self._plain and held_to_schema(self._plain, parsed, "reference")
         bodies = body, on_cpu(body, self._plain), repeats, bool(parsed.mutated)
         self._bodies = calls.declare(self.qualified_name, *bodies, self.inplace and self.inplace.op, code)
         self._held = held_to_schema(body, parsed)
@@ -293,7 +295,7 @@ class Operator:
         self._scale = Scale(parsed, rule, flops, elementwise)
         eager = held_to_schema(without_autocast(self.eager), parsed)
         declared_once = self._scale, elementwise, self._recomputation, self._common, find
-        library = register(parsed, self._held, eager, self._plain, gradient, vmap, *declared_once)
+        library = register(parsed, self._held, eager, self._checked, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._unregister = ending_with(self, library, self.op, lambda: (newest := find()) and newest.op)
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
@@ -416,8 +418,8 @@ class Operator:
                 return self._registered(args)
             return taken(args, are_plain and grad_enabled() and any(x.requires_grad for x in tensors))
         if all(x.is_cpu for x in tensors) and not (simulator.in_call() and simulator.enabled()):
-            if self._plain is not None and not simulator.enabled():
-                return self._plain(*args)
+            if self._checked is not None and not simulator.enabled():
+                return self._checked(*args)
             with simulator.call():  # another thread may change the setting meanwhile
                 return self._dispatch(args, apply)
         if is_scripted():

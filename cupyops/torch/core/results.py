@@ -25,8 +25,13 @@ class WrongResults(RuntimeError):
     """A body returned something other than the tensors that its schema declares."""
 
 
-def held_to_schema(body: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
-    """Returns a function that calls the body and checks the results.
+def held_to_schema(body: Callable[..., Any], schema: Schema, what: str = "body") -> Callable[..., Any]:
+    """Returns a function that calls the body, or the reference, and checks the results.
+
+    Args:
+        body: the function.
+        schema: the schema.
+        what: what errors call the function, if it is not that of a declared backward.
 
     Raises:
         WrongResults: raised by the returned function if the results are not the tensors that the schema declares.
@@ -36,7 +41,7 @@ def held_to_schema(body: Callable[..., Any], schema: Schema) -> Callable[..., An
         return body
     optional = [isinstance(kind, torch.OptionalType) for kind in kinds]
     name = f"{schema.namespace}::{schema.name}"
-    who = f"{_BACKWARD.sub('', name)}: the {'backward' if _BACKWARD.search(name) else 'body'}"
+    who = f"{_BACKWARD.sub('', name)}: the {'backward' if _BACKWARD.search(name) else what}"
     wanted = f"{len(kinds)} tensor{'s' if len(kinds) > 1 else ''} ({', '.join(schema.results)})"
 
     plain = PLAIN_TENSORS.issuperset  # by types alone, which takes a third of the time of the conditions below
