@@ -112,8 +112,7 @@ _cross_entropy = row_reduce(
     """,
     backward="""
         g = target == ignore ? 0 : grad_loss
-        p = r * g
-        grad_x = exp(x - m) * p - (j == target ? g : 0)
+        grad_x = (exp(x - m) * r - (j == target ? 1.0 : 0.0)) * g
     """,
     name="cupyops::cross_entropy",
     indices=["target"],
@@ -137,10 +136,9 @@ _cross_entropy_smoothed = row_reduce(
     """,
     backward="""
         g = target == ignore ? 0 : grad_loss
-        p = r * g
-        s = smoothing / N * g
-        w = (1 - smoothing) * g + s
-        grad_x = exp(x - m) * p - (j == target ? w : s)
+        s = smoothing / N
+        w = 1 - smoothing + s
+        grad_x = (exp(x - m) * r - (j == target ? w : s)) * g
     """,
     name="cupyops::cross_entropy_smoothed",
     indices=["target"],
