@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cupyops.codegen import write
+from cupyops.codegen import free_names, write
 from cupyops.compile import toolchain
 from cupyops.errors import expected, nearest
 from cupyops.launch import debug, driver
 from cupyops.launch.arguments import Arguments, bind, check
-from cupyops.launch.generated import free_names
 from cupyops.launch.geometry import Target
 from cupyops.launch.kernel import Kernel
 

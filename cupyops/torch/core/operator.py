@@ -121,7 +121,8 @@ class Operator:
     Args:
         schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``. Tensors come first. ``Tensor?`` may be None.
             ``Tensor(a!)`` is an argument that the body writes to. There may be no result, ``-> ()``, or several, ``->
-            (Tensor y, Tensor z)``.
+            (Tensor y, Tensor z)``. An argument that is a keyword of Python, ``Tensor lambda``, is given in order or as
+            ``**{"lambda": x}``; in ``torch.ops``, its name is ``lambda_``.
         implementation: the body, or an ``autograd.Function`` with ``setup_context`` and ``backward`` whose
             ``forward(*args)`` is the body. ``backward`` receives None for an undefined gradient. The Function may also
             have ``recording(ctx, *args)``, which runs instead of ``forward`` and ``setup_context`` on plain tensors,
@@ -281,7 +282,7 @@ class Operator:
         casts = self._autocast.get("cuda")
         if record is not None:
             text = casts_source(self.name, parsed.tensors, parsed.others, casts)
-            self._apply = partial(record, write_call(text, {"apply": self._apply}))
+            self._apply = partial(record, write_call(text, {"apply": self._apply}, self.name, [*parsed.types]))
         if (earlier := _DECLARED.get(self.qualified_name)) is not None:
             earlier._withdraw()
         find = partial(_DECLARED.get, self.qualified_name)
@@ -316,7 +317,7 @@ class Operator:
     def __repr__(self) -> str:
         return f"<Operator {self.op._schema}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Returns the operator's result.
 
         Raises:

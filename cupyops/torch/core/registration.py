@@ -62,7 +62,7 @@ def register(
     """
     name = f"{schema.namespace}::{schema.name}"
     library = torch.library.Library(schema.namespace, "FRAGMENT")
-    library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag, *scale.tags))
+    library.define(schema.registered.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag, *scale.tags))
     scale.register(library)
     either = completed(on_cpu(body, reference), schema)
     library.impl(schema.name, without_tangents(schema.name, completed(eager, schema)), "CUDA")
