@@ -23,6 +23,7 @@ from .arguments import Arguments
 from .geometry import Geometry
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
+from .untraced import hide, untraced
 
 __all__ = ["TensorAccess", "deciding", "open_launch", "write_launch"]
 
@@ -261,7 +262,8 @@ def write_launch(
         what = f"{'vouched ' if vouched else ''}launch of {signature.kernel}"
         launch = write(what, "launch", text, scope)
         launch.__qualname__ = signature.kernel  # the name in Python's message for a wrong number of arguments
-        functions.append(launch)
+        functions.append(untraced(launch))
+    hide()
     return functions[0], functions[1], variants
 
 
