@@ -173,6 +173,9 @@ class Operator:
         flops: ``flops(*args)`` returns the floating point operations of a call, for
             ``torch.utils.flop_counter.FlopCounterMode``. The function takes the shapes of the tensors in place of the
             tensors. The default counts 0.
+        fake: ``fake(*args)`` returns new tensors like the results, for tensors without values. torch.compile, torch.export
+            and others call it. The default calls the body, whose launches do nothing then; if the body's steps depend on a
+            value of a tensor (``x.item()``), it calls the reference.
         parts: ``parts(*args)`` computes the results by other differentiable operators. Selective activation
             checkpointing calls ``parts``, so that its policy decides about each of these operators.
         version: a text that you change whenever you change what the operator computes, or these arguments. Compiled graphs
@@ -213,6 +216,7 @@ class Operator:
         repeats: bool = False,
         sharding: "str | scale.Rule | None" = None,
         flops: Callable[..., int] | None = None,
+        fake: Callable[..., Any] | None = None,
         parts: Callable[..., Any] | None = None,
         version: str | None = None,
         _mend: str = "",
@@ -228,7 +232,7 @@ class Operator:
         self._recomputation = recompute and Recomputation(self.name, recompute, *names)
         self._common = None if common is None else Common(parsed.namespace, self.name, common, *names)
         code = code_of(parsed.namespace, self.name, version)
-        in_place: Any = None if inplace is None else in_place_options(parsed, inplace, reference)
+        in_place: Any = None if inplace is None else in_place_options(parsed, inplace, reference, fake)
         self.qualified_name = f"{parsed.namespace}::{self.name}"
         self.schema, self.reference = schema, reference
         plain = None if reference is None else without_autocast(reference)
@@ -269,7 +273,7 @@ class Operator:
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
         self.inplace: Operator | None = in_place and Operator(**in_place, repeats=repeats, version=version)
-        bodies = body, on_cpu(body, self._plain), repeats, bool(parsed.mutated)
+        bodies = body, on_cpu(body, self._plain, fake), repeats, bool(parsed.mutated)
         self._bodies = calls.declare(self.qualified_name, *bodies, self.inplace and self.inplace.op, code)
         self._held = held_to_schema(body, parsed)
         # The body for plain tensors on a GPU, called without autocast.
@@ -294,7 +298,7 @@ class Operator:
         self._scale = Scale(parsed, rule, flops, elementwise)
         eager = held_to_schema(without_autocast(self.eager), parsed)
         declared_once = self._scale, elementwise, self._recomputation, self._common, find
-        library = register(parsed, self._held, eager, self._plain, gradient, vmap, *declared_once)
+        library = register(parsed, self._held, eager, self._plain, fake, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._unregister = ending_with(self, library, self.op, lambda: (newest := find()) and newest.op)
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
