@@ -167,6 +167,34 @@ def test_without_a_reference_a_cpu_runs_the_kernel() -> None:
         grad.sum().backward()
 
 
+@pytest.mark.parametrize("reference", [None, lambda x, n: (torch.cat((x, x)), x.sum(-1).half())])
+@pytest.mark.parametrize("shape", [(0, 3), (0, 3, 2), (2, 0, 3)])
+def test_vmap_over_a_batch_of_none(reference: Any, shape: tuple[int, ...]) -> None:
+    def body(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.cat((x, x)), x.sum(-1).half()
+
+    def backward(grad_y: Tensor, x: Tensor, n: Tensor) -> Tensor:
+        return grad_y[: len(x)] + grad_y[len(x) :]
+
+    schema = "declare_test::of_none(Tensor x, Tensor n) -> (Tensor y, Tensor z)"
+    op = Operator(schema, body, backward=backward, wrt=["x"], reference=reference)
+    x, n = torch.ones(shape, requires_grad=True), torch.ones(4)
+    dim = shape.index(0)
+    one = torch.ones([k for k in shape if k])
+    with simulate():
+        y, z = torch.vmap(op, in_dims=(dim, None))(x, n)
+        wanted = op(one, n)
+        assert [(*k.shape,) for k in (y, z)] == [(0, *k.shape) for k in wanted]
+        assert (y.dtype, z.dtype) == (torch.float32, torch.float16)
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        assert grad.shape == x.shape
+        grads = torch.vmap(torch.func.grad(lambda x, n: op(x, n)[0].sum()), in_dims=(dim, None))(x.detach(), n)
+        assert grads.shape == (0, *one.shape)
+        nested = torch.vmap(torch.vmap(op, in_dims=(0, None)), in_dims=(dim, None))
+        if x.dim() == 3:
+            assert nested(x, n)[0].shape[0] == 0
+
+
 def test_a_rule_for_vmap_is_taken() -> None:
     seen = []
 

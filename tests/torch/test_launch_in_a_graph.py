@@ -95,10 +95,11 @@ def test_a_launch_breaks_the_graph_without_warnings(function: Callable[..., Any]
         for _ in range(2):
             y = torch.compile(function, backend="aot_eager")(x)
     assert y.tolist() == [3, 3, 3]
-    # The function, what is behind the break, and the forward of the autograd.Function; no function of this package.
-    assert torch._dynamo.utils.counters["frames"]["total"] <= 3
+    # The function, the forward of the autograd.Function, and what is behind their breaks; no function of this package.
+    assert torch._dynamo.utils.counters["frames"]["total"] <= 4
     if function is recorded:
-        y.sum().backward()
+        with cupyops.simulate():
+            y.sum().backward()
         assert x.grad is not None
         assert x.grad.tolist() == [2, 2, 2]
 
