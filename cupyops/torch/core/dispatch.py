@@ -37,6 +37,7 @@ __all__ = [
     "forward_mode",
     "function_of",
     "grad_enabled",
+    "has_nested",
     "has_tangent",
     "in_graph",
     "in_plain_backward",
@@ -132,6 +133,12 @@ def has_tangent(args: Sequence[Any]) -> bool:
         return any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in args)
     except RuntimeError:
         return True
+
+
+def has_nested(args: Sequence[Any]) -> bool:
+    """Returns whether one of the arguments is a nested tensor of the layout ``torch.strided``. It is a plain tensor by its
+    type, and has no shape."""
+    return any(isinstance(x, Tensor) and x.is_nested and x.layout is torch.strided for x in args)
 
 
 def in_plain_backward(grad: Tensor) -> bool:
@@ -258,6 +265,7 @@ _SCOPE: dict[str, Any] = {
     "grad_enabled": grad_enabled,
     "forward_ad": forward_ad,
     "NoStorageError": NoStorageError,
+    "has_nested": has_nested,
     "Tensor": Tensor,
     "Parameter": Parameter,
 }
@@ -265,7 +273,7 @@ _SCOPE: dict[str, Any] = {
 
 def _spelled(name: str, arguments: Sequence[str]) -> tuple[str, dict[str, str], str]:
     """Returns the names in the text of a generated dispatch: of the function, of each argument, and of autocast's dtype."""
-    taken = {"body", "apply", "dispatch", "composite", "type", *_SCOPE}
+    taken = {"body", "apply", "dispatch", "composite", "type", "RuntimeError", *_SCOPE}
     function, names = free_names([name], set(taken))[name], free_names(arguments, taken)
     return function, names, free_names(["to_"], taken)["to_"]
 
@@ -360,6 +368,8 @@ def call_source(
                 return body(x, factor)
             except NoStorageError:
                 pass
+            except RuntimeError:
+                if not has_nested((x, factor,)): raise
         return dispatch((x, factor,))
     """
     function, names, to = _spelled(name, [*tensors, *others])
@@ -394,6 +404,8 @@ def call_source(
             *calls,
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
+            "        except RuntimeError:",  # PyTorch's own, for the shape of a nested tensor, which has type Tensor, too
+            f"            if not has_nested(({arguments},)): raise",
             *(["    if in_graph():", f"        return composite({arguments})"] if traced else []),
             f"    return dispatch(({arguments},))",
         ]

@@ -65,6 +65,7 @@ from .dispatch import (
     forward_mode,
     function_of,
     grad_enabled,
+    has_nested,
     is_compiling,
     is_scripted,
     is_traced,
@@ -420,6 +421,8 @@ class Operator:
             if taken is None or self._withdrawn or not selective():
                 return self._registered(args)
             return taken(args, are_plain and grad_enabled() and any(x.requires_grad for x in tensors))
+        if has_nested(tensors):
+            return self._on_nested(args)
         if all(x.is_cpu for x in tensors) and not (simulator.in_call() and simulator.enabled()):
             if self._plain is not None and not simulator.enabled():
                 return self._plain(*args)
@@ -443,9 +446,36 @@ class Operator:
                 return (apply or self._apply)(*args)
             return self._held(*args)
         except NoStorageError:
+            if any(x._is_zerotensor() for x in tensors):
+                # PyTorch's tangents of zero have no memory. The sum has, and autograd records it.
+                resolved = (
+                    torch.zeros_like(x) + x if isinstance(x, Tensor) and x._is_zerotensor() else x for x in args
+                )
+                return self._dispatch(tuple(resolved), apply)
             if not any(is_batched(x) for x in tensors):
                 raise
         return self._registered(args)  # is_grads_batched=True: the dispatcher calls the operator for each gradient
+
+    def _on_nested(self, args: tuple[Any, ...]) -> Any:
+        """Returns the results of the reference for nested tensors of the layout ``torch.strided`` on a CPU.
+
+        Raises:
+            RuntimeError: kernels would run, or PyTorch cannot compute the reference of nested tensors.
+        """
+        cause = None
+        if (
+            self._plain is not None
+            and not simulator.enabled()
+            and all(args[i].is_cpu for i, _ in self._tensors if args[i] is not None)
+        ):
+            try:
+                return self._plain(*args)
+            except RuntimeError as error:
+                cause = error
+        raise RuntimeError(
+            f"{self.name}: no nested tensors of the layout torch.strided: make them with layout=torch.jagged, or pad them by "
+            "x.to_padded_tensor(0.0)"
+        ) from cause
 
     def _by_transforms(self, args: tuple[Any, ...]) -> Any:
         if forward_mode() and (found := with_tangents(self, args)) is not None:
