@@ -167,6 +167,30 @@ def test_without_a_reference_a_cpu_runs_the_kernel() -> None:
         grad.sum().backward()
 
 
+@pytest.mark.parametrize("name", ["k", "int", "isinstance"])
+def test_a_number_stands_for_a_list_of_equal_numbers(name: str) -> None:
+    given: list[Any] = []
+
+    def body(x: Tensor, k: Any, f: Any, b: Any) -> Tensor:
+        given.append((k, f, b))
+        return x * k[0]
+
+    schema = f"declare_test::spread(Tensor x, int[2] {name}=1, float[3]? f=None, int[1] b=2) -> Tensor"
+    op = Operator(schema, body, backward=lambda grad_out: grad_out)
+    x = torch.ones(2, requires_grad=True)
+    for args in ((), (3,), ([3, 4],), (3, 2.0, 5), (3, [1.0, 2.0, 3.0], [5]), (3, None)):
+        for call in (op, op.op):
+            call(x, *args)
+        assert given[-2] == given[-1]
+    assert given[-3] == ([3, 3], [1.0, 2.0, 3.0], [5])
+    assert given[-5] == ([3, 3], [2.0, 2.0, 2.0], [5])
+    torch._dynamo.reset()
+    for value in (3, 4, 5):
+        found = torch.compile(lambda x, k: op(x, **{name: k}) + 1, fullgraph=True, backend="aot_eager")(x, value)
+        assert found.tolist() == [value + 1] * 2
+        assert [*given[-1][0]] == [value, value]
+
+
 @pytest.mark.parametrize("reference", [None, lambda x, n: (torch.cat((x, x)), x.sum(-1).half())])
 @pytest.mark.parametrize("shape", [(0, 3), (0, 3, 2), (2, 0, 3)])
 def test_vmap_over_a_batch_of_none(reference: Any, shape: tuple[int, ...]) -> None:

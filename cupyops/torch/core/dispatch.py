@@ -273,7 +273,8 @@ _SCOPE: dict[str, Any] = {
 
 def _spelled(name: str, arguments: Sequence[str]) -> tuple[str, dict[str, str], str]:
     """Returns the names in the text of a generated dispatch: of the function, of each argument, and of autocast's dtype."""
-    taken = {"body", "apply", "dispatch", "composite", "type", "RuntimeError", *_SCOPE}
+    taken = {"body", "apply", "dispatch", "composite", "type", "isinstance", "int", "float", "RuntimeError"}
+    taken |= _SCOPE.keys()
     function, names = free_names([name], set(taken))[name], free_names(arguments, taken)
     return function, names, free_names(["to_"], taken)["to_"]
 
@@ -326,6 +327,7 @@ def call_source(
     others: Sequence[str],
     defaults: Mapping[str, Any] | None = None,
     *,
+    spread: Mapping[str, tuple[str, int]] | None = None,
     casts: str | None = None,
     late: bool = False,
     packed: bool = False,
@@ -343,6 +345,7 @@ def call_source(
         tensors: the names of the tensor arguments, and whether each may be None.
         others: the names of the other arguments.
         defaults: the default values, by the names of the arguments.
+        spread: arguments for which a number stands for a list of equal numbers: the number's type, and how many.
         casts: the autocast policy of the operator on a GPU, or None.
         packed: whether ``apply`` takes the arguments that are no tensors as one tuple. Autograd takes some time for
             each argument of a Function.
@@ -391,9 +394,14 @@ def call_source(
     plain_calls = [inner + line for line in both]
     calls = [*plain_calls[:2], *quiet, *plain_calls[2:]] if late else [*quiet, *plain_calls]
     parameters = ", ".join(f"{a}={defaults[a]!r}" if a in defaults else a for a in names.values())
+    lists = [
+        f"    if isinstance({names[a]}, {kind}): {names[a]} = [{names[a]}] * {count}"
+        for a, (kind, count) in (spread or {}).items()
+    ]
     return "\n".join(
         [
             f"def {function}({parameters}):",
+            *lists,
             "    if (",
             "        not (is_traced() or is_scripted() or transforms_active() or dispatch_modes())",
             "        and forward_ad._current_level < 0",

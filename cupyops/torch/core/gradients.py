@@ -69,6 +69,12 @@ class Schema:
         return [name for name in self.types if name not in self.tensors]
 
     @property
+    def spread(self) -> dict[str, tuple[str, int]]:
+        """The arguments for which a number stands for a list of equal numbers, ``int[2] k``: Python's type, and how many."""
+        kinds = {name: re.fullmatch(r"(int|float)\[(\d+)\]\??", kind) for name, kind in self.types.items()}
+        return {name: (m[1], int(m[2])) for name, m in kinds.items() if m}
+
+    @property
     def registered(self) -> str:
         """The schema for PyTorch, with an underscore after each argument that is a keyword of Python: Inductor reads the
         arguments as those of a Python function."""

@@ -311,7 +311,8 @@ class Operator:
         kinds = parsed.tensors, parsed.others, parsed.defaults
         in_graph = self._compiled if self._plain else "kernel", self._autocast, code
         self._composites = Composites(parsed, *in_graph, lambda: getattr(find(), "_composites", None))
-        text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=self._composites.used)
+        options = {"casts": casts, "late": record is not None, "traced": self._composites.used}
+        text = call_source(self.name, *kinds, spread=parsed.spread, **options)
         general = self._dispatch if _general is None else partial(_general, self._dispatch)
         called = {"body": self.eager, "apply": self._apply, "dispatch": general}
         self.call: Callable[..., Any] = self._composites.write(text, called, len(parsed.results), self._held)
@@ -367,7 +368,8 @@ class Operator:
         schema = Schema.parse(self.schema)
         casts, tensors = self._autocast.get("cuda"), len(schema.tensors)
         kinds = schema.tensors, schema.others
-        text = call_source(self.name, *kinds, schema.defaults, casts=casts, packed=True, traced=self._composites.used)
+        options: Any = {"casts": casts, "packed": True, "traced": self._composites.used}
+        text = call_source(self.name, *kinds, schema.defaults, spread=schema.spread, **options)
         apply = function_of(self.name, forward, backward)
 
         def call(args: tuple[Any, ...]) -> Any:

@@ -6,6 +6,7 @@ replaces the work: the function that :mod:`cupyops.torch.compiled.repeats` gener
 and launches. A record takes about a millisecond, so it is made after several calls.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -82,9 +83,9 @@ def _key(name: str, x: str, schema: Schema) -> list[str]:
         return [*found, f"{x} is None"] if schema.types[name].endswith("?") else found
     if kind == "float":
         return [f"{x} or repr({x})"]
-    if kind in ("int[]", "SymInt[]"):
+    if re.fullmatch(r"(int|SymInt)\[\d*\]", kind):
         return [f"{x} if type({x}) is tuple else None if {x} is None else tuple({x})"]
-    return [x if kind == "str" else f"repr({x})" if "[]" in kind else f"{x} or repr({x}), type({x})"]
+    return [x if kind == "str" else f"repr({x})" if "[" in kind else f"{x} or repr({x}), type({x})"]
 
 
 class _Repeated:
