@@ -450,10 +450,10 @@ class Operator:
         except NoStorageError:
             if any(x._is_zerotensor() for x in tensors):
                 # PyTorch's tangents of zero have no memory. The sum has, and autograd records it.
-                resolved = (
+                with_memory = (
                     torch.zeros_like(x) + x if isinstance(x, Tensor) and x._is_zerotensor() else x for x in args
                 )
-                return self._dispatch(tuple(resolved), apply)
+                return self._dispatch(tuple(with_memory), apply)
             if not any(is_batched(x) for x in tensors):
                 raise
         return self._registered(args)  # is_grads_batched=True: the dispatcher calls the operator for each gradient
