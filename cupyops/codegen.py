@@ -10,15 +10,40 @@ text. :func:`source_of` returns the text, too.
 """
 
 import ast
+import keyword
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-__all__ = ["rewritten", "source_of", "write"]
+__all__ = ["free_name", "free_names", "rewritten", "source_of", "write"]
 
 
-def write(what: str, name: str, lines: Sequence[str] | str, scope: Mapping[str, Any]) -> Callable[..., Any]:
+def free_names(names: Sequence[str], taken: set[str]) -> dict[str, str]:
+    """Returns a name in generated code for each name, and adds these names to `taken`.
+
+    A name that no Python variable can have, or that is taken, gets trailing underscores.
+
+    >>> free_names(["x", "lambda", "body"], {"body"})
+    {'x': 'x', 'lambda': 'lambda_', 'body': 'body_'}
+    """
+    return {name: free_name(name, taken) for name in names}
+
+
+def free_name(word: str, taken: set[str]) -> str:
+    while keyword.iskeyword(word) or word == "__debug__" or word in taken:
+        word += "_"
+    taken.add(word)
+    return word
+
+
+def write(
+    what: str,
+    name: str,
+    lines: Sequence[str] | str,
+    scope: Mapping[str, Any],
+    called: Mapping[str, str] | None = None,
+) -> Callable[..., Any]:
     """Compiles the text of a function and returns the function.
 
     Args:
@@ -26,20 +51,29 @@ def write(what: str, name: str, lines: Sequence[str] | str, scope: Mapping[str, 
         name: the name of the function in the text.
         lines: the text.
         scope: the function's globals. A dict is not copied, so that the caller can replace a global later.
+        called: the names of the parameters for those who call the function, by their names in the text, where these are
+            others (:func:`free_names`).
 
     >>> double = write("double", "double", ["def double(x):", "    return 2 * x"], {})
     >>> double(21)
     42
     >>> double.__code__.co_filename
     '<cupyops generated: double>'
+    >>> write("f", "f", ["def f(lambda_):", "    return lambda_"], {}, {"lambda_": "lambda"})(**{"lambda": 1})
+    1
     """
     text = lines if isinstance(lines, str) else "\n".join(lines)
     text = f"{text}\n"
     scope = scope if isinstance(scope, dict) else dict(scope)
     # The scope gets no __name__: a tracer would look globals up in the module of that name.
     exec(compile(text, _filed(what, text), "exec"), scope)
-    function: Callable[..., Any] = scope[name]
-    return function
+    function: Any = scope[name]
+    if called:
+        # Python binds arguments to the names in the code object. These need not be names of Python's grammar.
+        code = function.__code__
+        function.__code__ = code.replace(co_varnames=tuple(called.get(v, v) for v in code.co_varnames))
+    found: Callable[..., Any] = function
+    return found
 
 
 def rewritten(tree: ast.Module, filename: str, flags: int) -> CodeType:

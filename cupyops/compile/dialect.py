@@ -10,9 +10,10 @@ from functools import lru_cache
 from .cpp_library import CONCEPTS
 from .cuda_text import scan
 
-__all__ = ["beyond_nvrtc", "standard_of"]
+__all__ = ["OF_THE_HOST", "beyond_nvrtc", "standard_of"]
 
-_OF_C = frozenset(
+# Functions of the C library that NVRTC does not have.
+OF_THE_HOST = frozenset(
     [
         "abort",
         "aligned_alloc",
@@ -60,7 +61,7 @@ _OF_C = frozenset(
         "time",
     ]
 )
-_CALL = re.compile(rf"(?<![\w.>:])(?<!\bstruct )(?:::\s*)?({'|'.join(sorted(_OF_C))})\s*\(")
+_CALL = re.compile(rf"(?<![\w.>:])(?<!\bstruct )(?:::\s*)?({'|'.join(sorted(OF_THE_HOST))})\s*\(")
 _BUILTIN = re.compile(r"\b__builtin_(\w+)")
 _BUILTINS_OF_NVRTC = frozenset(
     [
@@ -99,7 +100,7 @@ _LATER = re.compile(r"-std=(?:c|gnu)\+\+2\w|--std=c\+\+2\w")
 _AUTO = re.compile(
     r"\b(?!(?:for|if|while|switch|catch)\b)[A-Za-z_]\w*\s*\((?:[^(){};=]*,)?\s*(?:const\s+)?auto\b[^(){};=]*\)\s*(?:const\s*)?\{"
 )
-_OF_CPP20 = re.compile(
+OF_THE_HOSTPP20 = re.compile(
     rf"{_DESIGNATED.pattern}|{_AUTO.pattern}|\bstd\s*::\s*(?:{'|'.join(sorted(CONCEPTS))})\b|>\s*concept\s+\w+\s*=|(?<=[>)])\s*requires\b|\bconst(?:eval|init)\b"
 )
 
@@ -114,7 +115,7 @@ def standard_of(texts: Iterable[str], options: Sequence[str]) -> tuple[str, ...]
     """
     if any(re.match(r"--?std\b", option) for option in options):
         return ()
-    return ("-std=c++20",) if any(_OF_CPP20.search(scan(text).bare) for text in texts) else ()
+    return ("-std=c++20",) if any(OF_THE_HOSTPP20.search(scan(text).bare) for text in texts) else ()
 
 
 @lru_cache(256)

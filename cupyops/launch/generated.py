@@ -7,7 +7,6 @@ checked launch then raises an error or loads the kernel. ``print(source_of(kerne
 (:mod:`cupyops.codegen`).
 """
 
-import keyword
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from cupyops.arrays import overlaps
-from cupyops.codegen import write
+from cupyops.codegen import free_name, free_names, write
 from cupyops.sharing import held_across_fork
 
 from . import accessors, driver, elements
@@ -24,8 +23,9 @@ from .arguments import Arguments
 from .geometry import Geometry
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
+from .untraced import hide, untraced
 
-__all__ = ["TensorAccess", "deciding", "free_names", "open_launch", "write_launch"]
+__all__ = ["TensorAccess", "deciding", "open_launch", "write_launch"]
 
 # Names that the code of the generated launch uses. A kernel parameter with such a name is renamed.
 _OWN_WORDS = frozenset(
@@ -164,7 +164,7 @@ def launch_source(
         else:
             # Each tuple is unpacked into its own number of names. One format for all tuples would accept a tuple that
             # is too long beside a tuple that is too short.
-            parts = [_free(f"{p.name}_{i}", taken) for i in range(int(constants.get(p.length, p.length)))]
+            parts = [free_name(f"{p.name}_{i}", taken) for i in range(int(constants.get(p.length, p.length)))]
             unpacking.append(f"{', '.join(parts)}, = {names[p.name]}")
             values += parts
     blocks = [
@@ -218,22 +218,6 @@ def deciding(signature: Signature, *, vouched: bool = False) -> list[Parameter]:
     return [p for p in arrays if not vouched or p.const or (p.type in signature.bindings and p.type not in decided)]
 
 
-def free_names(names: Sequence[str], taken: set[str]) -> dict[str, str]:
-    """Returns the name of each parameter in a generated function, and adds these names to `taken`.
-
-    A name that is a Python keyword or is taken gets trailing underscores.
-    """
-    return {name: _free(name, taken) for name in names}
-
-
-def _free(word: str, taken: set[str]) -> str:
-    """Returns the word, with underscores appended while it is a keyword or in `taken`, and adds it to `taken`."""
-    while keyword.iskeyword(word) or word in taken:
-        word += "_"
-    taken.add(word)
-    return word
-
-
 def _named(parameters: Sequence[Parameter], names: Mapping[str, str]) -> list[tuple[Parameter, str]]:
     return [(p, names[p.name]) for p in parameters]
 
@@ -278,7 +262,8 @@ def write_launch(
         what = f"{'vouched ' if vouched else ''}launch of {signature.kernel}"
         launch = write(what, "launch", text, scope)
         launch.__qualname__ = signature.kernel  # the name in Python's message for a wrong number of arguments
-        functions.append(launch)
+        functions.append(untraced(launch))
+    hide()
     return functions[0], functions[1], variants
 
 

@@ -45,6 +45,7 @@ from .load import load
 from .locate import declaring_file
 from .repro import keeps_call
 from .signature import Signature
+from .untraced import hide, untraced
 from .variables import Storage, Variables
 from .variant import Hardware, Variant
 from .watch import TextFile, rereads, watching
@@ -134,6 +135,7 @@ class Kernel:
         link: Sequence[str | os.PathLike[str]] = (),
         storage: Storage | None = None,
     ) -> None:
+        hide()
         self.file = TextFile(text, headers, watch) if isinstance(text, os.PathLike) else None
         if isinstance(text, os.PathLike):
             filename = filename or os.path.basename(text)
@@ -216,6 +218,7 @@ class Kernel:
         """The declaration against which calls are checked."""
         return Declared(self.name, self.signature, self.geometry, self.dtypes, self.constants)
 
+    @untraced
     def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Launches the kernel on the arrays' GPU and its current stream.
 
@@ -323,11 +326,17 @@ class Kernel:
 
     # Checking and launching
 
+    @untraced
     def checked_launch(self, /, *args: Any, **kwargs: Any) -> None:
         """Checks the arguments and launches.
 
         It accepts arrays of every known library and raises the errors of :meth:`__call__`.
         """
+        hide()  # PyTorch may have been imported since the kernel was made
+        self._check_and_launch(*args, **kwargs)
+
+    @untraced
+    def _check_and_launch(self, /, *args: Any, **kwargs: Any) -> None:
         if self.geometry.per_call:
             raise TypeError(
                 f"{self.name}: say how many threads: {self.name}[n](...), or declare a policy such as Threads('n')"
@@ -335,6 +344,7 @@ class Kernel:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         self.run(arguments, written=True)
 
+    @untraced
     def checked_vouched(self, /, *args: Any, **kwargs: Any) -> None:
         """Checks the arguments and launches for a body that guarantees its outputs.
 
@@ -342,6 +352,7 @@ class Kernel:
         """
         self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
 
+    @untraced
     def _launch_on(self, threads: int | tuple[int, ...], /, *args: Any, **kwargs: Any) -> None:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         counts = threads if isinstance(threads, tuple) else (threads,)
@@ -356,6 +367,7 @@ class Kernel:
 
     @rereads
     @keeps_call
+    @untraced
     def run(self, arguments: Arguments, threads: Sequence[int] = (), *, written: bool = False) -> None:
         """Launches on checked arguments.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 
+from cupyops.compile.dialect import OF_THE_HOST
 from cupyops.compile.standard import NUMBERS
 
 from .kinds import KEEPING, kinds_of
@@ -305,7 +306,19 @@ def _unknown_function(expression: str, rows: bool) -> str:
     return ""
 
 
+# Further names of the headers and of the source: what a compiler has refused as the name of a kernel.
+_KNOWN = frozenset(
+    ("main", "index", "select", "remove", "rename", "gamma", "daylight", "timezone", "std", "dim3", "each", "operand")
+    + ("convert", "threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize")
+    + ("xor", "bitand", "bitor", "compl", "and_eq", "not_eq", "or_eq", "xor_eq")
+)
+
+
 def kernel_name(name: str) -> str:
-    """Returns the name of an operator's kernel: the operator's name, with ``_`` appended if CUDA has a function of this
-    name."""
-    return f"{name}_" if name in CUDA_FUNCTIONS else name
+    """Returns the name of an operator's kernel: the operator's name, with ``_`` appended if the compiler knows the name.
+
+    The name of a function, a macro or a type of the headers, or a keyword, can be no kernel's: ``time``, ``EOF``, ``clock_t``,
+    ``xor``.
+    """
+    known = name in CUDA_FUNCTIONS | RESERVED | OF_THE_HOST | _KNOWN or name.isupper() or name.endswith("_t")
+    return f"{name}_" if known else name

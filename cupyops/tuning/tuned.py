@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cupyops.codegen import write
+from cupyops.codegen import free_names, write
 from cupyops.compile import toolchain
 from cupyops.errors import expected, nearest
 from cupyops.launch import debug, driver
 from cupyops.launch.arguments import Arguments, bind, check
-from cupyops.launch.generated import free_names
 from cupyops.launch.geometry import Target
 from cupyops.launch.kernel import Kernel
+from cupyops.launch.untraced import hide, untraced
 
 from . import measure
 from . import records as tuning
@@ -111,7 +111,8 @@ class Tuned:
     def __reduce__(self) -> Any:  # the generated functions have no names to pickle
         return partial(Tuned, rtol=self.rtol, atol=self.atol, exact=sorted(self.exact)), (self.kernels,)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    @untraced
+    def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Launches the chosen kernel. If there is no choice for the arguments, the call times all kernels first.
 
         Raises:
@@ -228,6 +229,8 @@ class Tuned:
         choice = self._vouched_choice if launch == "launch_vouched" else self.choice
         found = write(f"choice of {self.name}", launch, lines, {"chosen": self._by_tensors, "choice": choice})
         found.__qualname__ = self.name  # the name in Python's message about too few or too many arguments
+        untraced(found)
+        hide()
         return found
 
 

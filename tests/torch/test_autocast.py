@@ -111,7 +111,7 @@ def test_the_generated_dispatch_calls_bodies_without_autocast(late: bool) -> Non
         seen.append(any_autocast())
 
     text = call_source("f", {"x": False}, [], late=late).replace("x.is_cuda", "True")
-    call = write_call(text, {"body": called, "apply": called, "dispatch": None})
+    call = write_call(text, {"body": called, "apply": called, "dispatch": None}, "f", ["x"])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         call(torch.ones(1))
         call(torch.ones(1, requires_grad=True))

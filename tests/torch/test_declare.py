@@ -167,6 +167,58 @@ def test_without_a_reference_a_cpu_runs_the_kernel() -> None:
         grad.sum().backward()
 
 
+@pytest.mark.parametrize("name", ["k", "int", "isinstance"])
+def test_a_number_stands_for_a_list_of_equal_numbers(name: str) -> None:
+    given: list[Any] = []
+
+    def body(x: Tensor, k: Any, f: Any, b: Any) -> Tensor:
+        given.append((k, f, b))
+        return x * k[0]
+
+    schema = f"declare_test::spread(Tensor x, int[2] {name}=1, float[3]? f=None, int[1] b=2) -> Tensor"
+    op = Operator(schema, body, backward=lambda grad_out: grad_out)
+    x = torch.ones(2, requires_grad=True)
+    for args in ((), (3,), ([3, 4],), (3, 2.0, 5), (3, [1.0, 2.0, 3.0], [5]), (3, None)):
+        for call in (op, op.op):
+            call(x, *args)
+        assert given[-2] == given[-1]
+    assert given[-3] == ([3, 3], [1.0, 2.0, 3.0], [5])
+    assert given[-5] == ([3, 3], [2.0, 2.0, 2.0], [5])
+    torch._dynamo.reset()
+    for value in (3, 4, 5):
+        found = torch.compile(lambda x, k: op(x, **{name: k}) + 1, fullgraph=True, backend="aot_eager")(x, value)
+        assert found.tolist() == [value + 1] * 2
+        assert [*given[-1][0]] == [value, value]
+
+
+@pytest.mark.parametrize("reference", [None, lambda x, n: (torch.cat((x, x)), x.sum(-1).half())])
+@pytest.mark.parametrize("shape", [(0, 3), (0, 3, 2), (2, 0, 3)])
+def test_vmap_over_a_batch_of_none(reference: Any, shape: tuple[int, ...]) -> None:
+    def body(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.cat((x, x)), x.sum(-1).half()
+
+    def backward(grad_y: Tensor, x: Tensor, n: Tensor) -> Tensor:
+        return grad_y[: len(x)] + grad_y[len(x) :]
+
+    schema = "declare_test::of_none(Tensor x, Tensor n) -> (Tensor y, Tensor z)"
+    op = Operator(schema, body, backward=backward, wrt=["x"], reference=reference)
+    x, n = torch.ones(shape, requires_grad=True), torch.ones(4)
+    dim = shape.index(0)
+    one = torch.ones([k for k in shape if k])
+    with simulate():
+        y, z = torch.vmap(op, in_dims=(dim, None))(x, n)
+        wanted = op(one, n)
+        assert [(*k.shape,) for k in (y, z)] == [(0, *k.shape) for k in wanted]
+        assert (y.dtype, z.dtype) == (torch.float32, torch.float16)
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        assert grad.shape == x.shape
+        grads = torch.vmap(torch.func.grad(lambda x, n: op(x, n)[0].sum()), in_dims=(dim, None))(x.detach(), n)
+        assert grads.shape == (0, *one.shape)
+        nested = torch.vmap(torch.vmap(op, in_dims=(0, None)), in_dims=(dim, None))
+        if x.dim() == 3:
+            assert nested(x, n)[0].shape[0] == 0
+
+
 def test_a_rule_for_vmap_is_taken() -> None:
     seen = []
 

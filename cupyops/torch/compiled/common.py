@@ -42,7 +42,8 @@ class Common:
         results: Sequence[str],
     ) -> None:
         wanted = "name one of several results, a computation, and the inputs and other results that it reads"
-        self.results, self.computations = tuple(results), dict[str, tuple[str, ...]]()
+        self.inputs, self.results = tuple(inputs), tuple(results)
+        self.computations = dict[str, tuple[str, ...]]()
         if not isinstance(declared, Mapping):
             raise ValueError(expected(name, "common", wanted, repr(declared)))
         for result, words in declared.items():
@@ -58,7 +59,8 @@ class Common:
         if computation is None:
             return None
         results = {name: (call, i) for i, name in enumerate(self.results)}
-        values = {name: _key_of(x) for name, x in arguments_of(call).items()} | results
+        given = map(_key_of, arguments_of(call).values())  # PyTorch may have other names (Schema.registered)
+        values = dict(zip(self.inputs, given, strict=True)) | results
         return computation[0], *(values[name] for name in computation[1:])
 
 

@@ -75,10 +75,11 @@ class Composites:
             count: how many results ``dispatch`` returns.
             first: called in place of ``body`` until one call of it has returned.
         """
-        if not self.used:
-            plain: Callable[..., Any] = write_call(text, parts, first=first)
-            return plain
         schema, find, number = self._schema, self._find, len(self._all)
+        names = schema.name, [*schema.types]
+        if not self.used:
+            plain: Callable[..., Any] = write_call(text, parts, *names, first)
+            return plain
         shown = "" if count == len(schema.results) else "_".join(("_of", *schema.results[:count]))
         name = f"_{schema.name}_call{shown}"
 
@@ -93,7 +94,7 @@ class Composites:
         self._all.append(parts["dispatch"])
         key = schema.namespace, name, self._overload
         op = _DEFINED.get(key) or _DEFINED.setdefault(key, _define(schema, name, self._overload, count, composite))
-        written: Callable[..., Any] = write_call(text, {**parts, "composite": op}, first=first)
+        written: Callable[..., Any] = write_call(text, {**parts, "composite": op}, *names, first)
         self._scopes.append(written.__globals__)
         return written
 
@@ -116,7 +117,8 @@ def _define(schema: Schema, name: str, overload: str, count: int, call: Callable
         The ``OpOverload``.
     """
     library = torch.library.Library(schema.namespace, "FRAGMENT")
-    arguments = schema.text[schema.text.index("(") : schema.text.rindex("->")]
+    text = schema.registered
+    arguments = text[text.index("(") : text.rindex("->")]
     results = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
     library.define(f"{name}.{overload}{arguments}-> {results}", tags=(torch.Tag.pt2_compliant_tag,))
     implementation = completed(call, schema)

@@ -6,7 +6,7 @@ The parameter names of the declared backward select its arguments (:mod:`cupyops
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cupyops.codegen import write
+from cupyops.codegen import free_names, write
 from cupyops.torch.scale.distributed import zeros_as_dtensors
 
 from .gradients import Gradient, Schema, type_of
@@ -41,9 +41,9 @@ def declared(
     several = len(parts.taken) > 1
     lines = [
         "def setup_context(ctx_, inputs_, output_):",
-        f"    {', '.join(schema.types)}, = inputs_",
+        f"    {parts.inputs}, = inputs_",
         *parts.saving("set_materialize_grads({})", "mark_non_differentiable({})", "save_for_backward({})"),
-        f"def backward(ctx_, {', '.join(f'grad_{r}' for r in schema.results)}):",
+        f"def backward(ctx_, {parts.grads}):",
         *([f"    {', '.join(parts.taken)} = alike_({', '.join(parts.taken)})"] if several else []),
         *parts.unpacking,
         *parts.returning("    ", "call_"),
@@ -69,12 +69,12 @@ def recorded(
     """
     parts = _Parts.of(schema, arguments, wrt, shared)
     lines = [
-        f"def forward(ctx_, {', '.join(schema.types)}):",
-        f"    output_ = body_({', '.join(schema.types)})",
+        f"def forward(ctx_, {parts.inputs}):",
+        f"    output_ = body_({parts.inputs})",
         # PyTorch's methods of these names assign to these attributes.
         *parts.saving("materialize_grads = {}", "non_differentiable = ({},)", "to_save = ({},)"),
         "    return output_",
-        f"def backward(ctx_, {', '.join(f'grad_{r}' for r in schema.results)}):",
+        f"def backward(ctx_, {parts.grads}):",
         *parts.unpacking,
         f"    if {' and '.join(f'plain_({g})' for g in parts.taken)}:",
         "        try:",
@@ -88,25 +88,35 @@ def recorded(
     return scope["forward"], backward
 
 
+# The names in the text that stand for no argument or result. Python itself provides none of the others.
+_OWN = frozenset(
+    ("ctx_", "inputs_", "output_", "body_", "gradient_", "call_", "plain_", "alike_", "NoStorageError_", "_")
+    + ("forward", "setup_context", "backward")
+)
+
+
 class _Parts(NamedTuple):
-    """The parts of the code that :func:`declared` and :func:`recorded` generate.
+    """The parts of the code that :func:`declared` and :func:`recorded` generate, with the names in their text.
 
     Attributes:
+        inputs, grads: the arguments, and the gradients of all results.
         taken: the gradients of results that the gradient's operator takes.
         fixed: the results that are not differentiable.
         saved: the tensors that the backward reads.
-        kept: the other arguments that the backward reads.
+        kept: the other arguments that the backward reads: the attribute of ctx, and the name.
         results: the names of the results.
         unpacking: the lines that begin the backward.
         values, found, gradients: the arguments of the gradient's operator, the targets of the operator's results, and
             the results of the backward.
     """
 
+    inputs: str
+    grads: str
     taken: list[str]
     fixed: list[str]
     saved: list[str]
-    kept: list[str]
-    results: tuple[str, ...]
+    kept: dict[str, str]
+    results: list[str]
     unpacking: list[str]
     values: str
     found: str
@@ -116,15 +126,26 @@ class _Parts(NamedTuple):
     def of(cls, schema: Schema, arguments: Sequence[str], wrt: Sequence[str], shared: Mapping[str, str]) -> "_Parts":
         for name in arguments:
             type_of(schema, name)
-        taken = [f"grad_{r}" for r in schema.results if f"grad_{r}" in arguments]
-        if not taken:
+            if name in schema.types and name in (f"grad_{r}" for r in schema.results):
+                mend = "give the result another name"
+                raise ValueError(f"{schema.name}: `{name}` is an input and the gradient of a result: {mend}")
+        if not any(f"grad_{r}" in arguments for r in schema.results):
             words = " or ".join(f"`grad_{r}`" for r in schema.results)
             raise ValueError(
                 f"{schema.name}: its backward must take the gradient of a result, {words}; it takes {arguments}"
             )
-        saved = [a for a in arguments if a in schema.tensors or a in schema.results]
+        # An argument may have the name of a keyword, or of something else in the text. The two dictionaries of gradients
+        # are of results and of inputs.
+        names = set(_OWN)
+        value = free_names([*schema.types, *schema.results], names)
+        of_result = free_names([f"grad_{r}" for r in schema.results], names)
+        want = free_names([f"want_{x}" for x in schema.types], names)
+        of_input = free_names([f"grad_{x}" for x in schema.types], names)
+
+        taken = [grad for r, grad in of_result.items() if r in arguments]
+        saved = [value[a] for a in arguments if a in schema.tensors or a in schema.results]
         kept = [a for a in arguments if a in schema.types and a not in schema.tensors]
-        wants = [f"want_{name}" if name in wrt else "_" for name in schema.types]
+        wants = [want[f"want_{name}"] if name in wrt else "_" for name in schema.types]
         # With several differentiable results, autograd passes zeros for the gradient of an unused result. With one
         # differentiable result, an undefined gradient means that there is nothing to compute.
         unused = f"    if {taken[0]} is None: return {', '.join(['None'] * len(schema.types))},"
@@ -133,19 +154,34 @@ class _Parts(NamedTuple):
             *([f"    {', '.join(saved)}, = ctx_.saved_tensors"] if saved else []),
             f"    {', '.join(wants)}, = ctx_.needs_input_grad",
         ]
-        wanted = {f"want_{x}": " or ".join(f"want_{y}" for y in wrt if shared.get(y, y) == x) for x in shared.values()}
-        values = {a: f"ctx_.kept_{a}" if a in kept else f"({wanted[a]})" if a in wanted else a for a in arguments}
-        made = [x for x in wrt if x not in shared]
+        wanted = {
+            f"want_{x}": " or ".join(want[f"want_{y}"] for y in wrt if shared.get(y, y) == x) for x in shared.values()
+        }
+
+        def given(a: str) -> str:
+            if a in kept:
+                return f"ctx_.kept_{a}"
+            if a in value:
+                return value[a]
+            return f"({wanted[a]})" if a in wanted else of_result[a] if a in of_result else want[a]
+
+        made = [of_input[f"grad_{x}"] for x in wrt if x not in shared]
+        gradients = [
+            f"{of_input[f'grad_{shared.get(x, x)}']} if {want[f'want_{x}']} else None" if x in wrt else "None"
+            for x in schema.types
+        ]
         return cls(
+            ", ".join(value[x] for x in schema.types),
+            ", ".join(of_result.values()),
             taken,
-            [r for r in schema.results if f"grad_{r}" not in arguments],
+            [value[r] for r in schema.results if f"grad_{r}" not in arguments],
             saved,
-            kept,
-            schema.results,
+            {f"kept_{a}": value[a] for a in kept},
+            [value[r] for r in schema.results],
             unpacking,
-            ", ".join(values.values()),
-            ", ".join(f"grad_{x}" for x in made) + ("," if len(made) == 1 else ""),
-            ", ".join(f"grad_{shared.get(x, x)} if want_{x} else None" if x in wrt else "None" for x in schema.types),
+            ", ".join(map(given, arguments)),
+            ", ".join(made) + ("," if len(made) == 1 else ""),
+            ", ".join(gradients),
         )
 
     def saving(self, materialize: str, mark: str, save: str) -> list[str]:
@@ -157,7 +193,7 @@ class _Parts(NamedTuple):
             f"    ctx_.{materialize.format(len(self.taken) > 1)}",
             *([f"    ctx_.{mark.format(fixed)}"] if fixed else []),
             *([f"    ctx_.{save.format(saved)}"] if saved else []),
-            *(f"    ctx_.kept_{a} = {a}" for a in self.kept),
+            *(f"    ctx_.{attribute} = {x}" for attribute, x in self.kept.items()),
         ]
 
     def returning(self, indent: str, function: str) -> list[str]:

@@ -104,7 +104,7 @@ def derivatives_of(
         return Derivatives(schema, implementation, refused(schema.name, mend) if mend else refused(schema.name))
     names = tuple(schema.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
     backward = operator_for(backward, names)
-    arguments = [a.name for a in backward.op._schema.arguments]
+    arguments = [*Schema.parse(backward.schema).types]
     return Derivatives(
         schema,
         implementation,

@@ -19,7 +19,7 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from cupyops import simulator
-from cupyops.codegen import write
+from cupyops.codegen import free_names, write
 from cupyops.errors import expected
 
 from .tensors import DTYPE_NAMES, NoStorageError
@@ -37,6 +37,7 @@ __all__ = [
     "forward_mode",
     "function_of",
     "grad_enabled",
+    "has_nested",
     "has_tangent",
     "in_graph",
     "in_plain_backward",
@@ -132,6 +133,12 @@ def has_tangent(args: Sequence[Any]) -> bool:
         return any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in args)
     except RuntimeError:
         return True
+
+
+def has_nested(args: Sequence[Any]) -> bool:
+    """Returns whether one of the arguments is a nested tensor of the layout ``torch.strided``. It is a plain tensor by its
+    type, and has no shape."""
+    return any(isinstance(x, Tensor) and x.is_nested and x.layout is torch.strided for x in args)
 
 
 def in_plain_backward(grad: Tensor) -> bool:
@@ -242,17 +249,55 @@ def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies
     return tuple(converted)
 
 
+# The globals of a generated dispatch, beside the functions that it calls for its operator.
+_SCOPE: dict[str, Any] = {
+    "any_autocast": any_autocast,
+    "no_autocast": no_autocast,
+    "is_autocast_enabled": torch.is_autocast_enabled,
+    "get_autocast_dtype": torch.get_autocast_dtype,
+    "float32_": torch.float32,
+    "cast_": cast,
+    "is_traced": is_traced,
+    "is_scripted": is_scripted,
+    "in_graph": in_graph,
+    "transforms_active": transforms_active,
+    "dispatch_modes": dispatch_modes,
+    "grad_enabled": grad_enabled,
+    "forward_ad": forward_ad,
+    "NoStorageError": NoStorageError,
+    "has_nested": has_nested,
+    "Tensor": Tensor,
+    "Parameter": Parameter,
+}
+
+
+def _spelled(name: str, arguments: Sequence[str]) -> tuple[str, dict[str, str], str]:
+    """Returns the names in the text of a generated dispatch: of the function, of each argument, and of autocast's dtype."""
+    taken = {"body", "apply", "dispatch", "composite", "type", "isinstance", "int", "float", "RuntimeError"}
+    taken |= _SCOPE.keys()
+    function, names = free_names([name], set(taken))[name], free_names(arguments, taken)
+    return function, names, free_names(["to_"], taken)["to_"]
+
+
 def _under_autocast(
-    tensors: Mapping[str, bool], policy: str | None, calls: Sequence[str], indent: str = ""
+    tensors: Mapping[str, bool], to: str, policy: str | None, calls: Sequence[str], indent: str = ""
 ) -> list[str]:
-    """Returns the lines that, under autocast, convert the tensors by the policy and call without autocast."""
+    """Returns the lines that, under autocast, convert the tensors by the policy and call without autocast.
+
+    Args:
+        tensors: the tensors' names in the text, and whether each may be None.
+        to: the name of the dtype in the text.
+        policy: the policy, or None.
+        calls: the lines of the call.
+        indent: what each line begins with.
+    """
     lines = [f"{indent}if any_autocast():"]
     if policy is not None:
         dtype = "float32_" if policy == "float32" else "get_autocast_dtype('cuda')"
-        lines += [f"{indent}    if is_autocast_enabled('cuda'):", f"{indent}        to_ = {dtype}"]
+        lines += [f"{indent}    if is_autocast_enabled('cuda'):", f"{indent}        {to} = {dtype}"]
         for t, optional in tensors.items():
             may = f"{t} is not None and " if optional else ""
-            lines.append(f"{indent}        if {may}{t}.dtype is not to_: {t} = cast_({t}, to_)")
+            lines.append(f"{indent}        if {may}{t}.dtype is not {to}: {t} = cast_({t}, {to})")
     return [*lines, f"{indent}    with no_autocast():", *(f"{indent}        {line}" for line in calls)]
 
 
@@ -269,9 +314,10 @@ def casts_source(name: str, tensors: Mapping[str, bool], others: Sequence[str], 
                 return apply(x, factor)
         return apply(x, factor)
     """
-    arguments = ", ".join([*tensors, *others])
-    call = f"return apply({arguments})"
-    lines = [f"def {name}({arguments}):", *_under_autocast(tensors, policy, [call], "    "), f"    {call}"]
+    function, names, to = _spelled(name, [*tensors, *others])
+    arguments = ", ".join(names.values())
+    call, given = f"return apply({arguments})", {names[t]: optional for t, optional in tensors.items()}
+    lines = [f"def {function}({arguments}):", *_under_autocast(given, to, policy, [call], "    "), f"    {call}"]
     return "\n".join(lines)
 
 
@@ -281,6 +327,7 @@ def call_source(
     others: Sequence[str],
     defaults: Mapping[str, Any] | None = None,
     *,
+    spread: Mapping[str, tuple[str, int]] | None = None,
     casts: str | None = None,
     late: bool = False,
     packed: bool = False,
@@ -298,6 +345,7 @@ def call_source(
         tensors: the names of the tensor arguments, and whether each may be None.
         others: the names of the other arguments.
         defaults: the default values, by the names of the arguments.
+        spread: arguments for which a number stands for a list of equal numbers: the number's type, and how many.
         casts: the autocast policy of the operator on a GPU, or None.
         packed: whether ``apply`` takes the arguments that are no tensors as one tuple. Autograd takes some time for
             each argument of a Function.
@@ -323,9 +371,14 @@ def call_source(
                 return body(x, factor)
             except NoStorageError:
                 pass
+            except RuntimeError:
+                if not has_nested((x, factor,)): raise
         return dispatch((x, factor,))
     """
-    arguments = ", ".join([*tensors, *others])
+    function, names, to = _spelled(name, [*tensors, *others])
+    defaults = {names[a]: value for a, value in (defaults or {}).items()}
+    tensors, others = {names[t]: optional for t, optional in tensors.items()}, [names[a] for a in others]
+    arguments = ", ".join(names.values())
     recorded = f"{', '.join(tensors)}, ({', '.join(others)},)" if packed else arguments
     plain, on_gpu, wants_grad = [], [], []
     for t, optional in tensors.items():
@@ -337,14 +390,18 @@ def call_source(
     record = [f"if ({' or '.join(wants_grad)}) and grad_enabled():", f"    return apply({recorded})"]
     call, inner = [f"return body({arguments})"], " " * 12
     both = [*record, *call]
-    quiet = _under_autocast(tensors, casts, call if late else both, inner)
+    quiet = _under_autocast(tensors, to, casts, call if late else both, inner)
     plain_calls = [inner + line for line in both]
     calls = [*plain_calls[:2], *quiet, *plain_calls[2:]] if late else [*quiet, *plain_calls]
-    defaults = defaults or {}
-    parameters = ", ".join(f"{a}={defaults[a]!r}" if a in defaults else a for a in (*tensors, *others))
+    parameters = ", ".join(f"{a}={defaults[a]!r}" if a in defaults else a for a in names.values())
+    lists = [
+        f"    if isinstance({names[a]}, {kind}): {names[a]} = [{names[a]}] * {count}"
+        for a, (kind, count) in (spread or {}).items()
+    ]
     return "\n".join(
         [
-            f"def {name}({parameters}):",
+            f"def {function}({parameters}):",
+            *lists,
             "    if (",
             "        not (is_traced() or is_scripted() or transforms_active() or dispatch_modes())",
             "        and forward_ad._current_level < 0",
@@ -355,43 +412,38 @@ def call_source(
             *calls,
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
+            "        except RuntimeError:",  # PyTorch's own, for the shape of a nested tensor, which has type Tensor, too
+            f"            if not has_nested(({arguments},)): raise",
             *(["    if in_graph():", f"        return composite({arguments})"] if traced else []),
             f"    return dispatch(({arguments},))",
         ]
     )
 
 
-def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] | None = None) -> Any:
-    """Compiles the text of :func:`call_source` and returns the generated function.
+def write_call(
+    source: str,
+    parts: Mapping[str, Any],
+    name: str,
+    arguments: Sequence[str],
+    first: Callable[..., Any] | None = None,
+) -> Any:
+    """Compiles the text of :func:`call_source` or :func:`casts_source`, and returns the generated function.
 
     Args:
         source: the text.
         parts: the functions ``body``, ``apply``, ``dispatch`` and ``composite`` that the text calls.
+        name: the name of the function, as the text was generated for it.
+        arguments: the names of the arguments, likewise.
         first: called in place of ``body`` until one call of it has returned.
     """
-    scope: dict[str, Any] = {
-        "any_autocast": any_autocast,
-        "no_autocast": no_autocast,
-        "is_autocast_enabled": torch.is_autocast_enabled,
-        "get_autocast_dtype": torch.get_autocast_dtype,
-        "float32_": torch.float32,
-        "cast_": cast,
-        "is_traced": is_traced,
-        "is_scripted": is_scripted,
-        "in_graph": in_graph,
-        "transforms_active": transforms_active,
-        "dispatch_modes": dispatch_modes,
-        "grad_enabled": grad_enabled,
-        "forward_ad": forward_ad,
-        "NoStorageError": NoStorageError,
-        "Tensor": Tensor,
-        "Parameter": Parameter,
-        **parts,
-    }
+    scope: dict[str, Any] = {**_SCOPE, **parts}
     if first is not None:
         once(scope, "body", first)
-    name = source.partition("(")[0].removeprefix("def ")
-    return write(f"dispatch of {name}", name, source, scope)
+    function, names, _ = _spelled(name, arguments)
+    called = {spelled: argument for argument, spelled in names.items() if spelled != argument}
+    found = write(f"dispatch of {name}", function, source, scope, called)
+    found.__name__ = found.__qualname__ = name
+    return found
 
 
 def once(scope: dict[str, Any], name: str, first: Callable[..., Any]) -> None:

@@ -7,6 +7,7 @@ the values that the backward names. A result y is not differentiable if the back
 
 import hashlib
 import inspect
+import keyword
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cupyops.codegen import free_names
 from cupyops.errors import expected, nearest
 
 from .dispatch import any_autocast, is_traced, no_autocast
@@ -34,6 +36,8 @@ __all__ = [
     "without_autocast",
 ]
 
+_FREE = object()
+_QUOTED = r"""\"[^"]*"|'[^']*'"""
 _MAYBE_TENSOR = torch.OptionalType(torch.TensorType.get())
 
 
@@ -64,6 +68,22 @@ class Schema:
     def others(self) -> list[str]:
         return [name for name in self.types if name not in self.tensors]
 
+    @property
+    def spread(self) -> dict[str, tuple[str, int]]:
+        """The arguments for which a number stands for a list of equal numbers, ``int[2] k``: Python's type, and how many."""
+        kinds = {name: re.fullmatch(r"(int|float)\[(\d+)\]\??", kind) for name, kind in self.types.items()}
+        return {name: (m[1], int(m[2])) for name, m in kinds.items() if m}
+
+    @property
+    def registered(self) -> str:
+        """The schema for PyTorch, with an underscore after each argument that is a keyword of Python: Inductor reads the
+        arguments as those of a Python function."""
+        pieces = re.split(f"({_QUOTED})", self.text)
+        keywords = [name for name in self.types if keyword.iskeyword(name)]
+        for word, other in free_names(keywords, {*self.types}).items():
+            pieces[::2] = [re.sub(rf" {word}(?=\s*[=,)])", f" {other}", piece) for piece in pieces[::2]]
+        return "".join(pieces)
+
     @classmethod
     def parse(cls, text: str) -> "Schema":
         """Parses the text of a schema.
@@ -76,8 +96,13 @@ class Schema:
         namespace, separator, _ = text.partition("::")
         if not separator:
             raise ValueError(expected("Operator", "schema", "begin with a namespace, 'mylib::name(...)'", repr(text)))
-        parsed = torch._C.parse_schema(text)
+        try:
+            parsed = torch._C.parse_schema(text)
+        except UnicodeDecodeError:  # PyTorch's message holds a part of a letter
+            raise ValueError(expected("Operator", "schema", "have names of ASCII letters", repr(text))) from None
+        _check_place(parsed, text)
         written = text[text.index("(") + 1 : text.rindex("->")].rpartition(")")[0]
+        written = re.sub(_QUOTED, "", written)  # a default value may have a comma
         pieces = [piece.partition("=")[0].strip() for piece in re.split(r",(?![^(\[]*[)\]])", written)]
         types = {name: kind for kind, _, name in (piece.rpartition(" ") for piece in pieces)}
         arguments = parsed.arguments
@@ -106,6 +131,21 @@ class Schema:
         mutated = tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
         defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
         return cls(text, namespace, parsed.name.partition("::")[2], types, defaults, tensors, mutated, results)
+
+
+def _check_place(parsed: Any, text: str) -> None:
+    """Raises ValueError if ``torch.ops`` has something else in the place of the operator, ``torch.ops.mylib.scale``."""
+    namespace, _, name = parsed.name.partition("::")
+    if parsed.overload_name:
+        raise ValueError(expected("Operator", "schema", "name an operator, and no overload of one", repr(text)))
+    for owner, word, kind in (
+        (torch.ops, namespace, torch._ops._OpNamespace),
+        (getattr(torch.ops, namespace), name, torch._ops.OpOverloadPacket),
+    ):
+        found = inspect.getattr_static(owner, word, _FREE)
+        if (found is not _FREE and not isinstance(found, kind)) or (word.startswith("__") and word.endswith("__")):
+            wanted = "have a namespace and a name that are free in torch.ops"
+            raise ValueError(expected("Operator", "schema", wanted, f"`{word}` in {text!r}"))
 
 
 Gradient = tuple[Callable[..., None], Callable[..., Any]]
@@ -175,8 +215,11 @@ def type_of(schema: Schema, name: str) -> str:
     """Returns the schema type of a backward's argument.
 
     Raises:
-        ValueError: the name is none of these: an input, a result, ``grad_`` and a result, ``want_`` and an input.
+        ValueError: the name is none of these: an input, a result, ``grad_`` and a result, ``want_`` and an input; or it is an
+            input and a result.
     """
+    if name in schema.types and name in schema.results:
+        raise ValueError(f"{schema.name}: `{name}` is an input and a result: give the result another name")
     if name in schema.types:
         return re.sub(r"\(.*?\)", "", schema.types[name])
     if name in schema.results or name in (f"grad_{r}" for r in schema.results):

@@ -13,7 +13,7 @@ import torch
 
 from cupyops import simulator
 
-from .dispatch import forward_mode, has_tangent
+from .dispatch import forward_mode, has_tangent, is_compiling
 from .gradients import Context, Gradient, Schema, without_autocast
 from .layouts import with_strides_of
 from .tangents import Tangents
@@ -25,6 +25,7 @@ __all__ = [
     "detaching",
     "on_cpu",
     "preparing",
+    "shapes_of",
     "simulated",
     "transformable",
     "under_transforms",
@@ -33,13 +34,16 @@ __all__ = [
 ]
 
 
-def on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Callable[..., Any]:
+def on_cpu(
+    body: Callable[..., Any], reference: Callable[..., Any] | None, fake: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """Returns the implementation for CPU tensors.
 
-    The implementation is the reference, with results in the body's strides. Inside ``cupyops.simulate()``, or if the
-    operator has no reference, the implementation is the body, whose kernels run in the simulator.
+    The implementation is the reference, with results in the strides of ``fake``, by default the body. Inside
+    ``cupyops.simulate()``, or if the operator has no reference, the implementation is the body, whose kernels run in the
+    simulator.
     """
-    plain = None if reference is None else with_strides_of(body, reference)
+    plain = None if reference is None else with_strides_of(fake or body, reference)
 
     def either(*args: Any) -> Any:
         if plain is not None and not simulator.enabled():
@@ -171,8 +175,8 @@ def completed(function: Callable[..., Any], schema: Schema) -> Callable[..., Any
     return complete
 
 
-def preparing(steps: Sequence[Callable[[], None]], body: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the fake kernel: the body, before which the steps are called.
+def preparing(steps: Sequence[Callable[[], None]], shapes: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the fake kernel: the function that computes fake results, before which the steps are called.
 
     A compiler traces the operator with fake tensors before it generates code, and DTensor computes the results' shapes
     with fake tensors before it looks for a strategy. The steps run early enough to register what either needs.
@@ -184,9 +188,59 @@ def preparing(steps: Sequence[Callable[[], None]], body: Callable[..., Any]) -> 
         for x in args:
             if isinstance(x, torch.Tensor):
                 _settle_strides(x)
-        return body(*args)
+        return shapes(*args)
 
     return fake
+
+
+def shapes_of(name: str, body: Callable[..., Any], reference: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Returns a function of fake tensors that computes fake results: the body, or the reference if the body reads a value of
+    a tensor, which a fake tensor does not have, and its steps depend on the value.
+
+    Args:
+        name: the operator's name, for the message.
+        body: the body.
+        reference: the operator in plain PyTorch, or None.
+
+    Raises:
+        RuntimeError: raised by the returned function if the steps of the body depend on a value, and there is no reference.
+    """
+
+    def fake(*args: Any) -> Any:
+        # The numbers that the body reads become symbols. PyTorch expects each pending symbol in a result's shape.
+        modes = (getattr(x, "fake_mode", None) for x in args if isinstance(x, torch.Tensor))
+        env = next((mode.shape_env for mode in modes if mode is not None), None)
+        pending = getattr(env, "pending_fresh_unbacked_symbols", [])
+        before = len(pending)
+        try:
+            found = body(*args)
+        except Exception as error:
+            if not _reads(error):
+                raise
+            del pending[before:]
+            if reference is None:
+                if is_compiling() and "DependentOutput" in type(error).__name__:
+                    raise  # Dynamo breaks its graph here
+                raise RuntimeError(
+                    f"{name}: the steps of the body depend on a value of a tensor, which a traced call does not have: give "
+                    "the Operator `fake=`, a function of the same arguments that returns new tensors like the results"
+                ) from error
+            return reference(*args)
+        if len(pending) > before:
+            from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # slow to import
+
+            results = found if isinstance(found, (tuple, list)) else (found,)
+            used = set().union(*(free_unbacked_symbols(y) for y in results if isinstance(y, torch.Tensor)))
+            pending[before:] = [symbol for symbol in pending[before:] if symbol in used]
+        return found
+
+    return fake
+
+
+def _reads(error: Exception) -> bool:
+    """Returns whether an error on fake tensors says that they have no values."""
+    kinds = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
+    return type(error).__name__ in kinds or ".numpy() is not supported" in str(error)
 
 
 def _settle_strides(x: torch.Tensor) -> None:

@@ -13,14 +13,18 @@ __all__ = ["in_place_options"]
 
 
 def in_place_options(
-    schema: Schema, in_place: Callable[..., Any], reference: Callable[..., Any] | None
+    schema: Schema,
+    in_place: Callable[..., Any],
+    reference: Callable[..., Any] | None,
+    fake: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns the arguments of the Operator in place: ``schema``, ``implementation`` and ``reference``.
+    """Returns the arguments of the Operator in place: ``schema``, ``implementation``, ``reference`` and ``fake``.
 
     Args:
         schema: the schema of the operator that allocates all of its results.
         in_place: the body in place. It returns the results other than the first.
         reference: the reference of the operator that allocates, or None.
+        fake: the function that computes fake results for the operator that allocates, or None.
 
     Raises:
         ValueError: ``in_place`` is no function; or the operator has no result, has a result that is no tensor, writes to an
@@ -48,11 +52,13 @@ def in_place_options(
             x.copy_(copy)
         return found if others else None  # PyTorch's functions in place return their argument
 
-    def plain(*args: Any) -> Any:
-        assert reference is not None
-        found = reference(*args)
-        first, *rest = found if len(schema.results) > 1 else (found,)
-        args[0].copy_(first)
-        return tuple(rest) if len(rest) > 1 else rest[0] if rest else None
+    def of_all(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        def plain(*args: Any) -> Any:
+            found = function(*args)  # type: ignore[misc]
+            first, *rest = found if len(schema.results) > 1 else (found,)
+            args[0].copy_(first)
+            return tuple(rest) if len(rest) > 1 else rest[0] if rest else None
 
-    return {"schema": text, "implementation": written, "reference": None if reference is None else plain}
+        return None if function is None else plain
+
+    return {"schema": text, "implementation": written, "reference": of_all(reference), "fake": of_all(fake)}

@@ -65,6 +65,7 @@ from .dispatch import (
     forward_mode,
     function_of,
     grad_enabled,
+    has_nested,
     is_compiling,
     is_scripted,
     is_traced,
@@ -121,7 +122,8 @@ class Operator:
     Args:
         schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``. Tensors come first. ``Tensor?`` may be None.
             ``Tensor(a!)`` is an argument that the body writes to. There may be no result, ``-> ()``, or several, ``->
-            (Tensor y, Tensor z)``.
+            (Tensor y, Tensor z)``. An argument that is a keyword of Python, ``Tensor lambda``, is given in order or as
+            ``**{"lambda": x}``; in ``torch.ops``, its name is ``lambda_``.
         implementation: the body, or an ``autograd.Function`` with ``setup_context`` and ``backward`` whose
             ``forward(*args)`` is the body. ``backward`` receives None for an undefined gradient. The Function may also
             have ``recording(ctx, *args)``, which runs instead of ``forward`` and ``setup_context`` on plain tensors,
@@ -172,6 +174,9 @@ class Operator:
         flops: ``flops(*args)`` returns the floating point operations of a call, for
             ``torch.utils.flop_counter.FlopCounterMode``. The function takes the shapes of the tensors in place of the
             tensors. The default counts 0.
+        fake: ``fake(*args)`` returns new tensors like the results, for tensors without values. torch.compile, torch.export
+            and others call it. The default calls the body, whose launches do nothing then; if the body's steps depend on a
+            value of a tensor (``x.item()``), it calls the reference.
         parts: ``parts(*args)`` computes the results by other differentiable operators. Selective activation
             checkpointing calls ``parts``, so that its policy decides about each of these operators.
         version: a text that you change whenever you change what the operator computes, or these arguments. Compiled graphs
@@ -212,6 +217,7 @@ class Operator:
         repeats: bool = False,
         sharding: "str | scale.Rule | None" = None,
         flops: Callable[..., int] | None = None,
+        fake: Callable[..., Any] | None = None,
         parts: Callable[..., Any] | None = None,
         version: str | None = None,
         _mend: str = "",
@@ -227,7 +233,7 @@ class Operator:
         self._recomputation = recompute and Recomputation(self.name, recompute, *names)
         self._common = None if common is None else Common(parsed.namespace, self.name, common, *names)
         code = code_of(parsed.namespace, self.name, version)
-        in_place: Any = None if inplace is None else in_place_options(parsed, inplace, reference)
+        in_place: Any = None if inplace is None else in_place_options(parsed, inplace, reference, fake)
         self.qualified_name = f"{parsed.namespace}::{self.name}"
         self.schema, self.reference = schema, reference
         plain = None if reference is None else without_autocast(reference)
@@ -270,7 +276,7 @@ class Operator:
         self.inplace: Operator | None = in_place and Operator(**in_place, repeats=repeats, version=version)
         # Traced code calls the reference itself: there, tensors have no memory to compare.
         self._checked = self._plain and held_to_schema(self._plain, parsed, "reference")
-        bodies = body, on_cpu(body, self._plain), repeats, bool(parsed.mutated)
+        bodies = body, on_cpu(body, self._plain, fake), repeats, bool(parsed.mutated)
         self._bodies = calls.declare(self.qualified_name, *bodies, self.inplace and self.inplace.op, code)
         self._held = held_to_schema(body, parsed)
         # The body for plain tensors on a GPU, called without autocast.
@@ -283,7 +289,7 @@ class Operator:
         casts = self._autocast.get("cuda")
         if record is not None:
             text = casts_source(self.name, parsed.tensors, parsed.others, casts)
-            self._apply = partial(record, write_call(text, {"apply": self._apply}))
+            self._apply = partial(record, write_call(text, {"apply": self._apply}, self.name, [*parsed.types]))
         if (earlier := _DECLARED.get(self.qualified_name)) is not None:
             earlier._withdraw()
         find = partial(_DECLARED.get, self.qualified_name)
@@ -295,7 +301,7 @@ class Operator:
         self._scale = Scale(parsed, rule, flops, elementwise)
         eager = held_to_schema(without_autocast(self.eager), parsed)
         declared_once = self._scale, elementwise, self._recomputation, self._common, find
-        library = register(parsed, self._held, eager, self._checked, gradient, vmap, *declared_once)
+        library = register(parsed, self._held, eager, self._checked, fake, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._unregister = ending_with(self, library, self.op, lambda: (newest := find()) and newest.op)
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
@@ -307,7 +313,8 @@ class Operator:
         kinds = parsed.tensors, parsed.others, parsed.defaults
         in_graph = self._compiled if self._plain else "kernel", self._autocast, code
         self._composites = Composites(parsed, *in_graph, lambda: getattr(find(), "_composites", None))
-        text = call_source(self.name, *kinds, casts=casts, late=record is not None, traced=self._composites.used)
+        options = {"casts": casts, "late": record is not None, "traced": self._composites.used}
+        text = call_source(self.name, *kinds, spread=parsed.spread, **options)
         general = self._dispatch if _general is None else partial(_general, self._dispatch)
         called = {"body": self.eager, "apply": self._apply, "dispatch": general}
         self.call: Callable[..., Any] = self._composites.write(text, called, len(parsed.results), self._held)
@@ -318,7 +325,7 @@ class Operator:
     def __repr__(self) -> str:
         return f"<Operator {self.op._schema}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Returns the operator's result.
 
         Raises:
@@ -363,7 +370,8 @@ class Operator:
         schema = Schema.parse(self.schema)
         casts, tensors = self._autocast.get("cuda"), len(schema.tensors)
         kinds = schema.tensors, schema.others
-        text = call_source(self.name, *kinds, schema.defaults, casts=casts, packed=True, traced=self._composites.used)
+        options: Any = {"casts": casts, "packed": True, "traced": self._composites.used}
+        text = call_source(self.name, *kinds, schema.defaults, spread=schema.spread, **options)
         apply = function_of(self.name, forward, backward)
 
         def call(args: tuple[Any, ...]) -> Any:
@@ -417,6 +425,8 @@ class Operator:
             if taken is None or self._withdrawn or not selective():
                 return self._registered(args)
             return taken(args, are_plain and grad_enabled() and any(x.requires_grad for x in tensors))
+        if has_nested(tensors):
+            return self._on_nested(args)
         if all(x.is_cpu for x in tensors) and not (simulator.in_call() and simulator.enabled()):
             if self._checked is not None and not simulator.enabled():
                 return self._checked(*args)
@@ -440,9 +450,36 @@ class Operator:
                 return (apply or self._apply)(*args)
             return self._held(*args)
         except NoStorageError:
+            if any(x._is_zerotensor() for x in tensors):
+                # PyTorch's tangents of zero have no memory. The sum has, and autograd records it.
+                with_memory = (
+                    torch.zeros_like(x) + x if isinstance(x, Tensor) and x._is_zerotensor() else x for x in args
+                )
+                return self._dispatch(tuple(with_memory), apply)
             if not any(is_batched(x) for x in tensors):
                 raise
         return self._registered(args)  # is_grads_batched=True: the dispatcher calls the operator for each gradient
+
+    def _on_nested(self, args: tuple[Any, ...]) -> Any:
+        """Returns the results of the reference for nested tensors of the layout ``torch.strided`` on a CPU.
+
+        Raises:
+            RuntimeError: kernels would run, or PyTorch cannot compute the reference of nested tensors.
+        """
+        cause = None
+        if (
+            self._plain is not None
+            and not simulator.enabled()
+            and all(args[i].is_cpu for i, _ in self._tensors if args[i] is not None)
+        ):
+            try:
+                return self._plain(*args)
+            except RuntimeError as error:
+                cause = error
+        raise RuntimeError(
+            f"{self.name}: no nested tensors of the layout torch.strided: make them with layout=torch.jagged, or pad them by "
+            "x.to_padded_tensor(0.0)"
+        ) from cause
 
     def _by_transforms(self, args: tuple[Any, ...]) -> Any:
         if forward_mode() and (found := with_tangents(self, args)) is not None:

@@ -24,7 +24,7 @@ from cupyops.torch.compiled.lowering import prepare
 from cupyops.torch.scale.declared import Scale
 
 from .gradients import Gradient, Schema
-from .implementations import completed, on_cpu, preparing, under_transforms, with_care, without_tangents
+from .implementations import completed, on_cpu, preparing, shapes_of, under_transforms, with_care, without_tangents
 
 __all__ = ["ending_with", "register"]
 
@@ -34,6 +34,7 @@ def register(
     body: Callable[..., Any],
     eager: Callable[..., Any],
     reference: Callable[..., Any] | None,
+    fake: Callable[..., Any] | None,
     gradient: Gradient | None,
     vmap: Callable[..., Any] | None,
     scale: Scale,
@@ -49,6 +50,7 @@ def register(
         body: the body, which holds its results to the schema.
         eager: the same for CUDA tensors: it may repeat recorded steps of the body.
         reference: the reference for CPU tensors, or None.
+        fake: computes the results for fake tensors; by default the body, or the reference where the body reads a value.
         gradient: ``setup_context`` and ``backward``, or None for an operator that writes to its arguments.
         vmap: the rule for vmap, or None.
         scale: what the operator declares for DTensor, jagged tensors and FLOP counters.
@@ -62,9 +64,9 @@ def register(
     """
     name = f"{schema.namespace}::{schema.name}"
     library = torch.library.Library(schema.namespace, "FRAGMENT")
-    library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag, *scale.tags))
+    library.define(schema.registered.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag, *scale.tags))
     scale.register(library)
-    either = completed(on_cpu(body, reference), schema)
+    either = completed(on_cpu(body, reference, fake), schema)
     library.impl(schema.name, without_tangents(schema.name, completed(eager, schema)), "CUDA")
     library.impl(schema.name, without_tangents(schema.name, either), "CPU")
     if not schema.mutated:
@@ -73,7 +75,8 @@ def register(
         library.impl(schema.name, under_transforms(find, schema), "FuncTorchDynamicLayerFrontMode")
     allowed = partial(recompute.allow, name, elementwise, recomputation, common, scale.flops is not None)
     steps = partial(prepare, name), allowed, graphs.prepare, keys.prepare, scale.prepare
-    torch.library.register_fake(name, preparing(steps, completed(body, schema)), lib=library)
+    shapes = fake or shapes_of(schema.name, body, reference)
+    torch.library.register_fake(name, preparing(steps, completed(shapes, schema)), lib=library)
     if gradient is not None:
         setup_context, backward = gradient
 

@@ -6,12 +6,13 @@ replaces the work: the function that :mod:`cupyops.torch.compiled.repeats` gener
 and launches. A record takes about a millisecond, so it is made after several calls.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from cupyops.codegen import write
+from cupyops.codegen import free_names, write
 from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.compiled.repeats import Site
 
@@ -41,10 +42,14 @@ def repeated(schema: Schema, body: Callable[..., Any]) -> Callable[..., Any]:
     if current is None or any("Tensor" in schema.types[name] for name in schema.others):
         return body
     found = _Repeated(f"{schema.namespace}::{schema.name}", body, current, bool(schema.mutated))
-    arguments = ", ".join(schema.types)
-    parts = [part for name in schema.types for part in _key(name, schema)]
+    scope = {"body": body, "current_device": current, "repeats": found.repeats, "first": found.first}
+    taken = {*scope, "key", "steps", "type", "tuple", "repr", "Exception"}
+    function = free_names([schema.name], set(taken))[schema.name]
+    names = free_names([*schema.types], taken)  # the function is called by position
+    arguments = ", ".join(names.values())
+    parts = [part for name in schema.types for part in _key(name, names[name], schema)]
     lines = [
-        f"def {schema.name}({arguments}):",
+        f"def {function}({arguments}):",
         "    try:",
         "        key = (",
         *(f"            {part}," for part in parts),
@@ -57,30 +62,30 @@ def repeated(schema: Schema, body: Callable[..., Any]) -> Callable[..., Any]:
         f"        return first(key, {arguments})",
         f"    return steps({arguments})",
     ]
-    scope = {
-        "body": body,
-        "current_device": current,
-        "repeats": found.repeats,
-        "first": found.first,
-    }
-    return inlined_only(write(f"repeated {schema.name}", schema.name, lines, scope))
+    return inlined_only(write(f"repeated {schema.name}", function, lines, scope))
 
 
-def _key(name: str, schema: Schema) -> list[str]:
+def _key(name: str, x: str, schema: Schema) -> list[str]:
     """Returns the expressions that identify an argument. Equal numbers of Python may be of several types, or zeros of
-    both signs, and are then different arguments."""
+    both signs, and are then different arguments.
+
+    Args:
+        name: the argument's name in the schema.
+        x: its name in the text.
+        schema: the schema.
+    """
     if name in schema.tensors:
-        parts = f"{name}.shape, {name}.stride(), {name}.dtype, {name}.get_device()"
-        return [f"None if {name} is None else ({parts})"] if schema.tensors[name] else [parts]
+        parts = f"{x}.shape, {x}.stride(), {x}.dtype, {x}.get_device()"
+        return [f"None if {x} is None else ({parts})"] if schema.tensors[name] else [parts]
     kind = schema.types[name].rstrip("?")
     if kind == "bool":
-        found = [f"{name} is True, {name} is False"]
-        return [*found, f"{name} is None"] if schema.types[name].endswith("?") else found
+        found = [f"{x} is True, {x} is False"]
+        return [*found, f"{x} is None"] if schema.types[name].endswith("?") else found
     if kind == "float":
-        return [f"{name} or repr({name})"]
-    if kind in ("int[]", "SymInt[]"):
-        return [f"{name} if type({name}) is tuple else None if {name} is None else tuple({name})"]
-    return [name if kind == "str" else f"repr({name})" if "[]" in kind else f"{name} or repr({name}), type({name})"]
+        return [f"{x} or repr({x})"]
+    if re.fullmatch(r"(int|SymInt)\[\d*\]", kind):
+        return [f"{x} if type({x}) is tuple else None if {x} is None else tuple({x})"]
+    return [x if kind == "str" else f"repr({x})" if "[" in kind else f"{x} or repr({x}), type({x})"]
 
 
 class _Repeated:

@@ -214,7 +214,7 @@ def with_tangents(operator: Any, args: tuple[Any, ...]) -> Any:
 
     Raises:
         RuntimeError: a tensor carries a tangent, and the operator has neither a jvp nor a reference; or it has a jvp and
-            no reference, and autograd records the call.
+            no reference, and autograd records the call, or the tangents are batched.
     """
     reference = None if operator._mutated else operator._with_derivatives
     if _runs_kernels(args, reference):
@@ -222,7 +222,15 @@ def with_tangents(operator: Any, args: tuple[Any, ...]) -> Any:
             if _usual_call(operator, reference):
                 return None
         elif not transforms_active():
-            duals = [forward_ad.unpack_dual(x) if isinstance(x, Tensor) else (x, None) for x in args]
+            try:
+                duals = [forward_ad.unpack_dual(x) if isinstance(x, Tensor) else (x, None) for x in args]
+            except RuntimeError as error:  # a batch of tangents, torch.autograd.functional.jacobian(vectorize=True)
+                if reference is None:
+                    raise RuntimeError(
+                        f"{operator.name} has no forward mode for a batch of tangents: give it a reference, or use "
+                        "torch.func.jacfwd"
+                    ) from error
+                return reference(*args)
             if not any(tangent is not None for _, tangent in duals) or not torch._C._is_fwd_grad_enabled():
                 return None
             if operator.jvp is not None:

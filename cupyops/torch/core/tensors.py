@@ -15,6 +15,7 @@ from cupyops import simulator
 from cupyops.arrays import Info, register
 from cupyops.dtypes import DTYPES
 from cupyops.launch.generated import TensorAccess
+from cupyops.launch.untraced import hide
 
 __all__ = [
     "DTYPE_NAMES",
@@ -203,4 +204,5 @@ class TorchLibrary:
 
 _LIBRARY = TorchLibrary()
 register(torch.Tensor, _LIBRARY)
+hide()  # of kernels that are older than the import of PyTorch
 register(torch.nn.Parameter, _LIBRARY)  # the most frequent subclass: the lookup by base class takes longer

@@ -68,18 +68,31 @@ def vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:
 def vmap_by_loop(find: Callable[[], Any]) -> Callable[..., Any]:
     """Returns a vmap rule that calls the operator once for each index of the batch and stacks the results.
 
+    For a batch of no elements, a call for an element of zeros tells the shapes of the results.
+
     Args:
         find: returns the operator. The rule itself must not hold a reference to the operator.
     """
 
     def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
         call = find().call
+        if not info.batch_size:
+            args = tuple(map(_with_zeros, args, in_dims))
         calls = [
             call(*(x.select(dim, i) if dim is not None else x for x, dim in zip(args, in_dims, strict=True)))
-            for i in range(info.batch_size)
+            for i in range(info.batch_size or 1)
         ]
         if isinstance(calls[0], Tensor):
-            return torch.stack(calls), 0
-        return tuple(map(torch.stack, zip(*calls, strict=True))), (0,) * len(calls[0])
+            return torch.stack(calls)[: info.batch_size], 0
+        results = (torch.stack(column)[: info.batch_size] for column in zip(*calls, strict=True))
+        return tuple(results), (0,) * len(calls[0])
 
     return rule
+
+
+def _with_zeros(x: Any, dim: int | None) -> Any:
+    """Returns a batch of no elements with an element of zeros added to it, so that autograd finds the batch."""
+    if dim is None:
+        return x
+    shape = [1 if k == dim % x.dim() else n for k, n in enumerate(x.shape)]
+    return torch.cat((x, x.new_zeros(shape)), dim)

@@ -1,0 +1,48 @@
+"""Keeps torch.compile out of launches.
+
+Dynamo, which traces Python functions for torch.compile, would trace a launch in a compiled function, and the imports that the
+first launch makes: for half a minute, to no use. A launch breaks the graph instead, and with ``fullgraph=True`` Dynamo's error
+has :data:`REASON`. Two marks are needed, and neither imports PyTorch:
+
+- Attributes of the function, those of ``torch.compiler.disable``, whose wrapper would take a microsecond of each launch. Dynamo
+  then does not trace the function as a part of a traced caller.
+- A setting of the function's code object. Dynamo then does not trace the function by itself, nor what it calls, when the
+  function is called behind the break. PyTorch has the setting, so that :func:`hide` makes it when PyTorch is loaded.
+"""
+
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, TypeVar
+
+__all__ = ["REASON", "hide", "untraced"]
+
+REASON = (
+    "a launch is no operation of PyTorch; have the body of a cupyops.torch.Operator launch the kernel, and call the Operator in "
+    "the compiled function"
+)
+F = TypeVar("F", bound=Callable[..., Any])
+_WAITING: list[CodeType] = []  # code objects without the setting
+
+
+def untraced(function: F) -> F:
+    """Marks a function that launches, and returns it."""
+    marked: Any = function
+    marked._torchdynamo_disable = True
+    marked._torchdynamo_disable_msg = REASON
+    _WAITING.append(marked.__code__)
+    return function
+
+
+@untraced
+def hide() -> None:
+    """Makes the setting for all marked functions, if PyTorch is loaded."""
+    if not _WAITING or "torch" not in sys.modules:
+        return
+    dynamo = getattr(getattr(sys.modules["torch"], "_C", None), "_dynamo", None)
+    frames: Any = getattr(dynamo, "eval_frame", None)
+    # Without these private names, in another version of PyTorch, or while PyTorch is being imported, Dynamo traces launches.
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        while _WAITING:
+            frames.set_code_exec_strategy(_WAITING.pop(), frames._FrameExecStrategy(skip, skip))
