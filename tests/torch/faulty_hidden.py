@@ -155,6 +155,25 @@ class Dropout(torch.autograd.Function):
         return None if grad is None else dropout_by_a_hash(grad, ctx.p, ctx.seed), None, None
 
 
+def without_nan_of_weights() -> tuple[Operator, Samples]:
+    def body(x: Tensor, w: Tensor) -> Tensor:
+        return x * torch.where(w.isnan(), 0.0, w)
+
+    return plain("(Tensor x, Tensor w) -> Tensor", body, lambda x, w: x * w), [(normal(4, 8), normal(4, 8))]
+
+
+def batch_of_indices() -> tuple[Operator, Samples]:
+    """Right for the indices of a row, and transposed for a batch of them."""
+
+    def body(w: Tensor, i: Tensor) -> Tensor:
+        return w[i.mT] if i.dim() > 1 else w[i]
+
+    def reference(w: Tensor, i: Tensor) -> Tensor:
+        return torch.nn.functional.embedding(i, w)
+
+    return plain("(Tensor w, Tensor i) -> Tensor", body, reference), [(normal(4, 8), torch.tensor([0, 3, 1]))]
+
+
 class Positive(torch.autograd.Function):
     """Takes 1/2 for the derivative at 0."""
 
@@ -189,6 +208,17 @@ def dropout_without_seed() -> tuple[Operator, Samples]:
     return plain(DROPOUT, body, dropout), [(normal(19, 7), 0.5, 3)]
 
 
+class DropoutOfTwoMasks(Dropout):
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        return None if grad is None else dropout_by_a_hash(grad, ctx.p, ctx.seed + 1), None, None
+
+
+def another_mask_in_the_backward() -> tuple[Operator, Samples]:
+    op = Operator(f"faulty::hidden{next(_names)}{DROPOUT}", DropoutOfTwoMasks, reference=dropout)
+    return op, [(normal(19, 7), 0.5, 3)]
+
+
 # By name: the check that finds (or several, in their order) the fault, the operator and its samples, and what the message says.
 HIDDEN_BY_SAMPLES: dict[str, tuple[str, Callable[[], tuple[Operator, Samples]], str]] = {
     "a number in float64 without its sign": (
@@ -213,6 +243,16 @@ HIDDEN_BY_SAMPLES: dict[str, tuple[str, Callable[[], tuple[Operator, Samples]], 
         where(lambda x, f: x.dtype == torch.float64 and x.shape[-1] > 1024),
         r"float64, the first tensor of \[2, 1031\]: output",
     ),
+    "256 elements": ("sizes", where(lambda x, f: x.numel() % 256 == 0), r"the first tensor of \[16, 16\]: output"),
+    "more than 500 elements in float64": (
+        "sizes",
+        where(lambda x, f: x.dtype == torch.float64 and x.numel() > 1024),
+        r"float64, \d+ rows: output",
+    ),
+    "a value at -0": ("special_values", at(lambda x: (x == 0) & x.signbit()), "float32, with 0, ±1"),
+    "NaN of the weights": ("special_values", without_nan_of_weights, r"with nan as element 16 of `w`"),
+    "a batch of indices": ("dimensions", batch_of_indices, r"\[4, 8\], \[2, 3\]: output"),
+    "another mask in the backward": ("gradcheck", another_mask_in_the_backward, "Jacobian mismatch"),
     "a value at 1": ("special_values", at(lambda x: x == 1), "float32, with 0, ±1"),
     "a value at -1": ("special_values", at(lambda x: x == -1), "float32, with 0, ±1"),
     "a value at a half": ("special_values", at(lambda x: x == 0.5), "float32, with 0, ±1"),
@@ -240,7 +280,7 @@ HIDDEN_BY_SAMPLES: dict[str, tuple[str, Callable[[], tuple[Operator, Samples]], 
         flattened,
         r"\[2, 4, 8\], \[8, 3\]: output has shape \(8, 3\), and the reference gives \(2, 4, 3\)",
     ),
-    "weights of the first call": ("special_values data", weights_kept, r"in `w`: output"),
+    "weights of the first call": ("gradcheck special_values data", weights_kept, "Jacobian mismatch"),
     "the third call": ("determinism", on_the_third_call, r"run \d: \d+ of 32 elements of output differ"),
     "dropout without its scale": ("values", dropout_without_scale, r"output\[\d+, \d\] is .* the reference in float64 gives"),
     "dropout without its seed": ("values", dropout_without_seed, r"output\[\d+, \d\] is .* the reference in float64 gives"),

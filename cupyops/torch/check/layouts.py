@@ -184,7 +184,9 @@ def _other_sizes(subject: Subject, dtype: str, args: Arguments, many: float) -> 
     # All sizes odd: their product has every remainder by 4 and by 8 in turn.
     odd = (3, 5, 7, 9, 11, 13)
     changes += [{d: odd[(d + k) % len(odd)] for d in range(len(shape))} for k in (0, 1, 2)]
-    changes += [dict.fromkeys(range(len(shape)), 1)]
+    # Whole blocks of threads: 256 elements and more, and 1024 columns.
+    changes += [dict.fromkeys(range(len(shape)), n) for n in (1, 16)]
+    changes += [{**dict.fromkeys(range(len(shape)), 1), len(shape) - 1: 1024}] if len(shape) else []
     changes += [{d: n + 1} for d, n in enumerate(shape) if list(shape).count(n) > 1]
     if len(shape) > 1:
         changes += [{**dict.fromkeys(range(len(shape) - 2), 1), len(shape) - 2: 2, len(shape) - 1: 1031}]
@@ -248,7 +250,7 @@ def _other_dimensions(args: Arguments) -> Iterator[Arguments]:
     """Yields the sample with leading dimensions put before those of the tensors, and without the first dimension.
 
     The tensors of the lead's shape change, or those of as many dimensions, or all, or those whose shape is a leading part of
-    the lead's, as targets of a loss are. The reference decides which of these make sense.
+    the lead's, as targets of a loss are, or those of whole numbers, as indices of rows are. The reference decides which of these make sense.
     """
     lead = lead_of(args)
     ways: list[Callable[[Tensor], bool]] = [
@@ -256,9 +258,10 @@ def _other_dimensions(args: Arguments) -> Iterator[Arguments]:
         lambda x: x.dim() == lead.dim(),
         lambda x: True,
         lambda x: x.shape == lead.shape[: x.dim()],
+        lambda x: not x.is_floating_point(),
     ]
     positions = {tuple(i for i in tensors_in(args) if way(args[i])) for way in ways}
-    for some in sorted(positions):
+    for some in sorted(positions - {()}):
         for leading in LEADING:
             copies = [moved_on(args, k) for k in range(math.prod(leading))]
             changed = list(fresh(args))

@@ -18,6 +18,8 @@ __all__ = ["randomness"]
 # So many seeds are drawn. The means are wrong if their mean squared difference exceeds LIMIT times its expectation: a
 # standard normal number exceeds the root of it once in 2 million times, and all elements may follow from one number.
 DRAWS, LIMIT = 256, 25.0
+# The result of a right operator that is not random follows from every argument. Names tell that an argument is a seed.
+NAMES = ("seed", "rng", "generator")
 
 
 def randomness(subject: Subject, compares: str) -> str:
@@ -53,7 +55,7 @@ def _asked(subject: Subject) -> tuple[str, str]:
             words = "the operator is random: two calls of the reference with equal arguments give different results"
             return ("calls", words) if right else ("", "")
     for i, argument in enumerate(subject.schema):
-        if "seed" not in argument.name:
+        if not any(word in argument.name for word in NAMES):
             continue
         for args in subject.samples:
             seeded = _seeded(args, i)

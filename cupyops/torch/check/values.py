@@ -315,11 +315,16 @@ def special_values(subject: Subject) -> str:
             continue
         info = torch.finfo(lead.dtype)
         tiny = info.smallest_normal / 4
-        special = (math.nan, math.inf, -math.inf, 0.0, -0.0, tiny, -tiny, info.max, info.min)
-        for value in special:
-            at = next(i for i, x in enumerate(args) if x is lead)
-            other = lead.detach().clone(memory_format=torch.contiguous_format)
-            other.view(-1)[lead.numel() // 2] = value
+        special = [
+            (lead, value) for value in (math.nan, math.inf, -math.inf, 0.0, -0.0, tiny, -tiny, info.max, info.min)
+        ]
+        others = [x for x in args if isinstance(x, Tensor) and x is not lead and x.is_floating_point() and x.numel()]
+        # A derivative at inf may be its limit, where that of the reference is NaN.
+        special += [(x, math.nan) for x in others]
+        for given, value in special:
+            at = next(i for i, x in enumerate(args) if x is given)
+            other = given.detach().clone(memory_format=torch.contiguous_format)
+            other.view(-1)[given.numel() // 2] = value
             changed = (*fresh(args[:at]), other, *fresh(args[at + 1 :]))
             got = subject.outputs(changed)
             same = subject.outputs(changed, reference)
@@ -332,7 +337,7 @@ def special_values(subject: Subject) -> str:
                 if bool(strange.any()):
                     place = tuple(int(j) for j in strange.nonzero()[0])
                     raise Fault(
-                        f"{dtype}: with {value} as element {lead.numel() // 2} of `{subject.schema[at].name}`, {name}"
+                        f"{dtype}: with {value} as element {given.numel() // 2} of `{subject.schema[at].name}`, {name}"
                         f"{list(place)} is {x[place].item()}, and the reference gives {same[name][place].item()}"
                     )
                 tried += 1
