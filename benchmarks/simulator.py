@@ -70,12 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if missing := host.missing():
         print(missing, file=sys.stderr)
         return 2
-    rows = []
+    rows, machine = [], _machine()  # asked before the measurement, which is a load itself
     for row in measure(options.ops, options.elements, options.repeats):
         rows.append(row)
         print(f"{row.title}, {row.shape}: {row.unchecked:.4f} s, {row.checked:.4f} s, {row.ratio:.2f}", flush=True)
     command = shlex.join(["python", "-m", "benchmarks.simulator", *(sys.argv[1:] if argv is None else argv)])
-    text = f"{_machine()}; `{command}`; milliseconds of a call's launches, medians of {options.repeats}:\n\n{table(rows)}\n"
+    text = (
+        f"{machine}; `{command}`; milliseconds of a call's launches, medians of {options.repeats}:\n\n{table(rows)}\n"
+    )
     print(text)
     if options.into is not None:
         options.into.write_text(between(options.into.read_text(encoding="utf-8"), text), encoding="utf-8")
@@ -281,7 +283,7 @@ def _machine() -> str:
         ]
         cpu = names[0] if names else cpu
     tool = host.compiler()
-    return f"{cpu}, {os.cpu_count()} cores, {' '.join(tool.command)} {tool.major}"
+    return f"{cpu}, {os.cpu_count()} cores, {Path(tool.command[0]).name} {tool.major}, load average {os.getloadavg()[0]:.1f}"
 
 
 if __name__ == "__main__":
