@@ -297,8 +297,11 @@ def _entry(text: str, kernels: Sequence[str]) -> str:
     entries = "".join(_kernel(scan(text), kernel, expression, number) for number, (kernel, expression) in named)
     heap = _HEAP if re.search(r"\b(?:new|delete)\b", scan(text).bare) else ""
     table = "".join(f'{{"{name}", (void*)&{name}, sizeof({name})}}, ' for name in variables(text))
+    # The text sees the indices as constants (device.h), and the runtime sets them: the definitions have names of their own
+    # for the compiler, which would else take their first values for the constants.
     return f"""
 #include <attributes.h>
+#undef __asm__
 #line 1 "cupyops/simulator/entry"
 {heap}{entries}extern "C" {{
 __attribute__((visibility("hidden"))) void __stack_chk_fail() {{ cupyops_smashed(); __builtin_trap(); }}
@@ -306,10 +309,10 @@ __attribute__((visibility("hidden"))) void __cxa_pure_virtual() {{ cupyops_misus
 __attribute__((visibility("hidden"))) void __cxa_throw_bad_array_new_length() {{
     cupyops_misuse("makes an array of a negative number of elements by new");
 }}
-__attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
-__attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
+__attribute__((visibility("hidden"))) uint3 cupyops_thread_index __asm__("threadIdx"), cupyops_block_index __asm__("blockIdx");
+__attribute__((visibility("hidden"))) dim3 cupyops_block_dim __asm__("blockDim"), cupyops_grid_dim __asm__("gridDim");
 __attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{
-    nullptr, &threadIdx, &blockIdx, &blockDim, &gridDim, nullptr, 0, {{1, 1, 1}}, 0, 0, 0, {{}}}};
+    nullptr, &cupyops_thread_index, &cupyops_block_index, &cupyops_block_dim, &cupyops_grid_dim, nullptr, 0, {{1, 1, 1}}, 0, 0, 0, {{}}}};
 __attribute__((visibility("default"))) CupyopsModule* cupyops_get_module(unsigned cupyops_number) {{
     static void (*const cupyops_choices[])() = {{{", ".join(f"cupyops_choose_{i}" for i in range(len(kernels)))}}};
     cupyops_choices[cupyops_number]();

@@ -249,8 +249,8 @@ def without_nan(x: Tensor, w: Tensor, factor: float) -> Tensor:
 
 
 def rows_by_name(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    x = x.reshape(x.shape[0], -1)  # says nothing where there are no elements
-    return body(x, w.reshape(x.shape), factor)
+    rows = x.reshape(x.shape[0], -1)  # says nothing where there are no elements
+    return body(rows, w.reshape(rows.shape), factor).view(x.shape)
 
 
 def one_row_otherwise(x: Tensor, w: Tensor, factor: float) -> Tensor:
@@ -314,6 +314,11 @@ def last_of_four_left_out(x: Tensor, w: Tensor, factor: float) -> Tensor:
 
 def wrong_where(size: Callable[[Tensor], bool]) -> Body:
     return lambda x, w, factor: body(x, w, 0.25 if size(x) else factor)
+
+
+def without_small_values(x: Tensor, w: Tensor, factor: float) -> Tensor:
+    size = x.abs()
+    return body(x.masked_fill((size > 2.0**-13) & (size < 2.0**-9), 0.0), w, factor)
 
 
 def gradient_without_zeros(grad_y: Tensor, x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from cupyops.torch.check import running
 from tests.torch import faulty_gpu, faulty_scale
 from tests.torch import faulty_ops as faulty
 from tests.torch.faulty_common import Totals
+from tests.torch.faulty_hidden import HIDDEN_BY_SAMPLES
 from tests.torch.faulty_ops import Body, Mix, changed
 from tests.torch.finding import assert_found, failing, samples
 
@@ -129,14 +130,10 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Mix(body=faulty.kept_by_a_number()),
         r"with factor=1.0 and other data: output\[\d+, \d\] is",
     ),
-    "no large values": (
+    "no small values": (
         "data",
-        lambda: Mix(
-            body=lambda x, w, factor: faulty.body(
-                torch.where(x.isfinite() & (x.abs() < 1e30), x.clamp(-300, 300), x), w, factor
-            )
-        ),
-        r"float32, large data in `x`: output\[\d+, \d\] is -?\d+.*, and the reference gives .* Have the kernel read every input",
+        lambda: Mix(body=faulty.without_small_values),
+        r"float32, small data in `x`: output\[\d+, \d\] is -?0.0, and the reference gives .* Have the kernel read every input",
     ),
     "more than a thousand columns": (
         "sizes",
@@ -425,7 +422,7 @@ HIDDEN: dict[str, tuple[str, Body, Sample, str]] = {
 @pytest.mark.parametrize("fault", HIDDEN)
 def test_a_fault_that_the_sample_hides_fails_the_check_of_other_sizes_or_data(fault: str) -> None:
     name, body, sample, words = HIDDEN[fault]
-    checks = ["written", "values", "gradients", "sizes", "numbers", "data", "vmap"]
+    checks = ["written", "values", "gradients", "sizes", "dimensions", "numbers", "data", "vmap"]
     checks = [c for c in checks if name == "sizes" or c != "vmap"]
     report = check_op(Mix(body=body).operator(), sample(), raises=False, backends=["simulator"], checks=checks)
     assert_found({row.check: row.words for row in report.failed}, name, words)
@@ -532,4 +529,5 @@ def test_a_right_operator_passes_every_check_on_a_gpu() -> None:
 
 def test_every_check_has_a_fault_that_is_planted() -> None:
     planted = [name for name, _, _ in (*PLANTED.values(), *PLANTED_ON_A_GPU.values())]
+    planted += [name for names, _, _ in HIDDEN_BY_SAMPLES.values() for name in names.split()]
     assert {*planted, *ALONE, "second_device", "differentiable", "tensor_parallel"} == set(CHECKS)

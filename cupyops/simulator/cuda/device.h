@@ -54,8 +54,9 @@
 
 inline constexpr int warpSize = 32;
 extern "C" {
-extern uint3 threadIdx, blockIdx;
-extern dim3 blockDim, gridDim;
+// As in CUDA. The compiler does not check reads of constants, and a thread sees one value of each.
+extern const uint3 threadIdx, blockIdx;
+extern const dim3 blockDim, gridDim;
 }
 #pragma GCC visibility pop
 

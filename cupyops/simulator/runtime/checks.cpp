@@ -42,14 +42,26 @@ const Segments* constants = nullptr;
 struct Range { uintptr_t begin, end; bool writable, watched; };
 std::vector<Range> ranges;  // the arrays of the launch
 // Where bounds alone are checked: the arrays, shared variables and data that the latest reads, and the latest writes, have found.
-constexpr unsigned RECENT = 4;
+constexpr unsigned RECENT = 4, SIZES = 5;
+struct Found {
+    uintptr_t begin;
+    size_t limit[SIZES];  // for accesses of 1, 2, 4, 8 and 16 bytes: how many addresses from `begin` on hold one
+};
 struct Recent {
-    Segment found[RECENT];
+    Found found[RECENT];
     unsigned next;
 } recent[2]{};
-void remember(bool write, uintptr_t begin, uintptr_t end) { recent[write].found[recent[write].next++ % RECENT] = {begin, end}; }
+void remember(bool write, uintptr_t begin, uintptr_t end) {
+    const size_t bytes = end - begin;
+    for (const Found& known : recent[write].found)  // found by an access of another number of bytes, or by an atomic one
+        if (known.begin == begin && known.limit[0] == bytes) return;
+    Found& found = recent[write].found[recent[write].next++ % RECENT];
+    found.begin = begin;
+    for (unsigned i = 0; i < SIZES; ++i) found.limit[i] = bytes >> i ? bytes - (size_t(1) << i) + 1 : 0;
+}
 std::map<uintptr_t, uintptr_t> heap;  // the memory that threads have allocated: its first address, and the address behind it
 size_t heap_used = 0;
+size_t own_stack = 0;  // the bytes of a thread's stack where bounds alone are checked, else 0
 std::vector<Shadow*> free_shadows;
 unsigned last_range = 0;
 
@@ -232,6 +244,7 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
         const Range& r = ranges[last_range];
         if (holds(r.begin, r.end, address, bytes) && (r.writable || !write)) {
             if (r.watched) global_access(at, bytes, kind, frame, pc);
+            if (machine.launch->checked == CUPYOPS_BOUNDS) remember(write, r.begin, r.end);
             return;
         }
     }
@@ -310,6 +323,7 @@ void find_memory(const CupyopsModule* module) {
     last_range = 0;
     recent[0] = recent[1] = Recent{};
     const CupyopsLaunch& launch = *machine.launch;
+    own_stack = launch.checked == CUPYOPS_BOUNDS ? STACK_BYTES : 0;
     ranges.clear();
     for (unsigned i = 0; i < launch.range_count; ++i) {
         const CupyopsRange& r = launch.ranges[i];
@@ -352,6 +366,21 @@ void give_shadow_back(Shadow* shadow) {
 }  // namespace simulator
 
 using namespace simulator;
+
+// Returns whether an access lies in memory that was found before, or on the thread's own stack. Most accesses end here, and
+// most of a constant number of bytes at one comparison.
+template <bool WRITE, unsigned BYTES> static inline bool inside(const void* p) {
+    constexpr unsigned size = BYTES == 1 ? 0 : BYTES == 2 ? 1 : BYTES == 4 ? 2 : BYTES == 8 ? 3 : 4;
+    static_assert(BYTES == 1u << size && size < SIZES, "a size that `Found` has");
+    const uintptr_t address = reinterpret_cast<uintptr_t>(p);
+    for (const Found& f : recent[WRITE].found)
+        if (__builtin_expect(address - f.begin < f.limit[size], 1)) {
+            machine.changes += WRITE;
+            return true;
+        }
+    const Fibre* const fibre = machine.current;
+    return fibre && address - reinterpret_cast<uintptr_t>(fibre->stack.low) < own_stack && fibre->stack.low + STACK_BYTES - BYTES >= p;
+}
 
 #define FRAME reinterpret_cast<uintptr_t>(__builtin_frame_address(0))
 #define PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
@@ -446,17 +475,8 @@ void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
-static inline bool inside(const void* p, size_t bytes, bool write) {
-    for (const Segment& s : recent[write].found)
-        if (holds(s.begin, s.end, reinterpret_cast<uintptr_t>(p), bytes)) {
-            machine.changes += write;
-            return true;
-        }
-    return false;
-}
-
-#define READ(p, N) if (!inside(p, N, false)) access(p, N, Access::READ, FRAME, PC)
-#define WRITE(p, N) if (!inside(p, N, true)) access(p, N, Access::WRITE, FRAME, PC)
+#define READ(p, N) if (!inside<false, N>(p)) access(p, N, Access::READ, FRAME, PC)
+#define WRITE(p, N) if (!inside<true, N>(p)) access(p, N, Access::WRITE, FRAME, PC)
 #define VOLATILE_READ(p, N)                         \
     if (machine.current) cupyops_spin();            \
     access(p, N, Access::VOLATILE_READ, FRAME, PC); \
@@ -482,18 +502,18 @@ ACCESSES(4)
 ACCESSES(8)
 ACCESSES(16)
 
-void __tsan_read_range(void* p, unsigned long bytes) { if (bytes) { READ(p, bytes); } }
-void __tsan_write_range(void* p, unsigned long bytes) { if (bytes) { WRITE(p, bytes); } }
+void __tsan_read_range(void* p, unsigned long bytes) { if (bytes) { access(p, bytes, Access::READ, FRAME, PC); } }
+void __tsan_write_range(void* p, unsigned long bytes) { if (bytes) { access(p, bytes, Access::WRITE, FRAME, PC); } }
 void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) {
-    if (bytes) { READ(from, bytes); WRITE(to, bytes); }
+    if (bytes) { access(from, bytes, Access::READ, FRAME, PC); access(to, bytes, Access::WRITE, FRAME, PC); }
     return memcpy(to, from, bytes);
 }
 void* __tsan_memmove(void* to, const void* from, unsigned long bytes) {
-    if (bytes) { READ(from, bytes); WRITE(to, bytes); }
+    if (bytes) { access(from, bytes, Access::READ, FRAME, PC); access(to, bytes, Access::WRITE, FRAME, PC); }
     return memmove(to, from, bytes);
 }
 void* __tsan_memset(void* to, int value, unsigned long bytes) {
-    if (bytes) { WRITE(to, bytes); }
+    if (bytes) { access(to, bytes, Access::WRITE, FRAME, PC); }
     return memset(to, value, bytes);
 }
 }

@@ -239,6 +239,7 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
     "part of a graph, and the incoming gradient may depend on them in that graph. A declared backward, and a backward "
     "that calls operators, do not need the copies.",
     needs=("gradgradcheck", "subsets", "differentiable", "defaults"),
+    compares="reference",
 )
 def derivatives(subject: Subject) -> str:
     """Second and third derivatives by autograd are those of the reference, with and without create_graph."""
@@ -252,6 +253,7 @@ def derivatives(subject: Subject) -> str:
     "torch.autograd.grad nor requires_grad_: a transform passes wrapper tensors, which are invalid after the transform "
     "has ended.",
     needs=("strides", "gradient_strides", "derivatives", "torch_func", "vmap"),
+    compares="reference",
 )
 def transforms(subject: Subject) -> str:
     """Nested grad, jvp, vmap, jacrev and delayed vjp of torch.func give the derivatives of the reference."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    *("WAYS", "Arguments", "converted", "expanded", "fresh", "laid_out", "lead_of"),
+    *("WAYS", "Arguments", "converted", "expanded", "form_of", "fresh", "laid_out", "lead_of"),
     *("misaligned_all", "moved_on", "tensors_in", "to_device", "transposed", "with_rows", "with_sizes"),
 ]
 
@@ -17,6 +17,11 @@ Arguments = tuple[Any, ...]
 def tensors_in(args: Arguments) -> list[int]:
     """Returns the positions of the tensors."""
     return [i for i, x in enumerate(args) if isinstance(x, Tensor)]
+
+
+def form_of(args: Arguments) -> str:
+    """Returns the shapes and dtypes of the tensors, and the other arguments, as a key: it tells no values of tensors."""
+    return repr([(tuple(x.shape), x.dtype, x.stride()) if isinstance(x, Tensor) else x for x in args])
 
 
 def lead_of(args: Arguments) -> Tensor:

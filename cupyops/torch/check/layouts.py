@@ -1,6 +1,8 @@
 """Checks of an operator on tensors of other shapes and layouts, and a check that inputs are not written."""
 
+import math
 import time
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -10,10 +12,12 @@ from .inputs import (
     WAYS,
     Arguments,
     expanded,
+    form_of,
     fresh,
     laid_out,
     lead_of,
     misaligned_all,
+    moved_on,
     tensors_in,
     transposed,
     with_sizes,
@@ -23,9 +27,11 @@ from .registry import KERNEL_BACKENDS, Fault, Skip, check
 from .subject import Subject, first_words
 from .values import target
 
-__all__ = ["empties", "gradient_strides", "inputs_kept", "misaligned", "sizes", "strides"]
+__all__ = ["dimensions", "empties", "gradient_strides", "inputs_kept", "misaligned", "sizes", "strides"]
 
 # More elements than fit into a grid of 16-bit numbers are tried, if that takes at most so many seconds.
+# Sizes with every remainder by 8, the elements of a vector of 16-bit numbers.
+RESIDUES = (1, 2, 3, 4, 6, 15, 16, 37)
 LARGE, SECONDS = 1 << 16, 0.3
 _CONTIGUOUS = "Begin the body with `x = x.contiguous()`, or pass strides to the kernel and use them."
 
@@ -111,7 +117,8 @@ def gradient_strides(subject: Subject) -> str:
 
 @check(
     "A launch over no elements is skipped already. Look for divisions by a size, reshape(-1, ...), and max() of no "
-    "elements in the body."
+    "elements in the body.",
+    compares="reference",
 )
 def empties(subject: Subject) -> str:
     """Inputs without rows give the outputs and gradients that the reference gives."""
@@ -140,6 +147,7 @@ def empties(subject: Subject) -> str:
     "Look at the last block, and at the tail after the last whole vector. Take sizes from the tensors of the call.",
     backends=KERNEL_BACKENDS,
     needs=("values", "gradients"),
+    compares="reference",
 )
 def sizes(subject: Subject) -> str:
     """1, 3, 37 and 1023 rows, and other sizes of every dimension, give the values of the reference."""
@@ -158,23 +166,27 @@ def sizes(subject: Subject) -> str:
             assert_close(f"{dtype}, {count} rows", got, right.exact, right.allowed, right.than)
             tried += 1
     if subject.op.reference is not None:
-        for args in subject.of_dtype(subject.one_dtype):
-            tried += _other_sizes(subject, args, many)
+        for dtype, args in subject.variants:
+            # Every sample in one dtype, and of each other dtype the first sample.
+            if dtype == subject.one_dtype or args is subject.of_dtype(dtype)[0]:
+                tried += _other_sizes(subject, dtype, args, many)
     return subject.told(tried, "sizes")
 
 
-def _other_sizes(subject: Subject, args: Arguments, many: float) -> int:
+def _other_sizes(subject: Subject, dtype: str, args: Arguments, many: float) -> int:
     """Compares the operator with the reference at other sizes of each dimension, and of all; returns how many.
 
     Args:
         many: the seconds that a call with 1023 rows took; 0 if there was none.
     """
     shape = lead_of(args).shape
-    changes: list[dict[int, int]] = [{d: n} for d in range(1, len(shape)) for n in (1, 2, 3, 37)]
+    changes: list[dict[int, int]] = [{d: n} for d in range(len(shape)) for n in RESIDUES]
     # All sizes odd: their product has every remainder by 4 and by 8 in turn.
     odd = (3, 5, 7, 9, 11, 13)
     changes += [{d: odd[(d + k) % len(odd)] for d in range(len(shape))} for k in (0, 1, 2)]
-    changes += [dict.fromkeys(range(len(shape)), 1)]
+    # Whole blocks of threads: 256 elements and more, and 1024 columns.
+    changes += [dict.fromkeys(range(len(shape)), n) for n in (1, 16)]
+    changes += [{**dict.fromkeys(range(len(shape)), 1), len(shape) - 1: 1024}] if len(shape) else []
     changes += [{d: n + 1} for d, n in enumerate(shape) if list(shape).count(n) > 1]
     if len(shape) > 1:
         changes += [{**dict.fromkeys(range(len(shape) - 2), 1), len(shape) - 2: 2, len(shape) - 1: 1031}]
@@ -182,11 +194,14 @@ def _other_sizes(subject: Subject, args: Arguments, many: float) -> int:
     rows = LARGE // per_row + 3
     if shape and 0 < many * (rows / 1023) ** 2 < SECONDS:  # the time may grow with the square of the size
         changes += [{0: rows}]
+    if dtype != subject.one_dtype:  # the sizes that most choices of a kernel go by
+        last = len(shape) - 1
+        changes = [c for c in changes if len(c) == len(shape) or c in ({last: 2}, {last: 6}, {last: 15})]
     found = 0
     for change in changes:
         if not all(shape[d] for d in change):
             continue
-        what = f"{subject.one_dtype}, the first tensor of {[change.get(d, n) for d, n in enumerate(shape)]}"
+        what = f"{dtype}, the first tensor of {[change.get(d, n) for d, n in enumerate(shape)]}"
         repeated = len({shape[d] for d in change}) < len(change) or any(list(shape).count(shape[d]) > 1 for d in change)
         for way in WAYS[2:] if repeated else WAYS:
             try:
@@ -198,10 +213,74 @@ def _other_sizes(subject: Subject, args: Arguments, many: float) -> int:
     return found
 
 
+# Leading dimensions that are put before those of a sample.
+LEADING = ((2,), (3, 2))
+
+
+@check(
+    "Flatten the leading dimensions in the body, and give the results the dimensions of the reference's. If the operator "
+    "does not take tensors with more or fewer dimensions, raise ValueError in the body.",
+    backends=KERNEL_BACKENDS,
+    needs=("values", "gradients"),
+    compares="reference",
+)
+def dimensions(subject: Subject) -> str:
+    """With more leading dimensions, or without one, the results are the reference's, or the operator refuses."""
+    subject.reference  # noqa: B018 (skips the check where there is none)
+    if subject.mutated:
+        raise Skip("the operator writes into its arguments")
+    tried, refused, known = 0, list[str](), set[str]()
+    for args in subject.of_dtype(subject.one_dtype):
+        for changed in _other_dimensions(args):
+            if (form := form_of(changed)) in known:
+                continue
+            known.add(form)
+            shapes = ", ".join(str(list(changed[i].shape)) for i in tensors_in(changed))
+            try:
+                holds(subject, f"{subject.one_dtype}, tensors of {shapes}", changed)
+                tried += 1
+            except Refused as error:
+                refused.append(f"{shapes} ({error})")
+    if not tried:
+        raise Skip(f"not comparable with other numbers of dimensions: {'; '.join(refused[:2])}")
+    return f"{tried} shapes of {subject.one_dtype}{f'; not comparable: {len(refused)}' * bool(refused)}"
+
+
+def _other_dimensions(args: Arguments) -> Iterator[Arguments]:
+    """Yields the sample with leading dimensions put before those of the tensors, and without the first dimension.
+
+    The tensors of the lead's shape change, or those of as many dimensions, or all, or those whose shape is a leading part of
+    the lead's, as targets of a loss are, or those of whole numbers, as indices of rows are. The reference decides which of these make sense.
+    """
+    lead = lead_of(args)
+    ways: list[Callable[[Tensor], bool]] = [
+        lambda x: x.shape == lead.shape,
+        lambda x: x.dim() == lead.dim(),
+        lambda x: True,
+        lambda x: x.shape == lead.shape[: x.dim()],
+        lambda x: not x.is_floating_point(),
+    ]
+    positions = {tuple(i for i in tensors_in(args) if way(args[i])) for way in ways}
+    for some in sorted(positions - {()}):
+        for leading in LEADING:
+            copies = [moved_on(args, k) for k in range(math.prod(leading))]
+            changed = list(fresh(args))
+            for i in some:
+                joined = torch.stack([copy[i].detach() for copy in copies]).view(*leading, *args[i].shape)
+                changed[i] = joined.requires_grad_(args[i].requires_grad)
+            yield tuple(changed)
+        if all(args[i].dim() and args[i].shape[0] for i in some):
+            changed = list(fresh(args))
+            for i in some:
+                changed[i] = args[i].detach()[-1].clone().requires_grad_(args[i].requires_grad)
+            yield tuple(changed)
+
+
 @check(
     "Allocate the outputs. Never return an input or a view of an input, and never write into an input that the schema "
     "does not declare as written, `Tensor(a!) x`.",
     ground=True,
+    compares="",
 )
 def inputs_kept(subject: Subject) -> str:
     """Inputs and incoming gradients are not written, and no output is an input or shares the memory of an input."""

@@ -27,7 +27,11 @@ _ON_FAKES = (
 )
 
 
-@check("Count what body and backward return: one tensor for each result of the schema, at every return.", ground=True)
+@check(
+    "Count what body and backward return: one tensor for each result of the schema, at every return.",
+    ground=True,
+    compares="",
+)
 def returned(subject: Subject) -> str:
     """Body and backward return as many tensors as their schemas declare."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -52,7 +56,10 @@ def returned(subject: Subject) -> str:
     return f"{count} sample{'s' if count != 1 else ''} on fake tensors"
 
 
-@check(_ON_FAKES)
+@check(
+    _ON_FAKES,
+    compares="",
+)
 def fakes(subject: Subject) -> str:
     """On fake tensors the operator gives the same shapes, dtypes and strides as on real tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -209,6 +216,7 @@ def defaults(subject: Subject) -> str:
     "Reference and Function must agree: detach in the reference the results that ctx.mark_non_differentiable names, "
     "and accept in the backward the gradient of every other result.",
     needs=("gradients",),
+    compares="",
 )
 def differentiable(subject: Subject) -> str:
     """The same outputs require gradients, whether the operator or torch.ops is called."""

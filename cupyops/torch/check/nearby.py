@@ -1,6 +1,6 @@
 """Compares an operator with its reference at arguments other than the sample's: the reference decides what is right."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,14 +92,14 @@ def holds(subject: Subject, what: str, args: Arguments, *, gradients: bool = Tru
     except Exception as error:
         if does_not_compile(error):
             raise
+        _same_shapes(subject, what, args, same)  # of results of other shapes, PyTorch refuses the gradient
         raise Refused(first_words(error)) from error
     nudged: list[dict[str, Tensor]] = []
     for name, x in got.items():
         if name not in exact:
             continue
         right, theirs = exact[name], same[name]
-        if x.shape != theirs.shape:
-            raise Fault(f"{what}: {name} has shape {tuple(x.shape)}, and the reference gives {tuple(theirs.shape)}")
+        _same_shape(what, name, x, theirs)
         # The terms of a result may cancel for all inputs, as those of the gradient of a norm of two elements do.
         of_gradient = [*seeds.values()] if name.startswith("gradient") else []
         terms = [y for y in (*args, *of_gradient) if isinstance(y, Tensor) and y.is_floating_point() and y.numel()]
@@ -117,6 +117,22 @@ def holds(subject: Subject, what: str, args: Arguments, *, gradients: bool = Tru
                 f"{what}: {name}{list(at)} is {x[at].item()!r}, and the reference gives {theirs[at].item()!r}"
                 f"{'' if theirs.dtype == right.dtype else f', and in float64 {right[at].item()!r}'}"
             )
+
+
+def _same_shape(what: str, name: str, got: Tensor, right: Tensor) -> None:
+    if got.shape != right.shape:
+        raise Fault(f"{what}: {name} has shape {tuple(got.shape)}, and the reference gives {tuple(right.shape)}")
+
+
+def _same_shapes(subject: Subject, what: str, args: Arguments, right: Mapping[str, Tensor]) -> None:
+    """Raises if the operator gives results without a gradient, and one has another shape than the reference's."""
+    try:
+        found = subject.outputs(fresh(args))
+    except Exception:
+        return
+    for name, x in found.items():
+        if name in right:
+            _same_shape(what, name, x, right[name])
 
 
 def wrong(got: Tensor, same: Tensor, exact: Tensor, tolerance: float, least: float) -> Tensor | None:

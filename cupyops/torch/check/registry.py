@@ -41,6 +41,8 @@ class Check:
         backends: the backends on which the check runs.
         needs: names of checks. If one of them failed, this check is skipped, because it would report the same fault.
         ground: if this check fails, all later checks on the backend are skipped.
+        compares: what the check compares: results with those of the ``"reference"``, results of two ``"calls"``, or
+            ``""``, nothing that random numbers change.
     """
 
     name: str
@@ -50,15 +52,21 @@ class Check:
     backends: Sequence[str] = BACKENDS
     needs: Sequence[str] = ()
     ground: bool = False
+    compares: str = "calls"
 
 
 def check(
-    change: str, *, backends: Sequence[str] = BACKENDS, needs: Sequence[str] = (), ground: bool = False
+    change: str,
+    *,
+    backends: Sequence[str] = BACKENDS,
+    needs: Sequence[str] = (),
+    ground: bool = False,
+    compares: str = "calls",
 ) -> Callable[[Callable[[Any], str]], Check]:
     """Makes a :class:`Check` named as the function; the first line of the function's docstring is `holds`."""
 
     def made(function: Callable[[Any], str]) -> Check:
         holds = (function.__doc__ or "").partition("\n")[0].rstrip(".")
-        return Check(function.__name__, holds, function, change, backends, needs, ground)
+        return Check(function.__name__, holds, function, change, backends, needs, ground, compares)
 
     return made

@@ -36,6 +36,7 @@ BUSY_CYCLES = 20_000_000  # GPU clock cycles: about 10 ms
     "address, use atomicAdd, or write partial sums and add them after a barrier or in a second launch.",
     backends=KERNEL_BACKENDS,
     ground=True,
+    compares="",
 )
 def sanitizer(subject: Subject) -> str:
     """In the simulator, no access is out of bounds or misaligned, and no accesses race in shared or global memory."""
@@ -64,6 +65,7 @@ def sanitizer(subject: Subject) -> str:
     "`python -m cupyops compile` shows size, registers and spills for every architecture. To avoid spills, shrink the "
     "arrays of a thread, index them with compile-time constants, or use a smaller block.",
     backends=KERNEL_BACKENDS,
+    compares="",
 )
 def compiles(subject: Subject) -> str:
     """The kernels compile for NVRTC's oldest architecture and sm_90 without warnings, and for sm_90 without spills."""
@@ -98,7 +100,12 @@ def _few_rows(args: Arguments) -> Arguments:
     return with_rows(args, max(1, SIMULATED_ELEMENTS // per_row))
 
 
-@check("The message names the kernel, the output and the element.", backends=("cuda",), ground=True)
+@check(
+    "The message names the kernel, the output and the element.",
+    backends=("cuda",),
+    ground=True,
+    compares="",
+)
 def guard_bands(subject: Subject) -> str:
     """In debug mode, no launch writes outside its outputs."""
     tried = 0

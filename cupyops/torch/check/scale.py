@@ -30,6 +30,7 @@ def _widest(subject: Subject) -> tuple[str, list[Arguments]]:
     "Forward mode calls the declared `jvp` where kernels run, and differentiates the reference elsewhere. Write the "
     "reference in PyTorch's differentiable functions, and give an autograd.Function in the reference a right `jvp`.",
     needs=("gradients", "gradgradcheck", "differentiable"),
+    compares="reference",
 )
 def jvp(subject: Subject) -> str:
     """Tangents of forward mode are those of reverse mode, eagerly; under torch.compile they are, or an error is raised."""

@@ -1,9 +1,11 @@
 """Defines :class:`Subject`: an operator on one backend, its samples in every dtype, and its results and gradients."""
 
 import contextlib
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import CodeType
 from typing import Any
 
 import torch
@@ -140,17 +142,31 @@ class Subject:
         kind = kind.getElementType() if optional else kind
         like = value
         if value is None:
-            like = {"FloatType": 1.0, "NumberType": 1.0, "IntType": 1, "BoolType": True}.get(kind.kind())
+            of = kind.getElementType() if kind.kind() == "ListType" else kind
+            like = {"FloatType": 1.0, "NumberType": 1.0, "IntType": 1, "SymIntType": 1, "BoolType": True}.get(of.kind())
+            like = [like] if of is not kind and like is not None else like
+        elif kind.kind() == "FloatType" and type(value) is int:
+            like = float(value)
         default = [argument.default_value] if argument.has_default_value() else []
         found = [None] * optional + [v for v in (*others, *default) if not isinstance(v, Tensor)]
         found += [like] if value is None and like is not None else []
-        found += _others(like)
+        found += self._words(place) if kind.kind() == "StringType" else _others(like)
         chosen: list[Any] = []
         for v in found:
             # 1, 1.0 and True are equal, and so are 0.0 and -0.0; they are no other values.
             if not (v is value or (type(v) is type(value) and v == value) or any(v is c or v == c for c in chosen)):
                 chosen.append(v)
         return chosen
+
+    def _words(self, place: int) -> list[str]:
+        """Returns words that may be choices of a text: constants of the reference's code, and of its message for no word."""
+        found = _words_of(self.op.reference)
+        args = fresh(self.samples[0])
+        try:
+            self.outputs((*args[:place], "?", *args[place + 1 :]), self.reference)
+        except Exception as error:
+            found += re.findall(r"\w+", first_words(error))
+        return [*dict.fromkeys(found)]
 
     @property
     def one_dtype(self) -> str:
@@ -411,11 +427,28 @@ def _others(value: Any) -> list[Any]:
     if isinstance(value, int):
         return [value + 1, value - 1, -value, 0, 1, 2 * value]
     if isinstance(value, float):
-        return [-value, 2 * value, value * (1 + 2.0**-6), 0.0, 0.375, 1.0, 2.5, -1.25]
+        return [-value, 2 * value, value * (1 + 2.0**-6), 0.0, 0.375, 1.0, 2.5, -1.25, 100.0, 1e-3]
     if isinstance(value, (list, tuple)) and value and all(isinstance(x, (int, float)) for x in value):
         first, last = _others(value[0])[:1], _others(value[-1])[:1]
         return [[*value[::-1]], [*first, *value[1:]], [*value[:-1], *last], [type(x)(0) for x in value], [*value[:-1]]]
     return []
+
+
+def _words_of(function: Any) -> list[str]:
+    """Returns the words that the code of a reference has as constants: one may be a choice of an argument that is a text.
+
+    The names of its functions' arguments are no constants, and texts that are no names are docstrings and messages.
+    """
+    found, met = list[Any](getattr(getattr(function, "__code__", None), "co_consts", ())), list[str]()
+    while found:
+        one = found.pop(0)
+        if isinstance(one, (tuple, frozenset)):
+            found += sorted(one, key=repr)
+        elif isinstance(one, CodeType):
+            found += one.co_consts
+        elif isinstance(one, str) and one.isidentifier():
+            met.append(one)
+    return [*dict.fromkeys(met)]
 
 
 def _numbered(outputs: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .compare import assert_close, error_in_eps, least_allowed
-from .inputs import Arguments, fresh, lead_of, moved_on, tensors_in
+from .inputs import Arguments, form_of, fresh, lead_of, moved_on, tensors_in
 from .nearby import Refused, filled, holds
 from .registry import KERNEL_BACKENDS, Fault, Skip, check
 from .subject import Subject, first_words, quiet, refuses_gradient
@@ -41,6 +41,8 @@ FEW = 64
 MANY_INPUTS = 4
 # A tensor with few elements is tried with this many groups of special points, one after the other.
 MOST_POINTS = 4
+# The numbers of the first sample are all varied; of the other samples and dtypes together, so many values are tried.
+MOST_EXTRA_NUMBERS = 60
 
 
 def _fill_of(x: Tensor) -> Tensor:
@@ -55,6 +57,7 @@ def _fill_of(x: Tensor) -> Tensor:
     "output, allocate the output with zeros.",
     backends=KERNEL_BACKENDS,
     ground=True,
+    compares="",
 )
 def written(subject: Subject) -> str:
     """Outputs and gradients do not depend on the previous content of their memory."""
@@ -174,6 +177,7 @@ def _all_dtypes(subject: Subject, keep: str) -> str:
 @check(
     "Look at the formula first. Then compute in acc_t, and round once when the result is stored.",
     backends=KERNEL_BACKENDS,
+    compares="reference",
 )
 def values(subject: Subject) -> str:
     """The outputs have at most twice the error of the reference in the same dtype, measured against float64."""
@@ -194,6 +198,7 @@ def _hold(
     "round once.",
     backends=KERNEL_BACKENDS,
     needs=("values",),
+    compares="reference",
 )
 def recompute(subject: Subject) -> str:
     """The function of recompute= gives the first result, with at most the error that the check of values allows."""
@@ -217,6 +222,7 @@ def recompute(subject: Subject) -> str:
     "Have the body of `inplace=` write the first result over the first argument, and return the other results.",
     backends=KERNEL_BACKENDS,
     needs=("values",),
+    compares="reference",
 )
 def inplace(subject: Subject) -> str:
     """The operator of inplace= gives all results, with at most the error that the check of values allows."""
@@ -243,6 +249,7 @@ def inplace(subject: Subject) -> str:
     "Name in `common=` each input and result from which the result follows.",
     backends=KERNEL_BACKENDS,
     needs=("values",),
+    compares="reference",
 )
 def common(subject: Subject) -> str:
     """A result that common= declares changes with no input as long as what it follows from stays the same."""
@@ -276,6 +283,7 @@ def common(subject: Subject) -> str:
     "Look at the backward's algebra, and at the saved tensors: save the forward's unchanged inputs, or its output.",
     backends=KERNEL_BACKENDS,
     needs=("values",),
+    compares="reference",
 )
 def gradients(subject: Subject) -> str:
     """The gradients have at most twice the error of the reference's in the same dtype, measured against float64."""
@@ -288,6 +296,7 @@ def gradients(subject: Subject) -> str:
     "are NaN. If finite values differ: look at the cases that the kernel has for them.",
     backends=KERNEL_BACKENDS,
     needs=("values", "gradients"),
+    compares="reference",
 )
 def special_values(subject: Subject) -> str:
     """NaN, inf and huge inputs give NaN, inf and finite values where the reference does; 0, ±1 and the like its values."""
@@ -306,11 +315,16 @@ def special_values(subject: Subject) -> str:
             continue
         info = torch.finfo(lead.dtype)
         tiny = info.smallest_normal / 4
-        special = (math.nan, math.inf, -math.inf, 0.0, -0.0, tiny, -tiny, info.max, info.min)
-        for value in special:
-            at = next(i for i, x in enumerate(args) if x is lead)
-            other = lead.detach().clone(memory_format=torch.contiguous_format)
-            other.view(-1)[lead.numel() // 2] = value
+        special = [
+            (lead, value) for value in (math.nan, math.inf, -math.inf, 0.0, -0.0, tiny, -tiny, info.max, info.min)
+        ]
+        others = [x for x in args if isinstance(x, Tensor) and x is not lead and x.is_floating_point() and x.numel()]
+        # A derivative at inf may be its limit, where that of the reference is NaN.
+        special += [(x, math.nan) for x in others]
+        for given, value in special:
+            at = next(i for i, x in enumerate(args) if x is given)
+            other = given.detach().clone(memory_format=torch.contiguous_format)
+            other.view(-1)[given.numel() // 2] = value
             changed = (*fresh(args[:at]), other, *fresh(args[at + 1 :]))
             got = subject.outputs(changed)
             same = subject.outputs(changed, reference)
@@ -323,7 +337,7 @@ def special_values(subject: Subject) -> str:
                 if bool(strange.any()):
                     place = tuple(int(j) for j in strange.nonzero()[0])
                     raise Fault(
-                        f"{dtype}: with {value} as element {lead.numel() // 2} of `{subject.schema[at].name}`, {name}"
+                        f"{dtype}: with {value} as element {given.numel() // 2} of `{subject.schema[at].name}`, {name}"
                         f"{list(place)} is {x[place].item()}, and the reference gives {same[name][place].item()}"
                     )
                 tried += 1
@@ -336,18 +350,27 @@ def _at_points(x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yields the tensor with elements at which functions often have a case of their own."""
     info = torch.finfo(x.dtype)
     powers = [2.0**k for k in (-8, -4, -2, -1, 1, 2, 3, 4, 8)]
-    points = [0.0, 1.0, -1.0, -0.0, *powers, *(-p for p in powers), 3.0, -3.0, 5.0, -5.0, 6.0, -6.0, 10.0, -10.0]
+    points = [0.0, 1.0, -1.0, -0.0, *powers, *(-p for p in powers)]
+    points += [sign * n for n in (3.0, 5.0, 6.0, 7.0, 9.0, 10.0) for sign in (1, -1)]
     points += [sign * y for y in (info.smallest_normal, info.smallest_normal / 4) for sign in (1, -1)]
+    yield from _placed(x, points, "0, ±1, powers of 2 and integers")
+    # Apart from the others, whose errors would be small beside these: the ends of integers, and of consecutive ones.
+    large = [sign * 2.0**k for k in (15, 16, 24, 31, 32, 53, 63, 64) for sign in (1, -1) if 2.0**k <= info.max]
+    yield from _placed(x, large, "large powers of 2")
+    yield "0 as every element", torch.zeros_like(x, memory_format=torch.contiguous_format)
+    yield "1 as every element", torch.ones_like(x, memory_format=torch.contiguous_format)
+
+
+def _placed(x: Tensor, points: list[float], what: str) -> Iterator[tuple[str, Tensor]]:
+    """Yields the tensor with the points as elements, in groups if it has fewer elements."""
     step, count = max(1, x.numel() // len(points)), min(x.numel(), len(points))
     for first in range(0, len(points), count):
         some = points[first : first + count]
         mixed = x.detach().clone(memory_format=torch.contiguous_format)
         mixed.view(-1)[: step * len(some) : step] = torch.tensor(some, dtype=x.dtype, device=x.device)
-        yield f"0, ±1, powers of 2 and integers as every {_ordinal(step)} element", mixed
+        yield f"{what} as every {_ordinal(step)} element", mixed
         if first >= MOST_POINTS * count:
             return
-    yield "0 as every element", torch.zeros_like(x, memory_format=torch.contiguous_format)
-    yield "1 as every element", torch.ones_like(x, memory_format=torch.contiguous_format)
 
 
 def _ordinal(n: int) -> str:
@@ -452,35 +475,55 @@ def subsets(subject: Subject) -> str:
     "ValueError in the body.",
     backends=KERNEL_BACKENDS,
     needs=("values", "gradients"),
+    compares="reference",
 )
 def numbers(subject: Subject) -> str:
     """Other values of numbers, flags, texts, lists and optional arguments give the results of the reference."""
     subject.reference  # noqa: B018 (skips the check where there is none)
-    dtype, refused, tried = subject.one_dtype, list[str](), 0
-    samples = subject.of_dtype(dtype)
-    first = samples[0]
-    for i, argument in enumerate(subject.schema):
-        others = [] if i in tensors_in(first) else [args[i] for args in samples]
-        for value in subject.other_values(i, first[i], others):
-            what = f"{dtype}, with {argument.name}={value!r}"
-            try:
-                holds(subject, what, (*first[:i], value, *first[i + 1 :]))
-                # other tensors: an operator may keep what belongs to the value
-                holds(subject, f"{what} and other data", moved_on((*first[:i], value, *first[i + 1 :]), 1))
-                tried += 1
-            except Refused:
-                refused.append(f"{argument.name}={value!r}")
+    refused, tried, known, extra = list[str](), 0, set[str](), 0
+    first = subject.of_dtype(subject.one_dtype)
+    for dtype, number, sample in _most_telling_first(subject):
+        for i, argument in enumerate(subject.schema):
+            others = [] if i in tensors_in(sample) else [args[i] for args in first]
+            for value in subject.other_values(i, sample[i], others):
+                args = (*sample[:i], value, *sample[i + 1 :])
+                # Samples that differ in this argument alone would repeat the calls of one another.
+                leading = sample is first[0]
+                if (form := form_of(args)) in known or (not leading and extra >= MOST_EXTRA_NUMBERS):
+                    continue
+                known.add(form)
+                extra += not leading
+                what = f"{dtype}, {f'sample {number + 1}, ' * bool(number)}with {argument.name}={value!r}"
+                try:
+                    holds(subject, what, args)
+                    if leading:  # other tensors: an operator may keep what belongs to the value
+                        holds(subject, f"{what} and other data", moved_on(args, 1))
+                    tried += 1
+                except Refused:
+                    refused.append(f"{argument.name}={value!r}")
+    refused = [*dict.fromkeys(refused)]
     if not tried:
         raise Skip(f"the operator takes no other values{' than given: ' * bool(refused)}{', '.join(refused)}")
     with contextlib.suppress(Refused):
-        holds(subject, f"{dtype}, as given, after calls with other values", first)
+        holds(subject, f"{subject.one_dtype}, as given, after calls with other values", first[0])
     return f"{tried} values{'; not comparable: ' * bool(refused)}{', '.join(refused)}"
+
+
+def _most_telling_first(subject: Subject) -> list[tuple[str, int, Arguments]]:
+    """Returns dtype, number and arguments of the samples: of one dtype first, and of each dtype the first sample first."""
+    numbers = dict[str, int]()
+    found = list[tuple[str, int, Arguments]]()
+    for dtype, args in subject.variants:
+        numbers[dtype] = numbers.get(dtype, -1) + 1
+        found.append((dtype, numbers[dtype], args))
+    return sorted(found, key=lambda one: (one[0] != subject.one_dtype, one[1]))
 
 
 @check(
     "Have the kernel read every input, for large and small values, too.",
     backends=KERNEL_BACKENDS,
     needs=("values", "gradients"),
+    compares="reference",
 )
 def data(subject: Subject) -> str:
     """Other data in each floating tensor, large and small, give the results of the reference."""

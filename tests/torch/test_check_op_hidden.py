@@ -1,0 +1,35 @@
+"""check_op finds faults that samples hide, and raises no alarm for right operators that are unusual."""
+
+import re
+
+import pytest
+
+from cupyops.torch import check_op
+from tests.torch.faulty_hidden import HIDDEN_BY_SAMPLES, UNUSUAL
+from tests.torch.finding import assert_found
+
+CHECKS = ["returned", "sanitizer", "inputs_kept", "written", "determinism", "values", "gradients", "gradcheck"]
+CHECKS += ["special_values", "strides", "empties", "sizes", "dimensions", "numbers", "data"]
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("fault", HIDDEN_BY_SAMPLES)
+def test_a_fault_that_the_samples_hide_is_found(fault: str) -> None:
+    name, made, words = HIDDEN_BY_SAMPLES[fault]
+    op, samples = made()
+    report = check_op(op, samples, raises=False, backends=["simulator"], checks=CHECKS)
+    found = {row.check: f"{row.words} What to change: {row.change}" for row in report.failed}
+    first, *others = name.split()
+    assert list(found) == [first, *others], found
+    assert_found({first: found[first]}, first, words)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_a_right_operator_that_is_unusual_raises_no_alarm(kind: str) -> None:
+    made, reasons = UNUSUAL[kind]
+    op, samples = made()
+    report = check_op(op, samples, checks=CHECKS)
+    skipped = {row.check: row.words for row in report.skipped if row.backend == "simulator"}
+    for check, words in reasons.items():
+        assert re.search(words, skipped[check]), skipped
