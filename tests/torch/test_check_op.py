@@ -231,8 +231,8 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     "one row is forgotten": ("sizes", lambda: Mix(body=faulty.one_row_otherwise), "float32, 1 rows: output"),
     "looks at a value": (
         "fakes",
-        lambda: Mix(body=faulty.looks_at_values),
-        r"on fake tensors: DataDependentOutputException.* no .item\(\)",
+        lambda: Mix(body=faulty.looks_at_values, reference=None),
+        r"on fake tensors: RuntimeError.*: give the Operator `fake=`",
     ),
     "has another default than its schema": (
         "defaults",
@@ -346,7 +346,10 @@ ALONE: dict[str, tuple[Callable[[], Mix], str]] = {
         lambda: Mix(body=faulty.looks_at_values, repeats=True),
         "float32: the body reads a value of a tensor, on which its further steps may depend",
     ),
-    "export": (lambda: Mix(body=faulty.looks_at_values), "Could not guard on data-dependent expression"),
+    "export": (
+        lambda: Mix(body=faulty.looks_at_values, reference=None),
+        "the steps of the body depend on a value of a tensor",
+    ),
     "torch_func": (lambda: Mix(backward=faulty.launched_in_backward), "Cannot access data pointer"),
     "fsdp": (
         lambda: Mix(body=faulty_scale.packed_by_version()),

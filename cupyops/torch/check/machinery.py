@@ -22,8 +22,8 @@ __all__ = [
 ]
 
 _ON_FAKES = (
-    "The body also runs on tensors without memory: no .item(), .tolist(), data_ptr() or branch on values. Derive the "
-    "shapes and dtypes that the body allocates from the shapes and dtypes of its arguments."
+    "The body also runs on tensors without memory: no data_ptr(), and no branch on values without a reference or fake=. "
+    "Derive the shapes and dtypes that the body allocates from the shapes and dtypes of its arguments."
 )
 
 
@@ -283,7 +283,7 @@ def compile_dynamic(subject: Subject) -> str:
 
 
 @check(
-    "torch.export runs the body on fake tensors, as torch.compile does: no branch on values, no .item().",
+    "torch.export runs the body on fake tensors, as torch.compile does: no branch on values without a reference or fake=.",
     needs=("fakes", "compile_static", "compile_dynamic"),
 )
 def export(subject: Subject) -> str:
