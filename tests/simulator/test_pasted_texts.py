@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cupyops
-from cupyops import CompileError, Kernel, LaunchError, Threads
+from cupyops import CompileError, Kernel, LaunchError, Module, Threads
 from cupyops.compile.compiler import OPTIONS, compile_text
 
 pytestmark = pytest.mark.simulator
@@ -446,3 +446,64 @@ def test_a_choice_between_two_literals_compiles() -> None:
     with cupyops.simulate():
         Kernel(text, "k", 1)[1](y)
     assert y[0] == ord("y")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "__device__ int k(int a) { return a; }",
+        "__device__ int k(int a);\n__device__ int k(int a) { return a; }",
+        "constexpr int k(int a) { return a; } constexpr int (*of)(int) = &k; static_assert(k(3) == 3);",
+        "__device__ int k(int a) { return a; }\ntemplate <int (*f)(int) = &k> __device__ int called() { return f(7); }",
+    ],
+)
+@pytest.mark.parametrize("linkage", ["", 'extern "C" '])
+def test_a_kernel_beside_another_function_of_its_name(other: str, linkage: str) -> None:
+    y = np.zeros(1, np.int32)
+    with cupyops.simulate():
+        Kernel(f"{other}\n{linkage}__global__ void k(int* y) {{ y[0] = k(7); }}", "k", 1)[1](y)
+    assert y[0] == 7
+
+
+def test_two_kernels_of_a_module_beside_other_functions_of_their_names() -> None:
+    text = """
+__device__ int total;
+__device__ int add(int a) { return a; }
+__device__ int get(int a) { return a + 1; }
+extern "C" __global__ void add(int* y) { total += add(y[0]); }
+extern "C" __global__ void get(int* y) { y[0] = get(total); }"""
+    module = Module(text)
+    y = np.array([6], np.int32)
+    with cupyops.simulate():
+        module.kernel("add", 1)[1](y)
+        module.kernel("get", 1)[1](y)
+    assert y[0] == 7
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        '#define HEAD extern "C" __global__ void',
+        '#ifdef ELSEWHERE\n#else\n#define HEAD extern "C" __global__ void\n#endif',
+        '#define LINKAGE extern "C"\n#define HEAD LINKAGE __global__ void __launch_bounds__(32)',
+        "#define HEAD static __attribute__((noinline)) __global__ void __maxnreg__(32)",
+        "#define HEAD __global__ void __launch_bounds__(32, 2)",
+    ],
+)
+def test_a_kernel_whose_head_is_a_macro(head: str) -> None:
+    text = f"{head}\nHEAD k(int* y, int n) {{ if (threadIdx.x < n) y[threadIdx.x] = 7; }}"
+    y = np.zeros(3, np.int32)
+    with cupyops.simulate():
+        Kernel(text, "k", 32)[3](y, 3)
+        assert y.tolist() == [7, 7, 7]
+        if "launch_bounds" in head:
+            with pytest.raises(LaunchError, match="__launch_bounds__ allow 32 threads a block"):
+                Kernel(text, "k", 64)[3](y, 3)
+
+
+@pytest.mark.parametrize("end", ["// \\", "\n// at the end \\  ", "\n#define LAST 1 \\\n"])
+def test_a_text_whose_last_line_is_continued(end: str) -> None:
+    y = np.zeros(1, np.int32)
+    with cupyops.simulate():
+        Kernel(f"__global__ void k(int* y) {{ y[0] = 7; }} {end}", "k", 1)[1](y)
+    assert y[0] == 7
