@@ -279,12 +279,12 @@ def _place(text: str, position: int) -> str:
 
 # Objects that device code makes by `new` lie in the heap of the launch.
 _HEAP = """\
-void* operator new(__SIZE_TYPE__ bytes) { return cupyops_allocate(bytes); }
-void* operator new[](__SIZE_TYPE__ bytes) { return cupyops_allocate(bytes); }
+void* operator new(size_t bytes) { return cupyops_allocate(bytes); }
+void* operator new[](size_t bytes) { return cupyops_allocate(bytes); }
 void operator delete(void* memory) noexcept { cupyops_deallocate(memory); }
 void operator delete[](void* memory) noexcept { cupyops_deallocate(memory); }
-void operator delete(void* memory, __SIZE_TYPE__) noexcept { cupyops_deallocate(memory); }
-void operator delete[](void* memory, __SIZE_TYPE__) noexcept { cupyops_deallocate(memory); }
+void operator delete(void* memory, size_t) noexcept { cupyops_deallocate(memory); }
+void operator delete[](void* memory, size_t) noexcept { cupyops_deallocate(memory); }
 """
 
 
