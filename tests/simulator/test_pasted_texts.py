@@ -605,3 +605,29 @@ def test_a_text_whose_last_line_is_continued(end: str) -> None:
     with cupyops.simulate():
         Kernel(f"__global__ void k(int* y) {{ y[0] = 7; }} {end}", "k", 1)[1](y)
     assert y[0] == 7
+
+
+def test_a_16_bit_float_of_pytorch_is_made_of_its_bits() -> None:
+    text = """#include <ATen/ATen.h>
+#define ONE at::Half(0x3C00, at::Half::from_bits())
+template <typename T> struct limits;
+template <> struct limits<at::Half> {
+    static inline __device__ at::Half lowest() { return at::Half(0xFBFF,
+        c10::Half::from_bits()); }
+};
+namespace at { __device__ BFloat16 one() { return BFloat16((unsigned short)(0x3F80), BFloat16::from_bits()); } }
+__device__ int which(at::Half) { return 1; }
+__device__ int which(float) { return 2; }
+__global__ void k(at::Half* y, at::BFloat16* z, int* w) {
+    y[0] = ONE; y[1] = limits<at::Half>::lowest(); z[0] = at::one();
+    w[0] = which(::at::Half(0x3C00, ::at::Half::from_bits())); w[1] = __LINE__;
+}"""
+    torch = pytest.importorskip("torch")
+    kernel = Kernel(text, "k", 1)
+    y, z = torch.zeros(2, dtype=torch.float16), torch.zeros(1, dtype=torch.bfloat16)
+    w = torch.zeros(2, dtype=torch.int32)
+    with cupyops.simulate():
+        kernel[1](y, z, w)
+    assert [*y.tolist(), *z.tolist(), *w.tolist()] == [1, -65504, 1, 1, 13]
+    pytest.importorskip("cupy")
+    compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
