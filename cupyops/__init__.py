@@ -8,7 +8,9 @@ from . import interrupts  # noqa: F401 - before the slow imports, so that Ctrl-C
 
 # isort: split
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from types import CodeType
 from typing import Any
 
 from . import arrays
@@ -20,6 +22,7 @@ from .launch.geometry import Elementwise, GridStride, Rows, Threads
 from .launch.kernel import Kernel
 from .launch.module import Module
 from .launch.repro import save_repro
+from .launch.untraced import register_setting
 from .launch.warmup import warmup
 from .launch.watch import watch
 from .ops.add2 import add2
@@ -98,5 +101,19 @@ def _tensors_in_use() -> arrays.ArrayLibrary | None:
     return arrays.LIBRARIES[torch.Tensor] if torch is not None and torch.cuda.is_initialized() else None
 
 
+def _setting_of_dynamo() -> Callable[[CodeType], None] | None:
+    """Returns the function that keeps Dynamo from tracing a code object, or None while PyTorch is not loaded.
+
+    Without the private names, in another version of PyTorch, or while PyTorch is being imported, Dynamo traces launches.
+    """
+    torch = sys.modules.get("torch")
+    frames: Any = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
+    if not hasattr(frames, "set_code_exec_strategy"):
+        return None
+    skip = frames._FrameAction.SKIP
+    return lambda code: frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+
+
+register_setting(_setting_of_dynamo)
 arrays.register_finder(_library_of_tensors)
 arrays.register_in_use(_tensors_in_use)

@@ -199,25 +199,88 @@ def first_branches(code: Code, compiled: str = "", rank: int = 0) -> str:
         rank: 0 for the longest branch, 1 for the next one if there is one, and so on.
     """
     bare = code.bare
-    opened: list[list[int]] = []  # of each conditional: the end of a directive, the start of the next one, and so on
+    blank: list[tuple[int, int]] = []
+    opened: list[list[_Branch]] = []  # the branches of each open conditional
+    at = 0
     for directive in code.directives:
+        if directive.name not in _CONDITIONALS or not (opened or directive.name in ("if", "ifdef", "ifndef")):
+            continue
+        if opened:
+            opened[-1][-1].add(_measured(bare, compiled, at, directive.start))
+        at = directive.end
         if directive.name in ("if", "ifdef", "ifndef"):
-            opened.append([directive.end])
-        elif opened and directive.name in ("elif", "elifdef", "elifndef", "else", "endif"):
-            opened[-1] += [directive.start, directive.end]
-            if directive.name != "endif":
-                continue
-            places = opened.pop()[:-1]
-            branches = list(zip(places[::2], places[1::2], strict=True))
-            if all(_matches(bare[start:end]) for start, end in branches):
-                continue
-            live = [span for span in branches if compiled[slice(*span)].strip() or not bare[slice(*span)].strip()]
+            opened.append([_Branch(at, at)])
+            continue
+        opened[-1][-1].end = directive.start
+        if directive.name != "endif":
+            opened[-1].append(_Branch(at, at))
+            continue
+        branches = opened.pop()
+        kept = branches
+        if not all(branch.matches for branch in branches):
+            live = [branch for branch in branches if branch.compiled or not branch.words]
             # A short branch is often for GPUs that are too old.
-            longest = sorted(live or branches, key=lambda span: -len(bare[slice(*span)].split()))
-            kept = longest[min(rank, len(longest) - 1)]
-            for start, end in (span for span in branches if span != kept):
-                bare = bare[:start] + re.sub(r"[^\n]", " ", bare[start:end]) + bare[end:]
-    return bare
+            longest = sorted(live or branches, key=lambda branch: -branch.words)
+            kept = [longest[min(rank, len(longest) - 1)]]
+            blank += [(branch.start, branch.end) for branch in branches if branch is not kept[0]]
+        if opened:
+            around = opened[-1][-1]
+            around.compiled |= any(branch.compiled for branch in branches)
+            for branch in kept:
+                around.add(branch)
+    pieces, at = [], 0
+    for start, end in sorted(blank):
+        if end > at:  # else it lies in a branch that is blank already
+            pieces += [bare[at:start], re.sub(r"[^\n]", " ", bare[start:end])]
+            at = end
+    return "".join(pieces) + bare[at:]
+
+
+_CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
+
+
+@dataclass
+class _Branch:
+    """A branch of a conditional: its place, and what is known of its code without what is blank.
+
+    Attributes:
+        words: the number of words.
+        compiled: whether a condition leaves code of the branch.
+        depths: of braces and of parentheses, the least depth and the depth at the end, counted from the depth at the start.
+    """
+
+    start: int
+    end: int
+    words: int = 0
+    compiled: bool = False
+    depths: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))
+
+    def add(self, behind: "_Branch") -> None:
+        """Adds the code that follows."""
+        self.words += behind.words
+        self.compiled |= behind.compiled
+        self.depths = tuple(
+            (min(least, end + least_behind), end + end_behind)
+            for (least, end), (least_behind, end_behind) in zip(self.depths, behind.depths, strict=True)
+        )
+
+    @property
+    def matches(self) -> bool:
+        """Whether the braces and parentheses have their matches in the branch."""
+        return not any(map(any, self.depths))
+
+
+def _measured(bare: str, compiled: str, start: int, end: int) -> _Branch:
+    """Returns what is known of code without conditionals."""
+    piece = bare[start:end]
+    depths = []
+    for opening, closing in ("{}", "()"):
+        least = depth = 0
+        for mark in re.findall(rf"[{opening}{closing}]", piece):
+            depth += 1 if mark == opening else -1
+            least = min(least, depth)
+        depths.append((least, depth))
+    return _Branch(start, end, len(piece.split()), bool(compiled[start:end].strip()), tuple(depths))
 
 
 def without_loop(text: str, directive: Directive) -> str:
@@ -225,16 +288,3 @@ def without_loop(text: str, directive: Directive) -> str:
     words = directive.rest.split("(")[0].split()
     of_loop = directive.name == "pragma" and words[:1] in (["unroll"], ["nounroll"])
     return re.sub(r"[^\n]", " ", text) if of_loop else text
-
-
-def _matches(branch: str) -> bool:
-    """Returns whether the braces and parentheses of a branch have their matches in the branch."""
-    for opening, closing in ("{}", "()"):
-        depth = 0
-        for mark in re.findall(rf"[{opening}{closing}]", branch):
-            depth += 1 if mark == opening else -1
-            if depth < 0:
-                return False
-        if depth:
-            return False
-    return True

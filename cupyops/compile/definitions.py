@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["BOUNDS", "Blocks", "Function", "functions", "split"]
 
@@ -70,6 +71,25 @@ class Function:
         return "::".join((*self.scope, self.name))
 
 
+class _Scope(NamedTuple):
+    """A namespace: the one around it, and its names, ``a::b``; ``""`` for an unnamed one. The outermost has no names."""
+
+    outer: "_Scope | None"
+    names: tuple[str, ...]
+
+    def nesting(self) -> tuple[str, ...]:
+        """Returns the names of all namespaces, the outermost first."""
+        found: list[tuple[str, ...]] = []
+        scope: _Scope | None = self
+        while scope is not None:
+            found.append(scope.names)
+            scope = scope.outer
+        return tuple(name for names in reversed(found) for name in names)
+
+
+_OUTERMOST = _Scope(None, ())
+
+
 class Blocks:
     """The braces and semicolons of a text, and the matching brace or parenthesis of each."""
 
@@ -77,11 +97,10 @@ class Blocks:
         self._length = len(bare)
         self._marks: list[int] = []
         self._ends: list[int] = []  # offset after the closing brace or the semicolon
-        # After each brace or semicolon: the namespaces (None inside another block; "" for an unnamed
-        # one), and whether the text is extern "C".
-        self._scopes: list[tuple[tuple[str, ...] | None, bool]] = []
-        opened: list[tuple[int, tuple[tuple[str, ...] | None, bool]]] = []
-        now: tuple[tuple[str, ...] | None, bool] = ((), False)
+        # After each brace or semicolon: the namespaces (None inside another block), and whether the text is extern "C".
+        self._scopes: list[tuple[_Scope | None, bool]] = []
+        opened: list[tuple[int, tuple[_Scope | None, bool]]] = []
+        now: tuple[_Scope | None, bool] = (_OUTERMOST, False)
         behind = 0
         for match in _BRACE.finditer(bare):
             place = match.start()
@@ -97,7 +116,7 @@ class Blocks:
                     word = bare.rfind("namespace", behind, place)
                     named = _NAMESPACE.fullmatch(bare, word, place) if word >= 0 else None
                     names = named[1].replace("::", " ").split() if named else []
-                    scope = (*scope, *(names or [""])) if named else None
+                    scope = _Scope(scope, tuple(names or [""])) if named else None
                 now = (scope, linkage)
             elif bare[place] == "}" and opened:
                 at, now = opened.pop()
@@ -115,18 +134,19 @@ class Blocks:
         return self._closing.get(opening, -1)
 
     def scope(self, place: int) -> tuple[str, ...] | None:
-        nesting = self._at(place)[0]
-        return None if nesting is None else tuple(filter(None, nesting))
+        scope = self._at(place)[0]
+        return None if scope is None else tuple(filter(None, scope.nesting()))
 
     def nesting(self, place: int) -> tuple[str, ...]:
-        return self._at(place)[0] or ()
+        scope = self._at(place)[0]
+        return () if scope is None else scope.nesting()
 
     def linkage(self, place: int) -> bool:
         return self._at(place)[1]
 
-    def _at(self, place: int) -> tuple[tuple[str, ...] | None, bool]:
+    def _at(self, place: int) -> "tuple[_Scope | None, bool]":
         at = bisect_right(self._marks, place)
-        return self._scopes[at - 1] if at else ((), False)
+        return self._scopes[at - 1] if at else (_OUTERMOST, False)
 
 
 def _parentheses(bare: str) -> dict[int, int]:

@@ -171,8 +171,7 @@ def assemble(
     leave_out(followed, live_texts, known, options, filename)
     undecided = {(i.where or filename, i.directive.start) for i in followed.includes if i.live is None}
     spliced = Splicing(known, headers.keys(), hidden, live, undecided, system_lines).whole(text, filename)
-    # The host's compiler has __GNUC__ itself.
-    for name, other in _ASKED.items() if not simulated else [("__NVCC__", _ASKED["__NVCC__"])]:
+    for name, other in _ASKED.items():
         asking = _asking(spliced, name, other)
         lines += [f"#define {other} {OF_COMPILER[name]}"] if asking != spliced else []
         spliced = asking

@@ -334,6 +334,7 @@ def definitions(
         for n in sorted(words & _KEYWORDS.keys())
         if not simulated or n == "register"
     ]
+    predefined = [f"#define {n} {_PREDEFINED[n]}" for n in sorted(words & _PREDEFINED.keys())]
     thrust = thrust_lines(code) if "thrust" in words and not given_thrust else []
     if simulated:
         hosts = [host for names, _, host in LIBRARY if of_std & names]
@@ -351,12 +352,13 @@ def definitions(
         # Types of the host's headers, which the text may declare with another type of 64 bits.
         own = sorted(n for n in _INTEGERS.keys() & set(declared) - of_std if "long long" in _INTEGERS[n])
         lines += [f"#define {name} CupyopsOwn_{name}" for name in own]
+        lines += predefined
         return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
     for name in sorted(words & _OF_GCC.keys()):
         lines += [_OF_GCC[name], f"#define {name} cupyops_{name.removeprefix('__builtin_')}"]
     lines += ["#define offsetof(T, member) __INTADDR__(&(((T*)0)->member))"] if "offsetof" in words else []
-    lines += [f"#define {n} {_PREDEFINED[n]}" for n in sorted(words & _PREDEFINED.keys())]
+    lines += predefined
     lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
     lines += _for_integers(code, words)
     within = [OWN[name] for name in sorted(of_std & OWN.keys())]

@@ -29,7 +29,7 @@ from .geometry import at_least
 from .library_types import Element
 from .locate import TOLD, located
 from .signature import Signature
-from .template import numbers_of, split_name
+from .template import entry_of, numbers_of, split_name
 
 __all__ = [
     "KernelSource",
@@ -112,9 +112,12 @@ class KernelSource:
         headers = {**(twins or {}), **own_texts}
         common: Any = {"simulated": twins is not None, "options": self.options}
         entries = [entry_in(self.text, name) for name in self.kernels()]
-        if not self.module and (entry := entries[0]) is not None:
-            text, new_name = without_overloads(text, self.name, [*headers.values()])
-            entries = [entry.renamed(new_name)] if new_name else entries
+        for i, (name, entry) in enumerate(zip(self.kernels(), entries, strict=True)):
+            # NVRTC finds an extern "C" function by its symbol. The simulator takes the address of its name.
+            if (entry is None and twins is not None) or (entry is not None and not self.module):
+                text, new_name = without_overloads(text, name, [*headers.values()])
+                if new_name:
+                    entries[i] = (entry or entry_of(name, declarations(scan(self.text), name)[0], ())).renamed(new_name)
         named: dict[str, Any] = {}
         if any(entries):
             # The numbers in the name of one kernel of a module hold for this kernel alone.

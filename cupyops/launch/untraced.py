@@ -7,15 +7,15 @@ has :data:`REASON`. Two marks are needed, and neither imports PyTorch:
 - Attributes of the function, those of ``torch.compiler.disable``, whose wrapper would take a microsecond of each launch. Dynamo
   then does not trace the function as a part of a traced caller.
 - A setting of the function's code object. Dynamo then does not trace the function by itself, nor what it calls, when the
-  function is called behind the break. PyTorch has the setting, so that :func:`hide` makes it when PyTorch is loaded.
+  function is called behind the break. PyTorch has the setting, so that :func:`hide` makes it when PyTorch is loaded, by a
+  function that this package's ``__init__`` registers.
 """
 
-import sys
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
 
-__all__ = ["REASON", "hide", "untraced"]
+__all__ = ["REASON", "hide", "register_setting", "untraced"]
 
 REASON = (
     "a launch is no operation of PyTorch; have the body of a cupyops.torch.Operator launch the kernel, and call the Operator in "
@@ -23,6 +23,12 @@ REASON = (
 )
 F = TypeVar("F", bound=Callable[..., Any])
 _WAITING: list[CodeType] = []  # code objects without the setting
+_SETTINGS: list[Callable[[], Callable[[CodeType], object] | None]] = []
+
+
+def register_setting(find: Callable[[], Callable[[CodeType], object] | None]) -> None:
+    """Registers what returns the function that makes the setting, or None while PyTorch is not loaded."""
+    _SETTINGS.append(untraced(find))
 
 
 def untraced(function: F) -> F:
@@ -37,12 +43,9 @@ def untraced(function: F) -> F:
 @untraced
 def hide() -> None:
     """Makes the setting for all marked functions, if PyTorch is loaded."""
-    if not _WAITING or "torch" not in sys.modules:
+    if not _WAITING:
         return
-    dynamo = getattr(getattr(sys.modules["torch"], "_C", None), "_dynamo", None)
-    frames: Any = getattr(dynamo, "eval_frame", None)
-    # Without these private names, in another version of PyTorch, or while PyTorch is being imported, Dynamo traces launches.
-    if hasattr(frames, "set_code_exec_strategy"):
-        skip = frames._FrameAction.SKIP
-        while _WAITING:
-            frames.set_code_exec_strategy(_WAITING.pop(), frames._FrameExecStrategy(skip, skip))
+    for find in _SETTINGS:
+        if (make := find()) is not None:
+            while _WAITING:
+                make(_WAITING.pop())

@@ -27,8 +27,8 @@ from cupyops.errors import CompileError, LaunchError, MissingDependencyError
 from cupyops.sharing import alone, once, own_folder, run_program
 from cupyops.trust import Refused, mode, open_folder, shared, warn_refused
 
-from . import host
-from .flags import flags_of, libraries
+from . import host, macros
+from .flags import REFUSED, flags_of, libraries
 from .host import Compiler
 
 __all__ = ["build", "counter_path", "load_library", "runtime"]
@@ -83,13 +83,16 @@ def build(
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(source, encoding="utf-8")
         paths = [f"-I{path}" for path in (HERE / "cuda", HERE / "runtime", HERE / "include", _shims(root), *system)]
+        paths.append(f"-I{_macros(tool, flags, root)}")
         mapped = f"-fdebug-prefix-map={folder}={final}"
 
         def compiled(name: str, one: str) -> str:
             (folder / f"{name}.cpp").write_text(one, encoding="utf-8")
 
             def compile_with(first: Sequence[str]) -> None:
-                run(tool, [*flags, mapped, *first, *paths, "-c", f"{name}.cpp", "-o", f"{name}.o"], folder)
+                said = run(tool, [*flags, mapped, *first, *paths, "-c", f"{name}.cpp", "-o", f"{name}.o"], folder)
+                if refused := [line for line in said.splitlines() if any(words in line for words in REFUSED)]:
+                    raise CompileError("\n".join(refused).replace(" warning: ", " error: "))
 
             first = _begin_with(tool, ["device.h", *_leading_headers(one)], [*flags, *paths])
             try:
@@ -121,8 +124,8 @@ def build(
         raise
 
 
-def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
-    """Runs the compiler in a folder.
+def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> str:
+    """Runs the compiler in a folder, and returns what it prints.
 
     Raises:
         CompileError: the compiler fails, or writes no output file; the message is what it prints.
@@ -143,6 +146,7 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
     made = arguments[arguments.index("-o") + 1]
     if not (folder / made).exists():
         raise CompileError(f"{said.strip()[:2000] or 'no message'} (it ended without an error, and wrote no {made})")
+    return said
 
 
 # Choices of flags with which the compiler has compiled an empty kernel.
@@ -226,7 +230,9 @@ def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[
             _hash(["headers", text]), "headers.h", lambda folder, _: _write(folder / "headers.h", text), root
         )
         path = _cached(key, product, make, root, needed=False)
-        found = ("-include", str(path.with_suffix(""))) if gcc else ("-include-pch", str(path))
+        header = ("-include", str(path.with_suffix(""))) if gcc else ("-include-pch", str(path))
+        # A compiler defines its own macros again when it reads a precompiled header.
+        found = (*header, "-include", macros.UNDEFINED)
     except (CompileError, OSError):  # OSError: for example a full disk
         found = _AS_TEXT
     _headers[place] = found
@@ -365,8 +371,8 @@ def _own_folder(process: int) -> Path:
 
 @cache
 def _own_sources() -> str:
-    """Returns a hash of the simulator's headers and runtime sources."""
-    files = sorted(
+    """Returns a hash of the simulator's headers, of what writes headers, and of the runtime's sources."""
+    files = [HERE / "macros.py"] + sorted(
         p
         for folder in ("cuda", "runtime", "counting", "include")
         for p in (HERE / folder).rglob("*")
@@ -386,6 +392,20 @@ def _shims(root: Path) -> Path:
             (folder / name).write_text(text, encoding="utf-8")
 
     return _cached(_hash(["headers", sorted(texts.items())]), "nv/target", make, root).parent.parent
+
+
+def _macros(tool: Compiler, flags: list[str], root: Path) -> Path:
+    """Returns a folder with the headers that hide the macros of the compiler and of its headers, see :mod:`.macros`."""
+
+    def make(folder: Path, final: Path) -> None:
+        _write(folder / "empty.cpp", "")
+        listing = [*flags, *_AS_TEXT, f"-I{HERE / 'runtime'}", *macros.LISTING, "empty.cpp", "-o", "macros.txt"]
+        run(tool, listing, folder)
+        macros.write((folder / "macros.txt").read_text(encoding="utf-8", errors="replace"), HERE, folder, _write)
+        (folder / "macros.txt").unlink()
+
+    key = _hash(["macros", _FORMAT, flags, tool.command, tool.version, _own_sources()])
+    return _cached(key, macros.UNDEFINED, make, root).parent
 
 
 # The runtime library, which all kernels share.

@@ -2,12 +2,14 @@
 
 from .host import Compiler
 
-__all__ = ["COMMON", "flags_of", "libraries", "tells_volatile_apart"]
+__all__ = ["COMMON", "REFUSED", "flags_of", "libraries", "tells_volatile_apart"]
 
 # As in CUDA, plain char is signed. Multiplication and addition round separately; only a call of fma fuses them. Frame
 # pointers are kept: an error report walks the frames to find the source line.
 COMMON = (
-    *("-std=c++17", "-gdwarf-4", "-fPIC", "-fsigned-char", "-ffp-contract=off", "-fno-strict-aliasing", "-w"),
+    *("-std=c++17", "-gdwarf-4", "-fPIC", "-fsigned-char", "-ffp-contract=off", "-fno-strict-aliasing"),
+    # NVRTC has no such names either.
+    "-fno-dollars-in-identifiers",
     # Symbols are hidden: two kernels may instantiate the same template, and the loader must not merge their variables.
     *("-fvisibility=hidden", "-fvisibility-inlines-hidden"),
     # A local array that is overrun, or a frame beyond the guard page of its stack, ends the launch and not the process.
@@ -16,6 +18,28 @@ COMMON = (
     "-fno-exceptions",
     *("-fno-math-errno", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-threadsafe-statics"),
 )
+# Extensions of C++ that NVRTC refuses. g++ has one option for all extensions, so its warnings are read.
+REFUSED = (
+    *(
+        "ISO C++ forbids variable length array",
+        "ISO C++ forbids zero-size array",
+        "ISO C++ forbids flexible array member",
+    ),
+    *(
+        "ISO C++ forbids computed gotos",
+        "taking the address of a label is non-standard",
+        "ISO C++ forbids compound-literals",
+    ),
+    *("C++ designated initializers only available", "ISO C++ does not allow C99 designated initializers"),
+    "invalid application of 'sizeof' to a void type",
+)
+_WARNINGS = {
+    "gcc": ("-Wpedantic",),
+    "clang": (
+        *("-Wno-everything", "-Wno-unknown-warning-option", "-Werror=vla-extension", "-Werror=zero-length-array"),
+        *("-Werror=c99-extensions", "-Werror=gnu-label-as-value", "-Werror=c++20-designator", "-Werror=c99-designator"),
+    ),
+}
 # Checks that are always on: these errors end a launch on a GPU, or would end this process.
 _ALWAYS = "-fsanitize=alignment,integer-divide-by-zero,return,unreachable"
 _CHECKED = f"{_ALWAYS},signed-integer-overflow,shift,bounds"
@@ -34,7 +58,11 @@ _FEWER_PASSES = (
 
 def flags_of(tool: Compiler, *, checked: bool, watched: bool, optimize: bool, counted: bool) -> list[str]:
     """Returns the flags that compile a kernel. The arguments are those of :func:`.build.build`."""
-    return [*COMMON, *(_counting_flags(tool) if counted else _mode_flags(tool, checked, watched, optimize))]
+    return [
+        *COMMON,
+        *_WARNINGS[tool.family],
+        *(_counting_flags(tool) if counted else _mode_flags(tool, checked, watched, optimize)),
+    ]
 
 
 def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) -> list[str]:

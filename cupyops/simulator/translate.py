@@ -38,7 +38,6 @@ _BUILT_IN = re.compile(
 )
 _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
 _QUALIFIERS = re.compile(r"(?:::\s*)?(?:\b\w+\s*::\s*)+$")  # the namespaces of `void a::b::name`
-_WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__host__|__device__"
 # The functions of cuda/simd.h.
 _SIMD = re.compile(
     r"__(?<!\w__)(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vib?(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
@@ -280,12 +279,12 @@ def _place(text: str, position: int) -> str:
 
 # Objects that device code makes by `new` lie in the heap of the launch.
 _HEAP = """\
-void* operator new(__SIZE_TYPE__ bytes) { return cupyops_allocate(bytes); }
-void* operator new[](__SIZE_TYPE__ bytes) { return cupyops_allocate(bytes); }
+void* operator new(size_t bytes) { return cupyops_allocate(bytes); }
+void* operator new[](size_t bytes) { return cupyops_allocate(bytes); }
 void operator delete(void* memory) noexcept { cupyops_deallocate(memory); }
 void operator delete[](void* memory) noexcept { cupyops_deallocate(memory); }
-void operator delete(void* memory, __SIZE_TYPE__) noexcept { cupyops_deallocate(memory); }
-void operator delete[](void* memory, __SIZE_TYPE__) noexcept { cupyops_deallocate(memory); }
+void operator delete(void* memory, size_t) noexcept { cupyops_deallocate(memory); }
+void operator delete[](void* memory, size_t) noexcept { cupyops_deallocate(memory); }
 """
 
 
@@ -300,8 +299,6 @@ def _entry(text: str, kernels: Sequence[str]) -> str:
     # The text sees the indices as constants (device.h), and the runtime sets them: the definitions have names of their own
     # for the compiler, which would else take their first values for the constants.
     return f"""
-#include <attributes.h>
-#undef __asm__
 #line 1 "cupyops/simulator/entry"
 {heap}{entries}extern "C" {{
 __attribute__((visibility("hidden"))) void __stack_chk_fail() {{ cupyops_smashed(); __builtin_trap(); }}
@@ -350,17 +347,19 @@ def _kernel(code: Code, kernel: str, expression: str, number: int) -> str:
     head = _QUALIFIERS.sub("", code.bare[function.start : function.named])
     if function.template is not None:
         head = head.partition(function.template)[2].partition(">")[2]
-    # The remaining words are the kernel's attributes, or macros of the text that expand to attributes.
-    attributes = re.sub(rf"\b(?:{_WORDS})\b|\"C\"|\[\[[^][]*\]\]", " ", " ".join(head.split()))
-    attributes = f"static constexpr CupyopsAttributes value = CupyopsAttributes() {attributes};"
-    holder = f"struct CupyopsAttributesOfKernel{number} {{ {attributes} }};"
+    # Macros turn the attributes into summands, also where the head is a macro of the text.
+    attributes = re.sub(r"\[\[[^][]*\]\]", " ", " ".join(head.split()))
+    holder = (
+        f"struct CupyopsAttributesOfKernel{number} {{ CupyopsAttributes value = CupyopsAttributes()\n#include <attributes.h>\n"
+        f"{attributes}\n#include <without_attributes.h>\n; }};"
+    )
     if function.template is not None:
         holder = f"template <{_for_class(function.template)}> {holder}"
     for name in reversed(function.nesting):
         holder = f"namespace {name} {{ {holder} }}"
     _, opening, arguments = expression.partition("<")
     scope = "".join(f"{n}::" for n in function.scope)
-    value = f"{scope}CupyopsAttributesOfKernel{number}{opening}{arguments}::value"
+    value = f"{scope}CupyopsAttributesOfKernel{number}{opening}{arguments}().value"
     return f"""{holder}
 static void cupyops_entry_{number}(void** arguments) {{ cupyops_call(&{expression}, arguments); }}
 static void cupyops_choose_{number}() {{

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from cupyops import Kernel, Threads
-from cupyops.compile.cuda_text import scan
+from cupyops import CompileError, Kernel, Threads
+from cupyops.compile.cuda_text import first_branches, scan
 from cupyops.compile.dialect import beyond_nvrtc
 from cupyops.compile.source import assemble
 from cupyops.launch.definitions import code_only, only, the_kernel
@@ -238,3 +238,34 @@ def test_code_only_keeps_places() -> None:
     assert len(code) == len(text)
     assert [i for i, c in enumerate(code) if c == "\n"] == [i for i, c in enumerate(text) if c == "\n"]
     assert code.split() == ["a", "d", "1'000", "extern", '"C"']
+
+
+NESTED = {
+    "conditions": ("#if 1\n", "#endif\n"),
+    "undecided conditions": ("#ifdef A\n", "#endif\n"),
+    "conditions with two branches": ("#ifdef A\nint a;\n#else\n", "#endif\n"),
+    "conditions with two branches that no brace matches": ("#ifdef A\n{\n#else\n{{\n#endif\n", "}\n"),
+    "namespaces": ("namespace a {\n", "}\n"),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_the_time_grows_with_the_depth(kind: str) -> None:
+    before, behind = NESTED[kind]
+    numbers = itertools.count()
+
+    def read(n: int) -> None:
+        text = f"int text{next(numbers)};\n{before * n}{LIVE}{behind * n}"  # code that no cache knows
+        with suppress(ValueError, CompileError):
+            Kernel(text, "k", Threads("n")).final_text({})
+
+    assert grows_with_its_length(read, 600)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_branch_whose_braces_have_no_match_gives_way_also_within_others(compiled: bool) -> None:
+    text = "#if A\nf(x) {\n#if B\n{ one two three\n#else\n{ four\n#endif\n}\n#else\ng(y) { h {\n#endif\n}\n"
+    code = scan(text)
+    kept = [first_branches(code, code.bare if compiled else "", rank).split() for rank in range(2)]
+    assert kept[0] == ["f(x)", "{", "{", "one", "two", "three", "}", "}"]
+    assert kept[1] == ["g(y)", "{", "h", "{", "}"]

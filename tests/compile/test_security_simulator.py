@@ -185,8 +185,9 @@ def test_a_file_name_in_a_text_leads_out_of_no_folder(
     monkeypatch.setattr(build, "runtime_path", lambda: Path("runtime.so"))
     monkeypatch.setattr(build, "_begin_with", lambda tool, names, flags: ())
 
-    def run(tool: object, arguments: list[str], folder: Path) -> None:
+    def run(tool: object, arguments: list[str], folder: Path) -> str:
         (folder / arguments[arguments.index("-o") + 1]).write_bytes(b"made")
+        return ""
 
     monkeypatch.setattr(build, "run", run)
     wanted = name.format(tmp_path)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cupyops
-from cupyops import CompileError, Kernel, LaunchError, Threads
+from cupyops import CompileError, Kernel, LaunchError, Module, Threads
 from cupyops.compile.compiler import OPTIONS, compile_text
 
 pytestmark = pytest.mark.simulator
@@ -276,6 +276,104 @@ def test_a_text_that_asks_for_a_feature_of_the_compiler_gets_nvrtcs_answer() -> 
     compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
 
 
+def test_a_text_sees_the_macros_of_nvrtc_alone() -> None:
+    absent = (
+        *(
+            "__GNUG__",
+            "__GNUC_MINOR__",
+            "__clang__",
+            "__x86_64__",
+            "__aarch64__",
+            "__unix__",
+            "__linux",
+            "__ELF__",
+            "__OPTIMIZE__",
+        ),
+        *(
+            "__SIZEOF_INT128__",
+            "__BYTE_ORDER__",
+            "__VERSION__",
+            "__COUNTER__",
+            "__GLIBC__",
+            "_GNU_SOURCE",
+            "__PIC__",
+        ),
+        *(
+            "__SANITIZE_THREAD__",
+            "__STRICT_ANSI__",
+            "__GXX_RTTI",
+            "EOF",
+            "BUFSIZ",
+            "UINT64_C",
+            "EXIT_FAILURE",
+            "RAND_MAX",
+            "stdout",
+        ),
+    )
+    present = (
+        *(
+            "__EDG__",
+            "__EXCEPTIONS",
+            "__cpp_exceptions",
+            "__cpp_rtti",
+            "__cpp_if_constexpr",
+            "__LP64__",
+            "__STDC__",
+            "__CUDACC_RTC__",
+        ),
+        *("__CUDART_API_VERSION", "__CUDACC_VER_BUILD__", "__CUDA_PREC_DIV", "__linux__"),
+    )
+    lines = [f"#ifdef {name}\n#error {name}\n#endif" for name in absent]
+    lines += [f"#ifndef {name}\n#error {name}\n#endif" for name in present]
+    lines += ["#if __GNUC__ != 13 || __EDG__ != 1 || __USE_FAST_MATH__\n#error values\n#endif"]
+    own = "#define EOF 3\n#define __FLT_MAX__ 4\n"  # definitions of the text stay, also behind a header of a library
+    text = "\n".join(["#include <cmath>", *lines, own, "#include <cuda_fp16.h>", *lines[:4], *lines[-4:]])
+    text += "\n__global__ void k(int* y) { y[0] = EOF + __FLT_MAX__ + int(__half2float(__float2half(1.f))); y[1] = __INT_MAX__ == 0x7fffffff; }"
+    y = np.zeros(2, np.int32)
+    for sanitize in (True, False):
+        with cupyops.simulate(sanitize=sanitize):
+            (kernel := Kernel(text, "k", 1))[1](y)
+    assert y.tolist() == [8, 1]
+    pytest.importorskip("cupy")
+    compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "int a[n]; a[0] = n; y[0] = a[0];",
+        "int a[0]; y[0] = sizeof(a);",
+        "struct S { int n; int a[]; }; y[0] = sizeof(S);",
+        "S s = {NAMED(a) 1, NAMED(b) 2}; y[0] = s.b;",
+        "int a[3] = {[1] = 5}; y[0] = a[1];",
+        "void* p = &&end; goto *p; end: y[0] = 1;",
+        "S s = (S){1, 2}; y[0] = s.b;",
+        "static thread_local int v; v = 1; y[0] = v;",
+        "_Complex float z = 1; y[0] = 1;",
+        "_Float16 z = 1; y[0] = z;",
+        "__float128 z = 1; y[0] = z;",
+        "y[0] = sizeof(void);",
+        "int a$b = n; y[0] = a$b;",
+        "try { y[0] = 1; } catch (...) {}",
+        "y[0] = *(int*)alloca(4);",
+        'char b[9]; sprintf(b, "%d", n); y[0] = b[0];',
+        'y[0] = fopen("/dev/null", "w") != 0;',
+        "y[0] = EXIT_FAILURE;",
+        "y[0] = RAND_MAX;",
+        "y[0] = __COUNTER__;",
+        "y[0] = __GNUC__;",
+    ],
+)
+def test_an_extension_of_the_hosts_compiler_is_refused_as_by_nvrtc(code: str) -> None:
+    text = f"#define NAMED(member) .member =\nstruct S {{ int a, b; }};\n__global__ void k(int* y, int n) {{\n    {code}\n}}"
+    kernel = Kernel(text, "k", 1)
+    with cupyops.simulate(), pytest.raises(CompileError, match=r"k\.cu:4\b|text_only"):
+        kernel[1](np.zeros(8, np.int32), 1)
+    pytest.importorskip("cupy")
+    with pytest.raises(CompileError, match=r"k\.cu:4\b.*error"):
+        compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
+
+
 def test_an_initializer_that_names_a_member_is_refused_in_cpp17_alone() -> None:
     text = "__global__ void k(int* y) {\n    struct { int a, b; } s = {.a = 1, .b = 2}; y[0] = s.b;\n}"
     y, older = np.zeros(8, np.int32), Kernel(text, "k", 1, options=("-std=c++17",))
@@ -446,3 +544,90 @@ def test_a_choice_between_two_literals_compiles() -> None:
     with cupyops.simulate():
         Kernel(text, "k", 1)[1](y)
     assert y[0] == ord("y")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "__device__ int k(int a) { return a; }",
+        "__device__ int k(int a);\n__device__ int k(int a) { return a; }",
+        "constexpr int k(int a) { return a; } constexpr int (*of)(int) = &k; static_assert(k(3) == 3);",
+        "__device__ int k(int a) { return a; }\ntemplate <int (*f)(int) = &k> __device__ int called() { return f(7); }",
+    ],
+)
+@pytest.mark.parametrize("linkage", ["", 'extern "C" '])
+def test_a_kernel_beside_another_function_of_its_name(other: str, linkage: str) -> None:
+    y = np.zeros(1, np.int32)
+    with cupyops.simulate():
+        Kernel(f"{other}\n{linkage}__global__ void k(int* y) {{ y[0] = k(7); }}", "k", 1)[1](y)
+    assert y[0] == 7
+
+
+def test_two_kernels_of_a_module_beside_other_functions_of_their_names() -> None:
+    text = """
+__device__ int total;
+__device__ int add(int a) { return a; }
+__device__ int get(int a) { return a + 1; }
+extern "C" __global__ void add(int* y) { total += add(y[0]); }
+extern "C" __global__ void get(int* y) { y[0] = get(total); }"""
+    module = Module(text)
+    y = np.array([6], np.int32)
+    with cupyops.simulate():
+        module.kernel("add", 1)[1](y)
+        module.kernel("get", 1)[1](y)
+    assert y[0] == 7
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        '#define HEAD extern "C" __global__ void',
+        '#ifdef ELSEWHERE\n#else\n#define HEAD extern "C" __global__ void\n#endif',
+        '#define LINKAGE extern "C"\n#define HEAD LINKAGE __global__ void __launch_bounds__(32)',
+        "#define HEAD static __attribute__((noinline)) __global__ void __maxnreg__(32)",
+        "#define HEAD __global__ void __launch_bounds__(32, 2)",
+    ],
+)
+def test_a_kernel_whose_head_is_a_macro(head: str) -> None:
+    text = f"{head}\nHEAD k(int* y, int n) {{ if (threadIdx.x < n) y[threadIdx.x] = 7; }}"
+    y = np.zeros(3, np.int32)
+    with cupyops.simulate():
+        Kernel(text, "k", 32)[3](y, 3)
+        assert y.tolist() == [7, 7, 7]
+        if "launch_bounds" in head:
+            with pytest.raises(LaunchError, match="__launch_bounds__ allow 32 threads a block"):
+                Kernel(text, "k", 64)[3](y, 3)
+
+
+@pytest.mark.parametrize("end", ["// \\", "\n// at the end \\  ", "\n#define LAST 1 \\\n"])
+def test_a_text_whose_last_line_is_continued(end: str) -> None:
+    y = np.zeros(1, np.int32)
+    with cupyops.simulate():
+        Kernel(f"__global__ void k(int* y) {{ y[0] = 7; }} {end}", "k", 1)[1](y)
+    assert y[0] == 7
+
+
+def test_a_16_bit_float_of_pytorch_is_made_of_its_bits() -> None:
+    text = """#include <ATen/ATen.h>
+#define ONE at::Half(0x3C00, at::Half::from_bits())
+template <typename T> struct limits;
+template <> struct limits<at::Half> {
+    static inline __device__ at::Half lowest() { return at::Half(0xFBFF,
+        c10::Half::from_bits()); }
+};
+namespace at { __device__ BFloat16 one() { return BFloat16((unsigned short)(0x3F80), BFloat16::from_bits()); } }
+__device__ int which(at::Half) { return 1; }
+__device__ int which(float) { return 2; }
+__global__ void k(at::Half* y, at::BFloat16* z, int* w) {
+    y[0] = ONE; y[1] = limits<at::Half>::lowest(); z[0] = at::one();
+    w[0] = which(::at::Half(0x3C00, ::at::Half::from_bits())); w[1] = __LINE__;
+}"""
+    torch = pytest.importorskip("torch")
+    kernel = Kernel(text, "k", 1)
+    y, z = torch.zeros(2, dtype=torch.float16), torch.zeros(1, dtype=torch.bfloat16)
+    w = torch.zeros(2, dtype=torch.int32)
+    with cupyops.simulate():
+        kernel[1](y, z, w)
+    assert [*y.tolist(), *z.tolist(), *w.tolist()] == [1, -65504, 1, 1, 13]
+    pytest.importorskip("cupy")
+    compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)

@@ -369,7 +369,7 @@ def test_headers_are_precompiled_for_the_second_kernel(
         return float(y[1])
 
     def asked() -> list[str]:
-        return [a[a.index("-c" if "-c" in a else "-x") + 1] for a in compiled if "-shared" not in a]
+        return [a[a.index("-c" if "-c" in a else "-x") + 1] for a in compiled if "-shared" not in a and "-E" not in a]
 
     def as_text() -> list[bool]:
         return [DEVICE in a for a in compiled if "kernel.cpp" in a]
@@ -398,12 +398,13 @@ def test_headers_that_cannot_be_precompiled_are_compiled_with_each_kernel(
     compiled = recorded(tmp_path, monkeypatch)
     run = build.run
 
-    def refuse(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
-        run(tool, arguments, folder)
+    def refuse(tool: Compiler, arguments: Sequence[str], folder: Path) -> str:
+        said = run(tool, arguments, folder)
         if fault is None and "kernel.cpp" in arguments and DEVICE not in arguments:
             raise CompileError("cannot be used")
         if fault is not None and "c++-header" in arguments:
             raise fault
+        return said
 
     monkeypatch.setattr(build, "run", refuse)
     for factor in (2, 3, 4):

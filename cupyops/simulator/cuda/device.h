@@ -5,6 +5,8 @@
 #pragma once
 #define CUPYOPS_SIMULATOR 1
 
+// The twins of CUDA's headers in include/ need these two. They are read behind text_only.h, which hides the macros of these headers.
+#include <type_traits>
 #include <utility>
 // CUDA has none of the C++ library's special functions, such as std::riemann_zeta, and they take half of the time in which
 // the compiler loads these headers. <utility> has defined the macro by which <math.h> includes them.
@@ -40,10 +42,12 @@
 
 // A CUDA function. The function is not inlined: the call stack of a fault then has the line of the text that calls it.
 #define CUPYOPS_INTRINSIC static __attribute__((noinline, unused))
-// A CUDA function without compiler-inserted checks: the function calls the runtime's access checks itself.
+// A computation without compiler-inserted checks, and a CUDA function without them: the function calls the runtime's access checks itself.
 #if defined(__clang__)
+#define CUPYOPS_QUIET __attribute__((noinline, disable_sanitizer_instrumentation, no_sanitize("undefined"), flatten))
 #define CUPYOPS_UNCHECKED static __attribute__((noinline, unused, disable_sanitizer_instrumentation, no_sanitize("undefined")))
 #else
+#define CUPYOPS_QUIET __attribute__((noinline, no_sanitize("thread", "undefined"), optimize("O2")))
 #define CUPYOPS_UNCHECKED static __attribute__((noinline, unused, no_sanitize("thread", "undefined")))
 #endif
 // A CUDA function that calls the runtime's access check itself; the compiler inserts the alignment check alone.

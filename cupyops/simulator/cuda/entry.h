@@ -30,3 +30,27 @@ template <typename F> struct CupyopsParameters;
 template <typename... A> struct CupyopsParameters<void(A...)> {
     static constexpr unsigned count = sizeof...(A), bytes[] = {unsigned(sizeof(typename CupyopsArgument<A>::passed))..., 0};
 };
+// The attributes of a kernel: a sum, which attributes.h writes.
+struct CupyopsCluster {
+    unsigned x, y, z;
+    constexpr CupyopsCluster(unsigned cx = 1, unsigned cy = 1, unsigned cz = 1) : x(cx), y(cy), z(cz) {}
+};
+struct CupyopsBounds {
+    unsigned threads;
+    constexpr CupyopsBounds(unsigned most, unsigned = 0, unsigned = 0) : threads(most) {}
+};
+struct CupyopsRegisters {
+    constexpr CupyopsRegisters(unsigned) {}
+};
+struct CupyopsAttributes {
+    unsigned x = 1, y = 1, z = 1, threads = 0;
+    constexpr CupyopsAttributes operator+(CupyopsCluster c) const { return {c.x, c.y, c.z, threads}; }
+    constexpr CupyopsAttributes operator+(CupyopsBounds b) const { return {x, y, z, b.threads}; }
+    constexpr CupyopsAttributes operator+(CupyopsRegisters) const { return *this; }
+    constexpr CupyopsAttributes operator+(const char*) const { return *this; }  // of `extern "C"`
+};
+// Makes a kernel the one that a module launches.
+template <typename P> static void cupyops_choose(CupyopsModule& module, void (*entry)(void**), P, CupyopsAttributes given) {
+    module.entry = entry, module.parameter_bytes = P::bytes, module.parameters = P::count;
+    module.cluster[0] = given.x, module.cluster[1] = given.y, module.cluster[2] = given.z, module.max_threads = given.threads;
+}

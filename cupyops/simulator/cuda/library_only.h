@@ -40,3 +40,25 @@
 #undef system
 #undef getenv
 #undef alloca
+#undef __EXCEPTIONS
+#undef __cpp_exceptions
+#undef __EDG__
+#undef __EDG_VERSION__
+#undef __SIGNED_CHARS__
+#undef __ARRAY_OPERATORS
+#undef _BOOL
+#undef __CUDACC_VER_BUILD__
+#undef __CUDART_API_VERSION
+#undef __CUDA_RUNTIME_H__
+#undef __CUDA_FTZ
+#undef __CUDA_PREC_DIV
+#undef __CUDA_PREC_SQRT
+#undef __USE_FAST_MATH__
+#undef thread_local
+#undef __thread
+#undef _Complex
+#undef __float128
+#undef _Float16
+#if __has_include(<cupyops_of_library.h>)
+#include <cupyops_of_library.h>
+#endif

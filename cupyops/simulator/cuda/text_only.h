@@ -1,5 +1,8 @@
 // Macros for the kernel's text alone. CUDA's headers, which also support host compilers, are included without the
 // macros. This header has no include guard: it is included again behind each CUDA header.
+#if __has_include(<cupyops_of_text.h>)
+#include <cupyops_of_text.h>  // hides the macros of the host's compiler; simulator/macros.py writes it
+#endif
 #undef __CUDA_ARCH__
 #define __CUDA_ARCH__ 900
 #undef __CUDACC__
@@ -14,6 +17,23 @@
 #undef __CUDA_ARCH_LIST__
 #define __CUDA_ARCH_LIST__ 900
 #define __CUDACC_RTC__ 1
+// The other macros of NVRTC, but for __CUDACC_DEVICE_ATOMIC_BUILTINS__, whose functions the simulator does not have.
+#undef __EXCEPTIONS
+#define __EXCEPTIONS 1
+#undef __cpp_exceptions
+#define __cpp_exceptions 199711L
+#define __EDG__ 1
+#define __EDG_VERSION__ 606
+#define __SIGNED_CHARS__ 1
+#define __ARRAY_OPERATORS 1
+#define _BOOL 1
+#define __CUDACC_VER_BUILD__ 86
+#define __CUDART_API_VERSION CUDART_VERSION
+#define __CUDA_RUNTIME_H__
+#define __CUDA_FTZ 0
+#define __CUDA_PREC_DIV 1
+#define __CUDA_PREC_SQRT 1
+#define __USE_FAST_MATH__ 0
 #undef __has_feature
 #define __has_feature(name) CUPYOPS_FEATURE_##name
 #undef __has_extension
@@ -50,6 +70,9 @@
 #define system cupyops_of_text_system
 #define getenv cupyops_of_text_getenv
 #define alloca cupyops_of_text_alloca
-#undef EXIT_FAILURE
-#undef EXIT_SUCCESS
-#undef RAND_MAX
+// Keywords of the host's compiler that NVRTC does not know or refuses in device code.
+#define thread_local cupyops_of_text_thread_local
+#define __thread cupyops_of_text___thread
+#define _Complex cupyops_of_text__Complex
+#define __float128 cupyops_of_text___float128
+#define _Float16 cupyops_of_text__Float16

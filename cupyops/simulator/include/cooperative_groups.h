@@ -2,8 +2,6 @@
 // Not here, and therefore a compile error: tiles of more than 32 threads, multi_grid_group, and split barriers of a grid.
 #pragma once
 
-#include <type_traits>
-
 #include "copies.h"
 #include "shuffles.h"
 

@@ -1,8 +1,6 @@
 // Replaces CUB's util_ptx.cuh: shuffles of values of any size, and the types and functions of one thread.
 #pragma once
 
-#include <type_traits>
-
 #include "../../cuda/copies.h"
 #include "../../cuda/shuffles.h"
 

@@ -1,9 +1,6 @@
 // Replaces <cuda/barrier>: barriers of any number of threads in shared memory, and memcpy_async that completes at one.
 #pragma once
 
-#include <type_traits>
-#include <utility>
-
 #include "../../cuda/copies.h"
 #include "scope.h"
 

@@ -1,8 +1,6 @@
 // Replaces CUB's block_radix_sort.cuh: a stable sort by the bits of the keys. Thread 0 sorts what all threads have stored.
 #pragma once
 
-#include <type_traits>
-
 #include "../util_ptx.cuh"
 
 namespace cub {
