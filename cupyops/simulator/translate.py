@@ -299,6 +299,7 @@ def _entry(text: str, kernels: Sequence[str]) -> str:
     # The text sees the indices as constants (device.h), and the runtime sets them: the definitions have names of their own
     # for the compiler, which would else take their first values for the constants.
     return f"""
+#undef __asm__
 #line 1 "cupyops/simulator/entry"
 {heap}{entries}extern "C" {{
 __attribute__((visibility("hidden"))) void __stack_chk_fail() {{ cupyops_smashed(); __builtin_trap(); }}
