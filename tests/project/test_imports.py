@@ -52,8 +52,9 @@ FIRST_WITH_TORCH = FLOORS["cupyops.torch.compiled"]
 
 # What the package of a room has at its top is the face of what lies below it, so these are said by name: the face loads the part
 # that knows tensors at the first tensor, and the notebook's magic at %load_ext, and neither when it is imported. It looks whether
-# the program has imported PyTorch and used a GPU.
+# the program has imported PyTorch and used a GPU. The launch looks whether PyTorch is imported, and keeps torch.compile out.
 WHEN_ASKED_FOR = {
+    ("cupyops.launch.untraced", "torch"),
     ("cupyops", "cupyops.torch.core.tensors"),
     ("cupyops", "cupyops.notebook"),
     ("cupyops", "torch"),
