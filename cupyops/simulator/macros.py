@@ -9,27 +9,28 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from cupyops.compile.standard import MACROS
-
 __all__ = ["LISTING", "UNDEFINED", "write"]
 
 # The options with which a compiler prints all macros in the order of their definitions, and the files that define them.
 LISTING = ("-dD", "-E")
 UNDEFINED = "cupyops_undefined.h"  # the header that undefines the macros
 _LINE = re.compile(r'^#(?: \d+ "(?P<file>[^"\n]*)"|define (?P<name>\w+)(?P<rest>.*)|undef (?P<gone>\w+))', re.MULTILINE)
-# Macros of the compiler and of its headers that NVRTC has, too. It was asked for all macros of g++ 12 and clang 22. The names in MACROS
-# are those that NVRTC gets from the prelude of a text that uses them.
-_OF_NVRTC = MACROS | {
-    *(
-        "__cplusplus",
-        "__LP64__",
-        "__STDC__",
-        "__STDC_HOSTED__",
-        "__STDCPP_DEFAULT_NEW_ALIGNMENT__",
-        "__PRAGMA_REDEFINE_EXTNAME",
-    ),
-    *("__THROW", "_WCHAR_T"),
-}
+# Macros of the compiler and of its headers that NVRTC has, too. It was asked for all macros of g++ 12 and clang 22. The last names are
+# those that NVRTC gets from the prelude of a text that uses them, where a host compiler lacks the prelude's functions or has an enumerator.
+_OF_NVRTC = frozenset(
+    (
+        *(
+            "__cplusplus",
+            "__LP64__",
+            "__STDC__",
+            "__STDC_HOSTED__",
+            "__STDCPP_DEFAULT_NEW_ALIGNMENT__",
+            "__PRAGMA_REDEFINE_EXTNAME",
+        ),
+        *("__THROW", "_WCHAR_T", "NULL", "offsetof", "INFINITY", "NAN", "HUGE_VAL", "HUGE_VALF"),
+        *("FE_TONEAREST", "FE_DOWNWARD", "FE_UPWARD", "FE_TOWARDZERO"),
+    )
+)
 # NVRTC has the macros of the features of C++, but for these.
 _FEATURE = re.compile(
     r"__cpp_(?!lib_|(?:runtime_arrays|constexpr_in_decltype|deleted_function|digit_separators|named_character_escapes|pack_indexing"

@@ -11,6 +11,8 @@
 // CUDA has none of the C++ library's special functions, such as std::riemann_zeta, and they take half of the time in which
 // the compiler loads these headers. <utility> has defined the macro by which <math.h> includes them.
 #undef _GLIBCXX_USE_STD_SPEC_FUNCS
+#include <float.h>
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
