@@ -314,6 +314,14 @@ def power(x: Tensor, n: int) -> Tensor:
 
 
 # Right operators: by name, the operator, its samples and, by check, words of the reason why it is skipped.
+def quarter_of_sum(x: Tensor) -> Tensor:
+    return (x / 4).sum(-1)
+
+
+def difference_of_products(x: Tensor) -> Tensor:
+    return 4 * x - 8 * x
+
+
 UNUSUAL: dict[str, tuple[Callable[[], tuple[Operator, Samples]], dict[str, str]]] = {
     "dropout by another generator": (
         lambda: (
@@ -328,6 +336,14 @@ UNUSUAL: dict[str, tuple[Callable[[], tuple[Operator, Samples]], dict[str, str]]
     ),
     "noise by a seed and a dtype": (
         lambda: (plain("(Tensor x, int seed) -> Tensor", dither, dither), [(normal(19, 7), 3)]),
+        {},
+    ),
+    "a mean that does not overflow, as the reference's does": (
+        lambda: (plain("(Tensor x) -> Tensor", quarter_of_sum, lambda x: (8 * x).sum(-1) / 32), [(normal(19, 4),)]),
+        {},
+    ),
+    "a difference beyond the range, which is NaN": (
+        lambda: (plain("(Tensor x) -> Tensor", difference_of_products, lambda x: -4 * x), [(normal(19, 7),)]),
         {},
     ),
     "matrices alone": (

@@ -299,7 +299,7 @@ def gradients(subject: Subject) -> str:
     compares="reference",
 )
 def special_values(subject: Subject) -> str:
-    """NaN, inf and huge inputs give NaN, inf and finite values where the reference does; 0, ±1 and the like its values."""
+    """NaN and inf are where the reference has them, also for huge inputs; 0, ±1 and the like give its values."""
     reference, tried = subject.reference, 0
     for dtype, args in subject.each:
         for i in tensors_in(args):
@@ -334,6 +334,8 @@ def special_values(subject: Subject) -> str:
                     continue
                 kinds = [_kind(y) for y in (x, same[name].to(x.dtype), exact[name].to(x.dtype))]
                 strange = (kinds[0] != kinds[1]) & (kinds[0] != kinds[2])
+                if math.isfinite(value):  # sums of the reference may overflow where those of the operator do not
+                    strange &= kinds[0] != 0
                 if bool(strange.any()):
                     place = tuple(int(j) for j in strange.nonzero()[0])
                     raise Fault(
