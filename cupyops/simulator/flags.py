@@ -70,7 +70,9 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
     # one. A debugger reads the variables of -g. The reports of a checked kernel read lines alone, which -g1 has; a debugger
     # gets the variables of a checked kernel without optimization.
     level = ["-O1", "-g1" if checked else "-g"] if optimize else ["-O0"]
-    flags = [*level, _CHECKED if checked else _ALWAYS, *([] if checked else ["-fwrapv"])]
+    # Without optimization, the clang of ziglang adds checks whose functions are nowhere.
+    checks = ["-fno-sanitize=undefined"] if tool.family == "clang" else []
+    flags = [*level, *checks, _CHECKED if checked else _ALWAYS, *([] if checked else ["-fwrapv"])]
     if tool.family == "clang":
         flags += ["-fno-sanitize-trap=all", "-fsanitize-recover=all", "-ferror-limit=8", "-fno-caret-diagnostics"]
     else:

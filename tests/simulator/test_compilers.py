@@ -33,6 +33,11 @@ def test_the_compiler_of_ziglang_compiles_links_and_checks_where_there_is_no_oth
     assert doubled() == [2, 2, 2, 2]
     with pytest.raises(LaunchError, match="out of bounds: writes 4 bytes at element 4 of `y`"):
         doubled("+ 1", sanitize=True)
+    y = np.zeros(1, np.float32)
+    text = "#include <torch/extension.h>\n__global__ void divided(float* y, int n) { y[0] = n / 2 + at::Half(1.5f); }"
+    with cupyops.simulate(optimize=False):  # and headers of the C++ library, behind those of the simulator
+        Kernel(text, "divided", Threads(block=1))[1](y, 7)
+    assert y[0] == 4.5
 
 
 @pytest.mark.parametrize("command", ["/bin/true", "g++ ';' x", "g++ -fno-such-flag"])

@@ -62,3 +62,8 @@
 #if __has_include(<cupyops_of_library.h>)
 #include <cupyops_of_library.h>
 #endif
+#ifdef __clang__
+// The text's replaced those of the compiler, which cannot come back. The library asks for them.
+#define __has_feature(name) 0
+#define __has_extension(name) 0
+#endif
