@@ -100,7 +100,7 @@ _LATER = re.compile(r"-std=(?:c|gnu)\+\+2\w|--std=c\+\+2\w")
 _AUTO = re.compile(
     r"\b(?!(?:for|if|while|switch|catch)\b)[A-Za-z_]\w*\s*\((?:[^(){};=]*,)?\s*(?:const\s+)?auto\b[^(){};=]*\)\s*(?:const\s*)?\{"
 )
-OF_THE_HOSTPP20 = re.compile(
+_OF_CPP20 = re.compile(
     rf"{_DESIGNATED.pattern}|{_AUTO.pattern}|\bstd\s*::\s*(?:{'|'.join(sorted(CONCEPTS))})\b|>\s*concept\s+\w+\s*=|(?<=[>)])\s*requires\b|\bconst(?:eval|init)\b"
 )
 
@@ -115,7 +115,7 @@ def standard_of(texts: Iterable[str], options: Sequence[str]) -> tuple[str, ...]
     """
     if any(re.match(r"--?std\b", option) for option in options):
         return ()
-    return ("-std=c++20",) if any(OF_THE_HOSTPP20.search(scan(text).bare) for text in texts) else ()
+    return ("-std=c++20",) if any(_OF_CPP20.search(scan(text).bare) for text in texts) else ()
 
 
 @lru_cache(256)
