@@ -375,3 +375,15 @@ def test_cupy_arrays(dtype: str) -> None:
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(torch.from_dlpack(a), b, rtol=eps, atol=32 * eps)
         assert alike(torch.from_dlpack(ours[2]), theirs[2])
+
+
+@pytest.mark.parametrize("lane", ["reference", pytest.param("simulator", marks=pytest.mark.simulator)])
+def test_the_gradient_of_the_bias_alone(lane: str) -> None:
+    """The two gradients that are not wanted are tensors without elements, each in memory of its own."""
+    x, weight, bias = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5, requires_grad=True)
+    with cupyops.simulate(on=lane == "simulator"):
+        (found,) = torch.autograd.grad(torch.ops.cupyops.linear(x, weight, bias).sin().sum(), bias, create_graph=True)
+        twice = torch.func.grad(lambda b: torch.ops.cupyops.linear(x, weight, b).sin().sum())(bias.detach())
+    right = F.linear(x, weight, bias).cos().sum(0)
+    torch.testing.assert_close(found, right)
+    torch.testing.assert_close(twice, right)

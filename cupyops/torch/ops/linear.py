@@ -75,10 +75,9 @@ def linear_backward_reference(
     grad_y: Tensor, x: Tensor | None, weight: Tensor | None, want_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_gradients("linear_backward", grad_y, x, weight)
-    nothing = grad_y.new_empty(0)
     rows = grad_y.reshape(math.prod(grad_y.shape[:-1]), grad_y.shape[-1])
-    grad_x = nothing if weight is None else grad_y @ weight
-    grad_weight = nothing if x is None else rows.T @ x.reshape(rows.shape[0], x.shape[-1])
+    grad_x = grad_y.new_empty(0) if weight is None else grad_y @ weight
+    grad_weight = grad_y.new_empty(0) if x is None else rows.T @ x.reshape(rows.shape[0], x.shape[-1])
     return grad_x, grad_weight, rows.sum(0) if want_bias else grad_y.new_empty(0)
 
 
