@@ -114,12 +114,7 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             ("maximum for minimum among parts", ROWS, "smaller(v[i], read[p][i])", "larger(v[i], read[p][i])"),
             ("maximum of parts not taken", ROWS, "v[i] = larger(v[i], read[p][i])", "v[i] = read[p][i]"),
             ("sum of parts not taken", ROWS, "v[i] += read[p][i];", "v[i] = read[p][i];"),
-            (
-                "exponentials not summed over lanes",
-                FOLDS,
-                "if (folds[i] != Fold::Max && folds[i] != Fold::Min) v[i]",
-                "if (folds[i] == Fold::Sum) v[i]",
-            ),
+            ("exponentials not summed over lanes", FOLDS, "== Fold::Sum || folds[i] == Fold::Exps)", "== Fold::Sum)"),
             (
                 "exponentials of lanes not rescaled",
                 FOLDS,

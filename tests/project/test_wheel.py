@@ -206,4 +206,4 @@ def test_a_script_beside_an_editable_checkout_imports_the_package(checkout: Path
     lines = [f"import site, sys; site.addsitedir({str(site)!r}); sys.path.append({packages!r})"]
     lines += ["import cupyops, cupyops.examples, kernels_cu, autograd_bridge; print(cupyops.__file__)"]
     script.write_text("\n".join(lines))
-    assert run("-S", script, cwd=tmp_path).stdout.strip() == str(checkout / "cupyops" / "__init__.py")
+    assert run("-ES", script, cwd=tmp_path).stdout.strip() == str(checkout / "cupyops" / "__init__.py")

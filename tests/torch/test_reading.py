@@ -120,8 +120,8 @@ def test_a_gradient_that_reads_a_value() -> None:
 
 @pytest.mark.parametrize("body", [by_branch, by_seed])
 def test_a_body_whose_steps_depend_on_a_value_says_what_to_give(body: Callable[..., Any]) -> None:
-    op = Operator("cupyops_test::unknown(Tensor x, Tensor g) -> Tensor", body)
-    message = "unknown: the steps of the body depend on a value of a tensor.*give\n? *the Operator `fake=`, a function"
+    op = Operator(f"cupyops_test::unknown_{body.__name__}(Tensor x, Tensor g) -> Tensor", body)
+    message = f"unknown_{body.__name__}: the steps of the body depend on a value of a tensor.*give\n? *the Operator `fake=`, a function"
     g = torch.tensor(3.0)
     with pytest.raises(Exception, match=message):
         torch.compile(Called(op), fullgraph=True, backend="eager")(torch.ones(3), g)
