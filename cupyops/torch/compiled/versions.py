@@ -6,7 +6,7 @@ import torch
 
 __all__ = ["supported", "supported_or_told"]
 
-OLDEST, NEWEST = (2, 9), (2, 14)
+OLDEST, NEWEST = (2, 9), (2, 13)
 _told = False
 
 
