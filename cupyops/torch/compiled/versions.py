@@ -17,7 +17,7 @@ def supported() -> bool:
 
 
 def supported_or_told() -> bool:
-    """Returns :func:`supported`. If the version is newer, the first call warns of what compiled graphs lack."""
+    """Returns :func:`supported`. With another version, the first call warns of what compiled graphs lack."""
     global _told
     if not (found := supported()) and not _told:
         _told = True
