@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from cupyops.compile import toolchain
 from cupyops.installing import EXTRAS, pip_install
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import ROOT, install
 
 
 def test_the_table_is_that_of_pyproject() -> None:
@@ -110,16 +110,13 @@ def test_no_text_names_this_package_to_pip() -> None:
     assert found == []
 
 
-# Extras of which a machine has one or the other, and headers and tools that other packages bring.
-NOT_HERE = {"cuda13", "headers12", "headers13", "link12", "link13", "models", "release", "docs"}
-
-
-def test_every_extra_that_the_tests_install_is_here_in_a_version_that_satisfies_it() -> None:
-    tomllib = pytest.importorskip("tomllib")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    assert extras.keys() >= NOT_HERE
-    for extra in extras.keys() - NOT_HERE:
-        for requirement in map(Requirement, extras[extra]):
-            installed = importlib.metadata.version(requirement.name)
-            assert requirement.specifier.contains(installed, prereleases=True), f"{extra}: {requirement}, {installed}"
+@pytest.mark.thorough
+@pytest.mark.network
+@pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - {""}))
+def test_an_extra_installs(extra: str, tmp_path: Path) -> None:
+    """Each of its packages has a version for this Python that satisfies the extra and constraints.txt."""
+    install(tmp_path, "-c", str(ROOT / "constraints.txt"), *EXTRAS[extra])
+    installed = {canonicalize_name(d.name): d.version for d in importlib.metadata.distributions(path=[str(tmp_path)])}
+    wanted = {canonicalize_name(r.name): r.specifier for r in map(Requirement, EXTRAS[extra])}
+    assert installed.keys() == wanted.keys()
+    assert all(specifier.contains(installed[name], prereleases=True) for name, specifier in wanted.items())

@@ -33,6 +33,7 @@ def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_what_it_computed(name: str, backend: str, device: str) -> None:
     module = model(name, device=device, dtype=torch.float64)

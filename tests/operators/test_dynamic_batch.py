@@ -136,6 +136,7 @@ def test_every_public_name_is_exported_here() -> None:
     assert set(bridge.__all__) - CONVERSIONS == {name for name in MODELS if name in bridge.__all__}
 
 
+@pytest.mark.sample(34)
 @EACH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_exported_program_takes_every_batch(name: str, dtype: torch.dtype) -> None:
@@ -147,6 +148,7 @@ def test_an_exported_program_takes_every_batch(name: str, dtype: torch.dtype) ->
         _assert_every_size(program.module(), model, module)
 
 
+@pytest.mark.sample(12)
 @EACH
 def test_a_compiled_step_has_no_guard_on_the_batch(name: str) -> None:
     """A guard that a larger batch fails would compile again; an export of the step would refuse it."""
@@ -167,6 +169,7 @@ def test_a_compiled_step_has_no_guard_on_the_batch(name: str) -> None:
     assert not [g for g in guards if not g.subs(dict.fromkeys(g.free_symbols, 2**40))]
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize(
     "backend", ["reference", pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True
 )
