@@ -183,7 +183,6 @@ def test_both_commands_end_in_what_they_are_for() -> None:
         "cupyops.torch.core.dispatch",
         "cupyops.torch.models.swap",
         "cupyops.torch.programs.row_reduce",
-        pytest.param("cupyops.torch.models.overrides", marks=pytest.mark.simulator),
     ],
 )
 def test_docstring_examples(name: str) -> None:
