@@ -186,10 +186,10 @@ def test_a_run_measures_length_by_length_beside_the_peers_that_row_programs_have
 ) -> None:
     seen, found = sections("--ops rows --row-lengths 96 128 --sizes 2^10", monkeypatch)
     assert seen[0] == (["ours", "eager", "compile", "liger", "quack"], True)
-    one_length = [["add_layer_norm", "layer_norm"], ["add_rms_norm", "rms_norm"], ["softmax"], ["cross_entropy"]]
+    one_length = [["cross_entropy"], ["add_layer_norm", "layer_norm"], ["add_rms_norm", "rms_norm"], ["softmax"]]
     assert seen[1:] == [[(op, n, rows.ROUNDS) for op in ops] for n in (96, 128) for ops in one_length]
     assert [section for section, _, _ in found] == [
-        f"{op}.device" for op in ("layer_norm", "rms_norm", "softmax", "cross_entropy")
+        f"{op}.device" for op in ("cross_entropy", "layer_norm", "rms_norm", "softmax")
     ] * 2
 
 
