@@ -7,7 +7,7 @@ RESULTS = benchmarks/results
 ROWS := $(RESULTS)/rows-nvidia-h200.json
 
 .DEFAULT_GOAL = help
-.PHONY: help setup hooks test quick lint format types compile docs figures record package notebooks size ci
+.PHONY: help setup hooks test thorough quick lint format types compile docs figures record package notebooks size ci
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -20,6 +20,9 @@ hooks: ## have git run ruff and clang-format on each commit
 
 test: ## run all tests
 	$(BIN)/python -m pytest -n auto
+
+thorough: ## run the other tests: all dtypes, all pairs, planted faults, random trials, figures
+	$(BIN)/python -m pytest -m thorough -n auto
 
 quick: ## run the tests that are marked quick
 	$(BIN)/python -m pytest -m quick -n auto
