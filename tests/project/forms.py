@@ -13,6 +13,7 @@ from cupyops.compile.cpp_library import TRAITS
 from cupyops.compile.header_list import HEADERS, PARTS, SAME, SystemHeader
 from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _MATH_OF_FLOAT, _NUMBERS
 from cupyops.compile.system_headers import _PACKAGES
+from cupyops.installing import EXTRAS
 from cupyops.simulator.library import DECLINED, INTRINSICS
 from cupyops.simulator.ptx import INSTRUCTIONS
 from tests.project import floors
@@ -181,6 +182,10 @@ def simulator() -> Findings:
     yield from lines_are(page, [f"| {name} | {words} |" for name, words in DECLINED.items()])
     if f"Functions without a header: {INTRINSICS}." not in read(page):
         yield page, 1, f"lacks: Functions without a header: {INTRINSICS}."
+    include, twins = LIBRARY / "simulator" / "include", {of.twin for of in HEADERS}
+    for path in files("cupyops/simulator/include/**/*"):
+        if (name := path.relative_to(include).as_posix()) not in twins and name != "cuda/scope.h":
+            yield path, 1, "is the twin of no header in cupyops/compile/header_list.py"
 
 
 # The source ------------------------------------------------------------------------------------------------------------
@@ -237,6 +242,9 @@ def commands() -> Findings:
     packages = {
         re.split(r"[<>=!~]", name)[0] for names in (project["dependencies"], *extras.values()) for name in names
     }
+    required = {"": project["dependencies"]} | extras
+    if any(list(names) != required[name] for name, names in EXTRAS.items()):
+        yield LIBRARY / "installing.py", 1, "EXTRAS has other packages than pyproject.toml"
     # {wheel} is the cuBLAS of CuPy's own products, and a sentence may go on behind the command.
     packages |= {"{wheel}", "nvidia-cublas", "nvidia-cublas-cu12", "on"}
     everywhere = files("*.md", "*.py", "Makefile", "docs/**/*.md", "notebooks/*", "*/*.md")

@@ -18,7 +18,6 @@ import cupyops.simulator.build as build
 from cupyops import Kernel, Rows, Threads
 from cupyops.compile import toolchain
 from cupyops.compile.compiler import OPTIONS, compile_text
-from cupyops.compile.header_list import HEADERS, PARTS, SAME
 from cupyops.compile.standard import as_library
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.simulator import flags, host
@@ -91,15 +90,6 @@ def test_a_text_runs_in_the_simulator_and_does_not_compile(text: str, architectu
         assert compile_text(kernel(case).final_text({}), text, architecture, OPTIONS).code
     except MissingDependencyError as lacking:
         pytest.skip(str(lacking))
-
-
-def test_a_header_is_there_and_not_in_the_table() -> None:
-    folder = Path(build.HERE) / "include"
-    there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
-    internal = {"cuda/scope.h"}
-    twins = {row.twin for row in HEADERS if row.twin not in (None, SAME, PARTS)}
-    in_cuda = {p.name for p in (Path(build.HERE) / "cuda").iterdir()}
-    assert there - internal == twins - in_cuda
 
 
 def test_a_text_without_these_headers_includes_them() -> None:
