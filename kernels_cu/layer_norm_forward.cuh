@@ -42,11 +42,9 @@ struct Operands {
     // Loads VECTOR_WIDTH elements of s from the element `at` on. With RESIDUAL, stores them to `sum`.
     __device__ __forceinline__ Packed<scalar_t> load(long long at, bool vectors) const {
 #if RESIDUAL
-        // add_residual stores. In the separate path for aligned rows the loads can go in front of the stores.
-        return add_residual(
-            load_rows<ALIGNED_APART>(x + at, vectors), load_rows<ALIGNED_APART>(residual + at, vectors), sum + at, vectors);
+        return add_residual(load_packed(x + at, vectors), load_packed(residual + at, vectors), sum + at, vectors);
 #else
-        return load_rows(x + at, vectors);
+        return load_packed(x + at, vectors);
 #endif
     }
 

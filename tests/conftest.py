@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,16 @@ QUICK: dict[str, tuple[str, ...]] = {
 }
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives the tests a cache folder of their own in .pytest_cache, where later runs find what this one compiles.
+
+    Entries are keyed by content. ``pytest --cache-clear`` empties the folder.
+    """
+    assert config.cache is not None
+    os.environ["CUPYOPS_CACHE_DIR"] = str(config.cache.mkdir("cupyops"))
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(config.cache.mkdir("inductor"))
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `-m quick`, files without a quick test are not even imported."""
     if config.option.markexpr != "quick" or collection_path.suffix != ".py" or TESTS not in collection_path.parents:
@@ -111,6 +122,28 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.relative_to(TESTS).as_posix() not in QUICK else None
 
 
+def _values(item: pytest.Item) -> tuple[set[object], set[object]]:
+    """Returns the values of a case's parameters, and the pairs of them."""
+    callspec = getattr(item, "callspec", None)
+    # By identity: a value may be unhashable, and 1 equals True. Cases of one parameter share its objects.
+    found = [(name, id(value)) for name, value in callspec.params.items()] if callspec else []
+    return set(found), set(combinations(found, 2))
+
+
+def _sampled(items: list[pytest.Item], count: int) -> list[pytest.Item]:
+    """Returns ``count`` cases of a test: at each step, the first with the most values, and then pairs of values, that are new."""
+    known: set[object] = set()
+    left = [(item, *_values(item)) for item in items]
+    found = []
+    while left and len(found) < count:
+        best = max(left, key=lambda case: (len(case[1] - known), len(case[2] - known)))
+        left.remove(best)
+        found.append(best[0])
+        known |= best[1] | best[2]
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if NO_GPU:
         # One case of each test is skipped, and names it. The others are left out: a report takes time in two processes.
@@ -123,6 +156,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = {other for _, *others in of_tests.values() for other in others}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+    of_samples: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") and not (NO_GPU and item.get_closest_marker("gpu")):
+            of_samples.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
+    for cases in of_samples.values():
+        mark = cases[0].get_closest_marker("sample")
+        assert mark is not None
+        sampled = set(_sampled(cases, *mark.args))
+        for case in cases:
+            if case not in sampled:
+                case.add_marker("thorough")
     for item in items:
         endings = QUICK.get(item.path.relative_to(TESTS).as_posix()) if TESTS in item.path.parents else None
         if endings is not None and item.name.endswith(endings or ""):

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from torch import Tensor
 from cupyops.simulator import build
 from tests import preloaded
 
+ROOT = Path(__file__).parents[1]
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Seconds after which a test takes what it waits for to hang. A loaded machine makes everything slow, and does not come near.
 HANG = 1800
@@ -30,12 +33,17 @@ def alike(a: Tensor, b: Tensor) -> bool:
 
 def printed_by(module: str, cache: Path) -> Any:
     """Returns the JSON that ``python -m module`` prints, with an empty cache and without the variables of cupyops."""
-    root = Path(__file__).parents[1]
     environment = {n: v for n, v in os.environ.items() if not n.startswith("CUPYOPS_")}
-    environment |= {"PYTHONPATH": str(root), "CUPYOPS_CACHE_DIR": str(cache)}
-    done = preloaded.run(["-m", module], cwd=root, env=environment)
+    environment |= {"PYTHONPATH": str(ROOT), "CUPYOPS_CACHE_DIR": str(cache)}
+    done = preloaded.run(["-m", module], cwd=ROOT, env=environment)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)
+
+
+def install(folder: Path, *requirements: str) -> None:
+    """Installs packages alone, without those that they depend on, into a folder."""
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-compile", "--target", str(folder)]
+    subprocess.run([*command, *requirements], check=True)
 
 
 def with_floats(cases: Iterable[Any], each: int = 2) -> list[Any]:

@@ -1,2 +1,2 @@
-"""Whole models: the time of a training step with PyTorch's modules, under :func:`cupyops.torch.native`, and after
-:func:`cupyops.torch.optimize`."""
+"""Whole models: the time of a training step with PyTorch's modules, after :func:`cupyops.torch.optimize`, and with
+:class:`cupyops.torch.Fusions`."""

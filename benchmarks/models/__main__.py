@@ -1,4 +1,4 @@
-"""Time training steps of whole models: PyTorch's modules, ``cupyops.torch.native()`` and ``cupyops.torch.optimize()``.
+"""Time training steps of whole models: PyTorch's modules, ``cupyops.torch.optimize()`` and ``cupyops.torch.Fusions()``.
 
 ::
 
@@ -26,9 +26,9 @@ NAMES = (
 )
 MODES = ("eager", "autocast", "compile", "graphs")
 BATCHES = ("full", "one")
-VARIANTS = ("torch", "again", "native", "optimize", "fusions")
-# A step of a batch of one is short, and its times scatter. 2n rounds of n variants are balanced: 6 of three, 8 of four.
-ROUNDS = {"full": 18, "one": 96}
+VARIANTS = ("torch", "again", "optimize", "fusions")
+# A step of a batch of one is short, and its times scatter. 2n rounds of n variants are balanced: 4 of two, 6 of three, 8 of four.
+ROUNDS = {"full": 24, "one": 96}
 CHAIN_ROUNDS = 72
 
 
@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--modes", nargs="+", choices=MODES, default=MODES, help="default: all")
     add("--batches", nargs="+", choices=BATCHES, default=BATCHES, help="default: both")
     add("--variants", nargs="+", choices=VARIANTS, help="default: all, and 'again' for a batch of one alone")
-    add("--rounds", type=_positive, metavar="N", help="turns of each variant; default: 18, 96 for a batch of one")
+    add("--rounds", type=_positive, metavar="N", help="turns of each variant; default: 24, 96 for a batch of one")
     add("--parallel", action="store_true", help="two processes for each model, on all GPUs; a GPU times one at a time")
     add("--losses", type=_positive, metavar="STEPS", help="compare the losses of so many steps instead of timing")
     add("--chains", action="store_true", help="measure the host time of chains of modules instead of models")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import autograd_bridge as bridge
-from cupyops.torch import native, optimize
+from cupyops.torch import optimize
 
 from .steps import order, ratio
 
@@ -26,7 +26,7 @@ _WIDTH = SHAPE[-1]
 _WARM_UP = 5  # turns before the timed ones
 
 Make = Callable[[], nn.Module]
-# By name: the modules of PyTorch, and those of cupyops. native() changes no linear layer, and optimize() none of this size.
+# By name: the modules of PyTorch, and those of cupyops. optimize() changes no linear layer of this size.
 CHAINS: dict[str, dict[str, Make]] = {
     "LayerNorm": {"torch": lambda: nn.LayerNorm(_WIDTH), "cupyops": lambda: bridge.LayerNorm(_WIDTH)},
     "RMSNorm": {"torch": lambda: nn.RMSNorm(_WIDTH), "cupyops": lambda: bridge.RMSNorm(_WIDTH)},
@@ -37,8 +37,6 @@ CHAINS: dict[str, dict[str, Make]] = {
         "cupyops": lambda: bridge.LinearGELU(_WIDTH, _WIDTH),
     },
 }
-for _name in ("LayerNorm", "GELU"):
-    CHAINS[_name]["native"] = CHAINS[_name]["torch"]
 for _name in ("LayerNorm", "RMSNorm", "GELU", "Linear and GELU"):
     CHAINS[_name]["optimize"] = CHAINS[_name]["torch"]
 
@@ -89,7 +87,7 @@ def _timed(
     found: dict[str, list[tuple[float, float]]] = {variant: [] for variant in makers}
     for number in range(-_WARM_UP, rounds):
         for variant in order(list(chains), number):
-            with native() if variant == "native" else nullcontext(), lower:
+            with lower:
                 _both_ways(chains[variant], x, device)
                 times = _both_ways(chains[variant], x, device)
             if number >= 0:

@@ -21,7 +21,7 @@ MODES = {
     "compile": "compiled",
     "graphs": "compiled, CUDA graphs",
 }
-OURS = {"again": "PyTorch, again", "native": "`native()`", "optimize": "`optimize()`", "fusions": "`Fusions()`"}
+OURS = {"again": "PyTorch, again", "optimize": "`optimize()`", "fusions": "`Fusions()`"}
 _ROW = {"model": str, "batch": str, "size": int, "mode": str, "variant": str, "wall": float, "host": float}
 
 Row = dict[str, Any]
@@ -132,7 +132,7 @@ def short(document: Row) -> str:
     """The table of each variant's speedups over all models: the geometric mean, and in brackets the least and greatest."""
     lines = [["batch", "", *MODES.values()], ["---"] * (2 + len(MODES))]
     for batch in BATCHES:
-        for v in ("native", "optimize", "fusions"):
+        for v in ("optimize", "fusions"):
             found = [list(speedups(document, batch, mode, v).values()) for mode in MODES]
             cells = [f"{mean(s):.2f} × ({min(s):.2f} to {max(s):.2f})" if s else "–" for s in found]
             if any(found):
@@ -230,7 +230,7 @@ def _losses(rows: Sequence[Row]) -> str:
 
 def _chains(rows: Sequence[Row]) -> str:
     """Medians (and least) of forward and backward in microseconds, with the ratio of both to PyTorch's."""
-    names = {"torch": "PyTorch", "cupyops": "cupyops", "native": "`native()`", "optimize": "`optimize()`"}
+    names = {"torch": "PyTorch", "cupyops": "cupyops", "optimize": "`optimize()`"}
     lines = [["module", "mode", *names.values()], ["---"] * (2 + len(names))]
     for chain, mode in dict.fromkeys((row["chain"], row["mode"]) for row in rows):
         mine = {row["variant"]: row for row in rows if (row["chain"], row["mode"]) == (chain, mode)}

@@ -5,8 +5,8 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.pgo import reset_code_state
 
-from cupyops.torch import Fusions, native, optimize
+from cupyops.torch import Fusions, optimize
 
 from .zoo import Model, Tensors
 
@@ -36,13 +36,12 @@ __all__ = [
 # "eager" and the compiled modes have bfloat16 parameters; "autocast" has float32 parameters and autocast to bfloat16.
 MODES = ("eager", "autocast", "compile", "graphs")
 # "again" is a second copy of PyTorch's model: its speedup shows how far two equal variants lie apart.
-VARIANTS = ("torch", "again", "native", "optimize", "fusions")
+VARIANTS = ("torch", "again", "optimize", "fusions")
 
 
 def variants_of(mode: str, asked: Sequence[str] = VARIANTS) -> list[str]:
-    """Returns the variants that differ in a mode. native() changes no compiled model, and Fusions compiles models."""
-    without = "native" if mode in ("compile", "graphs") else "fusions"
-    return [v for v in asked if v != without]
+    """Returns the variants that differ in a mode. Fusions compiles models."""
+    return [v for v in asked if v != "fusions" or mode in ("compile", "graphs")]
 
 
 class Steps:
@@ -87,12 +86,6 @@ class Steps:
                 named = torch._inductor.list_mode_options("reduce-overhead") if mode == "graphs" else {}
                 how = {"options": {**named, "max_autotune": False}}
             self.model = torch.compile(self.model, **how)
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """The scope in which the steps run: that of :func:`cupyops.torch.native`, or none."""
-        with native() if self.variant == "native" else nullcontext():
-            yield
 
     def step(self) -> Tensor:
         """Takes one step on the next inputs, and returns the loss without waiting for it."""
@@ -178,9 +171,8 @@ def prepared(model: Model, batch: int, mode: str, variants: Sequence[str], devic
         # Dynamo makes sizes and strides symbols that differ from those in an earlier call of the same code, and the
         # variants share their code.
         reset_code_state()
-        with steps.scope():
-            steps.step()
-            steps.wait()
+        steps.step()
+        steps.wait()
         if device.type == "cuda":
             torch.cuda.empty_cache()
     return built
@@ -203,10 +195,9 @@ def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, T
     """
     timings = {v: Timing() for v in built}
     for steps in built.values():
-        with steps.scope():
-            for _ in range(warm_up):
-                steps.step()
-            steps.wait()
+        for _ in range(warm_up):
+            steps.step()
+        steps.wait()
     gc.collect()
     gc.freeze()
     collects = gc.isenabled()
@@ -224,23 +215,21 @@ def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, T
             gc.enable()
     for v, steps in built.items():
         if steps.device.type == "cuda":
-            with steps.scope():
-                if steps.mode != "graphs":
-                    timings[v].requested, timings[v].peak = _peaks(steps)
-                timings[v].gpu = _kernel_time(steps)
+            if steps.mode != "graphs":
+                timings[v].requested, timings[v].peak = _peaks(steps)
+            timings[v].gpu = _kernel_time(steps)
     return timings
 
 
 def _turn(steps: Steps) -> tuple[float, float]:
     """Takes two steps, and returns the times of the second in ms: until the GPU was idle, and until all was queued."""
-    with steps.scope():
-        steps.step()
-        steps.wait()
-        began = time.perf_counter()
-        steps.step()
-        queued = time.perf_counter()
-        steps.wait()
-        ended = time.perf_counter()
+    steps.step()
+    steps.wait()
+    began = time.perf_counter()
+    steps.step()
+    queued = time.perf_counter()
+    steps.wait()
+    ended = time.perf_counter()
     return (ended - began) * 1e3, (queued - began) * 1e3
 
 
@@ -344,8 +333,7 @@ def losses(
     for v in ("float64", *variants):
         mode, variant = ("float64", "torch") if v == "float64" else ("eager", v)
         steps = Steps(copy.deepcopy(first), model.loss, inputs, device, mode, variant)
-        with steps.scope():
-            found[v] = torch.stack([steps.step() for _ in range(count)]).double().cpu()
+        found[v] = torch.stack([steps.step() for _ in range(count)]).double().cpu()
         del steps
     exact = found["float64"]
     return {v: {"distance": float((x - exact).abs().mean()), "last": float(x[-1])} for v, x in found.items()}

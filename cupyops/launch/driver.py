@@ -25,7 +25,6 @@ __all__ = [
     "ensure_context",
     "handle",
     "load",
-    "local_bytes",
     "name",
     "resident_blocks",
     "submit",
@@ -213,12 +212,6 @@ class _LaunchConfig(ctypes.Structure):
         ("attributes", ctypes.POINTER(_LaunchAttribute)),
         ("attribute_count", ctypes.c_uint),
     )
-
-
-def local_bytes(function: int) -> int:
-    """Returns the bytes of local memory of a thread of a kernel."""
-    local_size = 3  # CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
-    return int(toolchain.cupy().cuda.driver.funcGetAttribute(local_size, function))
 
 
 def resident_blocks(function: int, threads: int, shared: int, cluster: int) -> int:

@@ -320,10 +320,6 @@ class Kernel:
             return device.resident_blocks(self)
         return self.variant(types, device).resident_blocks(device)
 
-    def local_bytes(self, types: Mapping[str, str], device: Device) -> int:
-        """Returns the bytes of local memory of a thread: arrays and spilled registers. The simulator has none."""
-        return driver.local_bytes(self.variant(types, device).function) if isinstance(device, int) else 0
-
     # Checking and launching
 
     @untraced

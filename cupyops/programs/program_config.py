@@ -163,7 +163,6 @@ class Work:
         passes: passes over a row. A program with one pass does not hold the row.
         reductions: reductions of a row.
         exponentials: a reduction is Σ exp(a - max a).
-        written: the program writes arrays (M, N), and none that it reads.
         much: the program has many operations for each element of an array (M, N), or reads more than two such arrays.
         counted: the program reads the index of the column.
     """
@@ -175,7 +174,6 @@ class Work:
     passes: int = 2
     reductions: int = 1
     exponentials: bool = False
-    written: bool = True
     much: bool = False
     counted: bool = False
 

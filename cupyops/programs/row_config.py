@@ -20,7 +20,6 @@ from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.tiling.config import CLUSTERS_SINCE, vector_width_for
-from cupyops.tiling.rows import EVICT_LAST_ON
 
 from .expressions import kernel_name
 from .names import ProgramKernel
@@ -57,9 +56,6 @@ SHORT_REGISTERS = {2: 24, 4: 32, 8: 80}
 # than threads that load their next row while they compute. float16 takes more registers, so that fewer threads are
 # resident.
 IN_FLIGHT, HALF_IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 56 * 1024, 24 * 1024
-# Threads of the largest block whose accesses have bounds and evict_last, in 16 bits and for several arrays; and bytes of the longest
-# row, in all arrays, that has it.
-_EVICT_LAST_BOUNDED, _EVICT_LAST_ROW = 300, 2**20
 EXPS_BLOCKS = 4  # resident blocks, so that some load while others compute exponentials
 MUCH = 3  # operations on an element of each array (M, N) from which on a program computes much. rms_norm has 2.5, softmax 10.
 EVEN = 0.97  # of the accesses; if fewer hold elements, accesses of half the width are tried
@@ -82,7 +78,6 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
         passes=program.passes,
         reductions=sum(s.over in REDUCED for s in program.steps),
         exponentials=any(s.over == EXPS for s in program.steps),
-        written=written > 0 and not program.over,
         much=len(program.elements) > 2 or program.operations >= MUCH * (len(program.elements) + written),
         counted=program.counted,
     )
@@ -99,21 +94,7 @@ def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool
         capability: compute capability of the GPU, 90 for sm_90.
         portable: considers only clusters of up to 8 blocks, which every GPU with clusters supports.
     """
-    config = _cut_of(n, dtype, work, capability, PORTABLE_CLUSTER if portable else MOST_CLUSTER)
-    # Persistent blocks that sum 16-bit rows were up to 2 percent slower with it. Of large blocks whose accesses have bounds, 16-bit rows
-    # took up to 4 percent longer, and float32 rows of several arrays up to 25. Exponentials beside the next row of 16-bit elements
-    # leave no register for it. The backward of softmax, which reads two arrays, took up to 4 percent longer for float32 rows of 196608
-    # to 262144 elements, and 1 percent less for shorter ones.
-    half, several = DTYPES[dtype].itemsize == 2, len(work.elements) > 1
-    held = not config.stream and config.cluster == 1
-    bounded = held and not config.full and config.block > _EVICT_LAST_BOUNDED and (half or several)
-    slower = half and (work.sums or (config.prefetch and work.exponentials))
-    slower = slower or bounded or n * sum(work.elements) > _EVICT_LAST_ROW
-    return replace(config, evict_last=work.written and not slower and capability in EVICT_LAST_ON)
-
-
-def _cut_of(n: int, dtype: str, work: Work, capability: int, most_cluster: int) -> ProgramConfig:
-    """Returns the config for rows of n elements, with clusters of up to ``most_cluster`` blocks."""
+    most_cluster = PORTABLE_CLUSTER if portable else MOST_CLUSTER
     if capability >= CLUSTERS_SINCE and work.waits_for_arithmetic(dtype):
         config = rows_at_once(n, dtype, work, capability, most_cluster)
         if config is not None:

@@ -14,7 +14,7 @@ block. The CUDA source reads these numbers as macros::
         return config.kernel(TEXT, "softmax", geometry=config.rows("M"))
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -24,16 +24,8 @@ from cupyops.launch.kernel import Kernel
 
 from .config import CLUSTERS_SINCE, Config, threads_for
 
-__all__ = [
-    *("EVICT_LAST_FROM", "EVICT_LAST_ON", "RowsChoice", "RowsConfig", "at_once", "choice_of", "footprint", "is_few"),
-    "loading",
-]
+__all__ = ["RowsChoice", "RowsConfig", "at_once", "choice_of", "is_few"]
 
-# The compute capabilities whose kernels for many rows have evict_last, and the bytes of the rows from which on they have it. Measured
-# on an H200, whose L2 cache has 60 MiB. Kernels of 64, 128, 256 and 512 MiB take 1.02, 1.005, 0.997 and 0.987 times as long with it
-# (medians of nine and more), and in a chain of a norm, a product that reads its result, and a sum, up to 1.03 times with 16 to 64 MiB:
-# the cache then keeps the norm's operand, which nobody reads, in place of the product's.
-EVICT_LAST_ON, EVICT_LAST_FROM = (90,), 2**28
 SHARED_MEMORY = 200 * 1024  # bytes of shared memory that stages may fill on a multiprocessor; sm_90 has 227 KiB
 SHARED_MEMORY_OF = {120: 84 * 1024, 121: 84 * 1024}  # the same, by compute capability, where the GPU has less
 MOST_FOLDED = 2**15  # bytes of the longest row that RowsConfig.fold puts into the registers of one block
@@ -85,8 +77,6 @@ class RowsConfig(Config):
             such a path.
         full: a row fills every access of its threads, so no access needs a bounds check.
         shared: bytes of dynamic shared memory of a block.
-        evict_last: the L2 cache keeps the rows that the kernel has read longer than those that it has written
-            (``eviction.cuh``).
 
     >>> config = RowsConfig.of(4096, vector_width=8, vectors=2)
     >>> config.row_threads, config.groups, config.full
@@ -108,7 +98,6 @@ class RowsConfig(Config):
     aligned_apart: bool = False
     full: bool = False
     shared: int = 0
-    evict_last: bool = False
 
     @classmethod
     def of(
@@ -161,12 +150,12 @@ class RowsConfig(Config):
 
     def one_a_block(self: Some, **others: Any) -> Some:
         """Returns the config with one row a block, so that few rows occupy more multiprocessors. The bits of a row stay
-        the same. Its kernel loads without an L2 policy: few rows fit the cache together with what the kernel writes.
+        the same.
 
         Args:
             others: further fields.
         """
-        return replace(self, block=max(32, self.row_threads), rows_each=1, min_blocks=1, evict_last=False, **others)
+        return replace(self, block=max(32, self.row_threads), rows_each=1, min_blocks=1, **others)
 
     def fold(self: Some, row_bytes: int) -> Some:
         """Returns the config with one block in place of a cluster, or the config itself if a row does not fit one
@@ -225,35 +214,6 @@ def at_once(kernel: Kernel, types: Mapping[str, str], otherwise: str, device: De
     """
     types = {name: types.get(name, otherwise) for name in kernel.signature.bindings}
     return kernel.resident_blocks(types, device) // kernel.geometry.cluster
-
-
-def footprint(kernel: Kernel, types: Mapping[str, str], otherwise: str, device: Device) -> tuple[int, int]:
-    """Returns how many blocks of a kernel run at once on a GPU, and the bytes of local memory of a thread. The arguments are those
-    of :func:`at_once`."""
-    types = {name: types.get(name, otherwise) for name in kernel.signature.bindings}
-    return kernel.resident_blocks(types, device), kernel.local_bytes(types, device)
-
-
-def loading(config: Some, nbytes: int, footprint_of: Callable[[Some], tuple[int, int]]) -> Some:
-    """Returns the config for rows of ``nbytes`` in all: with its L2 policy, or without.
-
-    The policy takes registers. The config loses it if fewer blocks are then resident, or if the compiler then spills more:
-    softmax of float32 rows of 204800 elements takes 1.18 times as long with 112 bytes of spills, and layer_norm of bfloat16 rows of
-    40960 elements 1.43 times as long with one block on a multiprocessor in place of two. Both were measured on an H200.
-
-    Args:
-        config: the config.
-        nbytes: bytes of all rows that the kernel reads.
-        footprint_of: the :func:`footprint` of the kernel of a config.
-    """
-    plain = replace(config, evict_last=False)
-    if not config.evict_last or nbytes < EVICT_LAST_FROM:
-        return plain
-    blocks, local = footprint_of(config)
-    if config.min_blocks > 1 and local == 0:
-        return config  # the bound on the registers keeps the blocks
-    most, least = footprint_of(plain)
-    return config if blocks >= most and local <= least else plain
 
 
 def is_few(rows: int, n: int, most: tuple[int, int]) -> bool:

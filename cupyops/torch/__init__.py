@@ -6,7 +6,6 @@ from cupyops.torch.check.run import CHECKS, CheckFailed, check_op, checks_for
 from cupyops.torch.core.decorator import operator
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.fusions.backend import Fusions
-from cupyops.torch.models.overrides import native, set_native
 from cupyops.torch.models.report import OptimizeReport
 from cupyops.torch.models.swap import optimize
 from cupyops.torch.onnx.export import ExportReport, export_onnx
@@ -25,9 +24,7 @@ __all__ = [
     "checks_for",
     "elementwise",
     "export_onnx",
-    "native",
     "operator",
     "optimize",
     "row_reduce",
-    "set_native",
 ]

@@ -2,8 +2,6 @@
 // threads go on with other work, and a barrier in shared memory (an mbarrier) counts the bytes that have arrived.
 #pragma once
 
-#include "eviction.cuh"
-
 // An mbarrier, which counts arrivals and bytes in phases 0, 1, 0, 1 and on. A phase ends after `count` arrivals
 // (arrival_init) and all bytes that arrive_expecting announced. arrival_wait(a, phase) returns when the phase has
 // ended.
@@ -46,17 +44,8 @@ __device__ __forceinline__ void arrival_wait(Arrivals* a, unsigned phase) {
 // without the fence a load that is in flight is not ordered with a bulk copy.
 __device__ __forceinline__ void reads_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Issues the copy. Both addresses and the number of bytes are multiples of 16. With `last`, a constant, the copy has the
-// policy of load_last (eviction.cuh).
-__device__ __forceinline__ void bulk_load(void* shared, const void* global, unsigned bytes, Arrivals* a, bool last = false) {
-    if (last) {
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-                shared_address(shared)),
-            "l"(global), "r"(bytes), "r"(shared_address(a)), "l"(static_cast<unsigned long long>(EVICT_LAST_POLICY))
-            : "memory");
-        return;
-    }
+// Issues the copy. Both addresses and the number of bytes are multiples of 16.
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, unsigned bytes, Arrivals* a) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(shared)),
                  "l"(global), "r"(bytes), "r"(shared_address(a))
@@ -90,7 +79,7 @@ __device__ void arrive(Arrivals*);
 __device__ void arrive_expecting(Arrivals*, unsigned);
 __device__ void arrival_wait(Arrivals*, unsigned);
 __device__ void reads_before_copies();
-__device__ void bulk_load(void*, const void*, unsigned, Arrivals*, bool = false);
+__device__ void bulk_load(void*, const void*, unsigned, Arrivals*);
 template <typename T> __device__ void send(const T&, T*, int, Arrivals*);
 
 #endif

@@ -57,6 +57,6 @@ private:
     template <typename T>
     static __device__ __forceinline__ void copy_slices(const T* row, T* to, long long n, Arrivals* arrival) {
         for (Columns at = columns_of_block(n); at.start < at.n; at.start += CLUSTER * SLICE, to += SLICE)
-            bulk_load(to, row + at.start, static_cast<unsigned>(elements_of(at) * sizeof(T)), arrival, EVICT_LAST);
+            bulk_load(to, row + at.start, static_cast<unsigned>(elements_of(at) * sizeof(T)), arrival);
     }
 };

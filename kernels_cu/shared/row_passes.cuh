@@ -53,7 +53,7 @@ template <typename T> struct Held {
     template <typename Vectors> __device__ __forceinline__ void load(const T* row, const Columns& at, Vectors vectors) {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
-            if (at.has(v)) of[v] = load_rows<PREFETCH>(row + at.of(v), vectors);
+            if (at.has(v)) of[v] = load_packed(row + at.of(v), vectors);
     }
 
     // Loads from shared memory, where a block's slices of the row lie one after the other.

@@ -28,13 +28,10 @@
 //                                        per access, other rows a function call. The separate
 //                                        path is faster for most row lengths; for some, it needs
 //                                        too many registers
-// EVICT_LAST      0, 1                   1: the L2 cache keeps the rows that were read longer    RowsConfig.evict_last
-//                                        than those that were written, see eviction.cuh
 #pragma once
 
 #include "scalar.cuh"
 #include "cluster.cuh"
-#include "eviction.cuh"
 #include "packed.cuh"
 
 #ifndef BLOCK_THREADS
@@ -67,9 +64,6 @@
 #ifndef ALIGNED_APART
 #define ALIGNED_APART 0
 #endif
-#ifndef EVICT_LAST
-#define EVICT_LAST 0
-#endif
 
 // `true` as a type: the argument for aligned arrays of functions whose last parameter is a template `Vectors`.
 struct Always {
@@ -101,32 +95,6 @@ __device__ __forceinline__ int place_of(int v) {
         return (((v / EACH_UNIT * SPREAD + thread / OWNERS) * EACH_UNIT + v % EACH_UNIT) * OWNERS + thread % OWNERS) *
                VECTOR_WIDTH;
     return ((thread / SIDE_BY_SIDE * VECTORS + v) * SIDE_BY_SIDE + thread % SIDE_BY_SIDE) * VECTOR_WIDTH;
-}
-
-// load_packed for rows. With ACROSS_STORES the kernel stores between its loads of rows that it only reads, and the compiler may
-// move the loads to the front.
-template <bool ACROSS_STORES = false, typename T> __device__ __forceinline__ Packed<T> load_rows(const T* p, bool aligned) {
-    typedef Packed<T> P;
-    if constexpr (EVICT_LAST && !ACROSS_STORES) return load_packed(evict_last(p), aligned);
-    if constexpr (EVICT_LAST && P::BYTES % 8 == 0) {
-        if (aligned) {
-            constexpr int WORDS = P::BYTES % 16 ? 2 : 4;  // of an access
-            P packed;
-#pragma unroll
-            for (int i = 0; i < P::WORDS; i += WORDS) {
-                if constexpr (WORDS == 4) {
-                    const uint4 four = load_last(reinterpret_cast<const uint4*>(p) + i / 4);
-                    packed.word[i] = four.x, packed.word[i + 1] = four.y, packed.word[i + 2] = four.z,
-                    packed.word[i + 3] = four.w;
-                } else {
-                    const uint2 two = load_last(reinterpret_cast<const uint2*>(p) + i / 2);
-                    packed.word[i] = two.x, packed.word[i + 1] = two.y;
-                }
-            }
-            return packed;
-        }
-    }
-    return load_packed(p, aligned);
 }
 
 // The columns of one slice of a row of n elements.

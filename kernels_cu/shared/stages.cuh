@@ -64,7 +64,7 @@ template <typename... In> struct Stages {
         unsigned char* to = stage_memory + stage * BYTES;
         (..., (bulk_load(
                    to + place(v) * sizeof(In), slices + place(v), static_cast<unsigned>(elements_of(v) * sizeof(In)),
-                   arrivals + stage, EVICT_LAST),
+                   arrivals + stage),
                to += SLICE * sizeof(In)));
     }
 

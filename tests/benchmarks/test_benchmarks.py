@@ -133,6 +133,7 @@ def test_cases_cover_what_is_claimed(op: str) -> None:
     assert [case.direction for case in host_cases(op)] == ["forward", "forward, recording", "forward and backward"]
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("case", all_cases())
 @pytest.mark.parametrize("name", ["ours", "eager"])
 @pytest.mark.usefixtures("without_onednn")

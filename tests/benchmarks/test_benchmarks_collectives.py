@@ -37,6 +37,7 @@ def test_an_all_reduce_of_ddp_has_every_gradient_once() -> None:
     assert transfer(found) == pytest.approx(2 * 4 * parameters * 1023 / 1024, abs=2)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [64, 1024])
 def test_our_modules_issue_the_collectives_of_nns(ranks: int) -> None:
     for layout in layouts(ranks):

@@ -31,9 +31,9 @@ def test_the_command_line_names_what_there_is() -> None:
 
 
 def test_a_mode_has_the_variants_that_differ_in_it() -> None:
-    """native() changes no compiled model, and Fusions compiles models."""
+    """Fusions compiles models."""
     assert variants_of("graphs") == variants_of("compile") == ["torch", "again", "optimize", "fusions"]
-    assert variants_of("autocast", ["native", "fusions"]) == ["native"]
+    assert variants_of("autocast", ["optimize", "fusions"]) == ["optimize"]
 
 
 def test_models_in_processes_of_their_own_lose_no_row_to_a_model_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +113,7 @@ def test_a_step_changes_the_parameters_and_leaves_no_gradient(mode: str, dtype: 
     steps = Steps(TINY.build(), TINY.loss, [TINY.draw(4, torch.Generator())], CPU, mode, "torch", lr=0.1)
     before = [p.detach().clone() for p in steps.model.parameters()]
     assert {p.dtype for p in before} == {dtype}
-    with steps.scope():
-        steps.step()
+    steps.step()
     assert all(p.grad is None for p in steps.model.parameters())
     assert all(not torch.equal(p, q) for p, q in zip(steps.model.parameters(), before, strict=True))
 
@@ -156,8 +155,8 @@ def _document() -> dict[str, Any]:
         "transformers": "5.17.0",
     }
     found = [
-        *(_row("A", "eager", v, wall) for v, wall in (("torch", 10.0), ("native", 8.0), ("optimize", 5.0))),
-        *(_row("B", "eager", v, wall) for v, wall in (("torch", 4.0), ("native", 8.0), ("optimize", 4.0))),
+        *(_row("A", "eager", v, wall) for v, wall in (("torch", 10.0), ("again", 8.0), ("optimize", 5.0))),
+        *(_row("B", "eager", v, wall) for v, wall in (("torch", 4.0), ("again", 8.0), ("optimize", 4.0))),
         *(_row("A", "graphs", v, 3.0, "one") for v in VARIANTS),
     ]
     top = {"schema": 1, "environment": environment, "commit": "0" * 40, "dirty": False, "date": "2026-01-01T00:00:00Z"}
@@ -166,8 +165,8 @@ def _document() -> dict[str, Any]:
 
 def test_speedups_divide_pytorchs_time_by_ours() -> None:
     document = _document()
-    assert report.speedups(document, "full", "eager", "native") == {"A": 1.25, "B": 0.5}
-    assert report.speedups(document, "full", "graphs", "native") == {}
+    assert report.speedups(document, "full", "eager", "again") == {"A": 1.25, "B": 0.5}
+    assert report.speedups(document, "full", "graphs", "again") == {}
     assert report.mean([2.0, 0.5]) == pytest.approx(1)
 
 
@@ -175,18 +174,18 @@ def test_the_tables_keep_the_rows_that_lose() -> None:
     document = _document()
     document["losses"] = [
         {"model": "A", "variant": v, "steps": 200, "distance": d, "last": 1.0}
-        for v, d in (("float64", 0.0), ("torch", 1e-3), ("native", 2e-3))
+        for v, d in (("float64", 0.0), ("torch", 1e-3), ("optimize", 2e-3))
     ]
     report.add(document, "failed", [{"model": "B", "batch": "one", "mode": "compile", "reason": "a graph break"}])
     text = report.markdown(document)
     assert "| B, 64 | PyTorch | 4.00 ms (1.0, 2.0) |" in text
-    assert "|  | `native()` | 0.50 × (1.0, 2.0) |" in text
+    assert "|  | PyTorch, again | 0.50 × (1.0, 2.0) |" in text
     assert "| geometric mean | `optimize()` | **1.41 ×** |" in text
     assert "### A batch of one" in text
     assert "| A | 200 | 1.00e-03 | 2.00e-03 |" in text
     assert "- B, one, compile: a graph break" in text
     memory = text[text.index("### Memory") : text.index("### Losses")]
-    assert "| A, 64 | PyTorch | 511.2 (512.0) |\n|  | `native()` | 511.2 (512.0) |" in memory
+    assert "| A, 64 | PyTorch | 511.2 (512.0) |\n|  | `optimize()` | 511.2 (512.0) |" in memory
     assert "graphs" not in memory, "they keep their memory"
     assert "again" not in memory, "a second copy needs what the first needs"
 
@@ -195,11 +194,10 @@ def test_the_short_table_has_the_means_of_the_models_and_their_range() -> None:
     page = report.insert("<!-- figures: begin -->\nold\n<!-- figures: end -->\n", _document(), "short")
     lines = page.splitlines()
     assert [line for line in lines if line.startswith("| full |")] == [
-        "| full | `native()` | 0.79 × (0.50 to 1.25) | – | – | – |",
         "| full | `optimize()` | 1.41 × (1.00 to 2.00) | – | – | – |",
     ]
     assert "| one | `optimize()` | – | – | – | 1.00 × (1.00 to 1.00) |" in lines
-    assert len(lines) == 9
+    assert len(lines) == 7
     assert "old" not in page
 
 
@@ -226,17 +224,15 @@ def test_a_row_replaces_its_case_and_its_failure() -> None:
     document = _document()
     count = len(document["rows"])
     report.add(document, "failed", [{"model": "A", "batch": "full", "mode": "eager", "reason": "memory"}])
-    own_run = report.speedups(document, "full", "eager", "native")["A"]
+    own_run = report.speedups(document, "full", "eager", "again")["A"]
     for wall in (20.0, 30.0):
         report.add(document, "rows", [_row("A", "eager", "torch", wall), _row("A", "eager", "optimize", 5.0)])
         assert len(document["rows"]) == count
         assert document["rows"][0]["wall"] == wall, "a table keeps the order of its models"
         assert report.speedups(document, "full", "eager", "optimize")["A"] == wall / 5
-        assert report.speedups(document, "full", "eager", "native")["A"] == own_run, (
-            "times of two runs are not compared"
-        )
-    report.add(document, "rows", [_row("A", "eager", v, 6.0) for v in ("torch", "native")])
-    assert report.speedups(document, "full", "eager", "native")["A"] == 1
+        assert report.speedups(document, "full", "eager", "again")["A"] == own_run, "times of two runs are not compared"
+    report.add(document, "rows", [_row("A", "eager", v, 6.0) for v in ("torch", "again")])
+    assert report.speedups(document, "full", "eager", "again")["A"] == 1
     assert document["failed"] == []
 
 
@@ -328,5 +324,5 @@ def test_chains_of_modules_have_every_variant(monkeypatch: pytest.MonkeyPatch) -
     lines = [
         line for line in report.markdown({**_document(), "chains": found}).splitlines() if line.startswith("| GELU |")
     ]
-    assert [len(line.split("|")) for line in lines] == [8]
+    assert [len(line.split("|")) for line in lines] == [7]
     assert "–" not in lines[0]

@@ -21,6 +21,7 @@ def checked(case: Case, name: str) -> float:
     return check(case, case.bind(case.implementations[name](), inputs)(), case.expected(inputs))
 
 
+@pytest.mark.thorough
 def test_the_cases_of_own_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     for case in small(own_ops, monkeypatch):

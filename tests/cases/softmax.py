@@ -73,6 +73,7 @@ def eps_of(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps)
 
 
+@pytest.mark.sample(7)
 @BOTH
 @pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS, each=1))
 def test_values_and_gradients_against_float64(

@@ -132,6 +132,7 @@ def test_launch_policies_follow_the_launches(cell: Any, axpby: Any) -> None:
     assert axpby.SCALE_KERNEL.dtypes == ("float16", "float32", "float64")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_nvrtc_compiles_every_kernel(cell: Any, axpby: Any, arch: str) -> None:
     for module in (cell, axpby):

@@ -194,7 +194,6 @@ class _Compiler:
 def _cupy(machine: Machine) -> Any:
     driver = SimpleNamespace(
         funcSetAttribute=machine._limit,
-        funcGetAttribute=lambda attribute, function: 0,
         occupancyMaxActiveBlocksPerMultiprocessor=lambda function, threads, shared: (
             resident(threads, shared) // MULTIPROCESSORS
         ),

@@ -80,11 +80,9 @@ FORWARD = {
     "vectors of eight": Way(LayerNormConfig(128, 16, 8, 2), 248, torch.bfloat16),
     "pairs": Way(LayerNormConfig(32, 32, 2, 2), 126, torch.float64),
     "odd": Way(LayerNormConfig(64, 32, 1, 3, rows_each=2), 77, torch.float16),
-    "aligned apart": Way(
-        LayerNormConfig(64, 64, 8, 2, rows_each=2, aligned_apart=True, evict_last=True), 1000, torch.float16
-    ),
+    "aligned apart": Way(LayerNormConfig(64, 64, 8, 2, rows_each=2, aligned_apart=True), 1000, torch.float16),
     "half accesses, aligned apart": Way(
-        LayerNormConfig(64, 32, 4, 2, aligned_apart=True, evict_last=True), 252, torch.bfloat16, torch.float32
+        LayerNormConfig(64, 32, 4, 2, aligned_apart=True), 252, torch.bfloat16, torch.float32
     ),
     "cluster of aligned apart": Way(LayerNormConfig(64, 64, 4, 1, cluster=2, aligned_apart=True, full=True), 512),
     "cluster of forty warps": Way(LayerNormConfig(160, 160, 4, 1, cluster=8), 4 * 1200 + 4),

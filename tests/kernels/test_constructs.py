@@ -357,6 +357,7 @@ def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, tor
     return y, construct.result(x)
 
 
+@pytest.mark.sample(100)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_construct_has_the_same_values_in_both_lanes(name: str, device: str) -> None:
@@ -366,6 +367,7 @@ def test_a_construct_has_the_same_values_in_both_lanes(name: str, device: str) -
     )
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_fault_in_a_construct_is_noticed(name: str) -> None:
     construct = CONSTRUCTS[name]
@@ -375,6 +377,7 @@ def test_a_fault_in_a_construct_is_noticed(name: str) -> None:
     assert not torch.allclose(y, expected, atol=1e-2)
 
 
+@pytest.mark.thorough
 def test_nvrtc_compiles_every_construct() -> None:
     """What is green in the simulator compiles for a GPU: for either architecture half of the constructs, in turn."""
     pytest.importorskip("cupy")

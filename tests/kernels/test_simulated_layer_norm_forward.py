@@ -62,6 +62,7 @@ def test_the_naive_forward_is_pytorchs() -> None:
         torch.testing.assert_close(stats, torch.stack((mean, torch.rsqrt(variance + EPS))), **close)
 
 
+@pytest.mark.sample(14)
 @ways(FORWARD)
 def test_forward(way: Way) -> None:
     m = rows_of(way)
@@ -108,6 +109,7 @@ TO_FEW = {
 }
 
 
+@pytest.mark.sample(4)
 @ways(TO_FEW)
 def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
     """With a residual and without one in turn: either is a kernel or two more to compile for each way."""
@@ -196,6 +198,7 @@ def test_forward_of_rows_far_from_their_first_element_passes_twice(way: Way) -> 
     assert (stats[1] * torch.sqrt(variance + EPS) - 1).abs().max() <= 16 * eps
 
 
+@pytest.mark.sample(10)
 @ways(FORWARD)
 def test_forward_of_hard_rows(way: Way) -> None:
     rows = {kind: x.to(way.dtype) for kind, x in hard_rows(way.n).items()}
@@ -284,6 +287,7 @@ SUMS = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", SUMS)
 def test_forward_of_a_sum(name: str) -> None:
     way, *dtypes = SUMS[name]

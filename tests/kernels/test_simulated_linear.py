@@ -48,6 +48,7 @@ def _simulated() -> Iterator[None]:
         yield
 
 
+@pytest.mark.sample(8)
 @EACH_WAY
 @pytest.mark.parametrize("offset", [0, 1])
 def test_sums_of_columns(
@@ -60,6 +61,7 @@ def test_sums_of_columns(
     assert_sums(bias, grad.double(), dtype)
 
 
+@pytest.mark.sample(3)
 @EACH_WAY
 def test_gradient_of_gelu_and_its_sums(
     m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int]
@@ -133,6 +135,7 @@ def with_bias_on_the_way(product: Tensor, bias: Tensor, y: Tensor, approximate: 
     kernel(bias, product, y, m, n, columns, rows or all_rows)
 
 
+@pytest.mark.sample(6)
 @EVERY_DTYPE
 @pytest.mark.parametrize(
     ("m", "n", "rows", "approximate"),

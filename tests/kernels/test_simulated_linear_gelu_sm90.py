@@ -75,6 +75,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way[:4])))
 def test_y_and_z_against_float64(way: tuple[int, int, int, torch.dtype, Sm90Config, str, int, bool]) -> None:
     """As on a GPU: to half of the last bit, and what sums in float32 lose."""
@@ -166,6 +167,7 @@ def broken(old: str, new: str = "") -> str:
     return PRODUCT.replace(old, new)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -208,6 +208,7 @@ VIEWS: Views = {
 EACH_VIEW = pytest.mark.parametrize(("h_view", "c_view"), list(zip(VIEWS, [*VIEWS][1:] + [*VIEWS][:1], strict=True)))
 
 
+@pytest.mark.sample(40)
 @STEPS
 @EACH_VIEW
 @pytest.mark.parametrize("more", ["nothing-else", "all", "unaligned-gradient-of-gates", "unaligned-dz", "unaligned-dc"])
@@ -334,6 +335,7 @@ def launch_of(config: SequenceConfig | TensorCoresConfig, batch: int, dtype: str
     return config.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, host()), enough))
 
 
+@pytest.mark.sample(3)
 @EACH_WAY
 def test_sequence_step_by_step(
     steps: int, batch: int, config: SequenceConfig | TensorCoresConfig, dtype: torch.dtype
@@ -379,6 +381,7 @@ def test_sequence_on_tensor_cores_from_an_unaligned_state() -> None:
 FEWER = {"tensor-cores-in-bfloat16": ("all", "h"), "tensor-cores-in-float16": ("all",)}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("steps", "batch", "config", "dtype", "given"),
     [

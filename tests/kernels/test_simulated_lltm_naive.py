@@ -90,6 +90,7 @@ def test_a_step_is_that_of_the_naive_kernel(adds_bias: bool, dtype: torch.dtype)
     assert_near(c, reference[2], "c")
 
 
+@pytest.mark.sample(8)
 @DTYPES
 @pytest.mark.parametrize("view", list(VIEWS))
 def test_a_step_back_is_that_of_the_naive_kernel(view: str, dtype: torch.dtype) -> None:
@@ -164,6 +165,7 @@ def test_a_cell_back_is_that_of_the_naive_kernel(sizes: tuple[int, int, int], dt
         assert_near(ours, theirs, f"gradient of {what}", 2)
 
 
+@pytest.mark.sample(2)
 @EACH_WAY
 def test_a_sequence_is_that_of_the_naive_kernel(way: str) -> None:
     steps, batch, config, dtype = WAYS[way]
@@ -185,6 +187,7 @@ def test_a_sequence_is_that_of_the_naive_kernel(way: str) -> None:
         assert_near(found, reference, what, 4)
 
 
+@pytest.mark.sample(3)
 @EACH_WAY
 @pytest.mark.parametrize("given", ["all", "none-but-h"])
 def test_a_sequence_back_is_that_of_the_naive_kernel(way: str, given: str) -> None:

@@ -19,6 +19,7 @@ def blocks(geometry: Geometry, *sizes: int, target: Target = FLOAT32) -> tuple[i
     return geometry.grid_for(target)(*sizes)
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("n", COUNTS)
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
 @pytest.mark.parametrize(("block", "vectors"), [(128, 1), (256, 4), (32, 3)])

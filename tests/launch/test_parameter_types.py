@@ -135,6 +135,7 @@ def types_of(kernel: Kernel, dtype: str) -> dict[str, str] | None:
     return dict.fromkeys(kernel.signature.bindings, dtype) if p.untyped or p.type == dtype else None
 
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize("name", TYPES)
 def test_an_array_of_another_type_is_refused_and_of_the_right_type_is_taken(name: str) -> None:
     before, right = TYPES[name]

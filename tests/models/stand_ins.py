@@ -114,6 +114,28 @@ class NamedChannelsNorm(nn.LayerNorm):
         return x.permute(0, 3, 1, 2)
 
 
+class FlaggedNorm(nn.LayerNorm):
+    """Calls PyTorch's function behind a branch, as timm's does."""
+
+    fast = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.fast:
+            x = F.layer_norm(x, self.normalized_shape)
+        else:
+            x = F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        return x
+
+
+class CastNorm(nn.LayerNorm):
+    """Computes in float32 and returns the dtype of its argument, as CLIP's does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        y = super().forward(x.type(self.weight.dtype))
+        return y.type(dtype)
+
+
 class Mlp(nn.Module):
     """A vision transformer's."""
 
@@ -131,6 +153,24 @@ class Mlp(nn.Module):
         x = self.drop1(x)
         x = self.norm(x)
         return self.fc2(x)
+
+
+class ConvBlock(nn.Module):
+    """ConvNeXt's: under autocast, its norm reads a 16-bit result of a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv_dw = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH)
+        self.norm, self.mlp = FlaggedNorm(WIDTH, eps=1e-6), Mlp()
+        self.gamma = nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x
+        x = self.conv_dw(x.unsqueeze(1).permute(0, 3, 1, 2))
+        x = x.permute(0, 2, 3, 1)
+        x = self.norm(x)
+        x = self.mlp(x)
+        return shortcut + x.squeeze(1) * self.gamma
 
 
 class PreNorm(nn.Module):
@@ -275,6 +315,7 @@ def norms() -> nn.Module:
 # that stands alone.
 MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
     "mlp": (Mlp, {"linear_gelu": 1, "aten.addmm": 1}),
+    "convolutions": (ConvBlock, {"layer_norm": 1, "linear_gelu": 1, "aten.addmm": 1}),
     "pre-norm": (PreNorm, {"layer_norm": 1, "add_layer_norm": 1, "aten.addmm": 2, "linear_gelu": 1}),
     "post-norm": (PostNorm, {"aten.addmm": 1, "add_layer_norm": 1, "linear_gelu": 1}),
     "encoder layer": (EncoderLayer, {"aten.addmm": 2, "add_layer_norm": 1, "linear_gelu": 1}),

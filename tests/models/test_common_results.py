@@ -87,6 +87,7 @@ def test_results_that_the_backward_recomputes_have_statistics_of_their_own() -> 
     assert len(statistics(Scaled(norm(), norm()))) == 2
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager_decomp_partition"])
 @pytest.mark.parametrize("name", MODULES)
 def test_values_and_gradients_are_those_of_eager_mode(name: str, backend: str) -> None:
@@ -183,6 +184,7 @@ class Parallel(nn.Module):
         return total
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kinds", [(nn.LayerNorm, nn.LayerNorm), (nn.RMSNorm, nn.RMSNorm), (nn.RMSNorm, nn.LayerNorm)])
 def test_norms_of_one_sum_save_the_sum_alone_with_fusions(
     kinds: tuple[type[nn.Module], type[nn.Module]], monkeypatch: pytest.MonkeyPatch
@@ -226,6 +228,7 @@ class Own(nn.Module):
 LARGEST = {"largest": ("largest", "x")}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "options", [{}, {"recompute": lambda x, factor, largest: x / largest * factor}], ids=["", "recompute"]
 )

@@ -68,6 +68,7 @@ FURTHER: list[tuple[Run, int]] = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("run", "compiled_as", "bodies"),
     [
@@ -90,6 +91,7 @@ def test_an_edited_body_reaches_the_code_that_reads_its_result(
             assert found == hits
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("run", "compiled_as", "autocast_in_key"),
     [

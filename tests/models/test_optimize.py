@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,20 @@ from tests import preloaded
 from tests.support import alike
 
 from .calls import Calls, in_graph
-from .stand_ins import HIDDEN, MODELS, WIDTH, EncoderLayer, Mlp, PostNorm, PreNorm, RootNorm, model
+from .stand_ins import (
+    HIDDEN,
+    MODELS,
+    WIDTH,
+    CastNorm,
+    ChannelsNorm,
+    EncoderLayer,
+    FlaggedNorm,
+    Mlp,
+    PostNorm,
+    PreNorm,
+    RootNorm,
+    model,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]
@@ -30,9 +44,22 @@ def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
     return [y, *torch.autograd.grad((y * y.detach().cos()).sum(), wanted)]
 
 
+@contextmanager
+def autocast_of_both() -> Iterator[None]:
+    """Autocast to bfloat16 on a CPU, whose code asks about autocast on a GPU, too."""
+    before = torch.is_autocast_enabled("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            yield
+    finally:
+        torch.set_autocast_enabled("cuda", before)
+
+
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_what_it_computed(name: str, backend: str, device: str) -> None:
     module = model(name, device=device, dtype=torch.float64)
@@ -120,6 +147,37 @@ def test_under_autocast_results_have_the_dtypes_they_had(name: str, dtype: torch
     assert got.dtype is wanted.dtype
     torch.testing.assert_close(got, wanted, rtol=8 * torch.finfo(dtype).eps, atol=16 * torch.finfo(dtype).eps)
     for a, b in zip(*(torch.autograd.grad(y.float().sum(), x) for y in (got, wanted)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("made", [FlaggedNorm, CastNorm, ChannelsNorm, nn.LayerNorm])
+def test_under_autocast_a_norm_of_16_bits_calls_the_operator_as_its_forward_calls_pytorchs(made: Any) -> None:
+    """Which dtype such a norm returns depends on its forward: PyTorch's function returns float32 under autocast."""
+    module, x = made(WIDTH), torch.randn(2, WIDTH, 3, WIDTH, dtype=torch.bfloat16)
+    with autocast_of_both():
+        wanted = gradients(module, x)
+        optimize(module)
+        with Calls() as calls:
+            got = gradients(module, x)
+    assert calls.ours["layer_norm"] == 1
+    assert not calls.counts["aten.native_layer_norm"]
+    assert [y.dtype for y in got] == [y.dtype for y in wanted]
+    for a, b in zip(got, wanted, strict=True):
+        # On a CPU, PyTorch rounds the statistics to 16 bits.
+        torch.testing.assert_close(a, b, rtol=0.02, atol=0.02 * float(b.detach().abs().max()))
+
+
+@pytest.mark.parametrize("name", ["convolutions", "pre-norm", "post-norm", "encoder layer", "channels first"])
+def test_under_autocast_a_model_calls_the_operators_and_no_other(name: str) -> None:
+    module, x = model(name), torch.randn(4, 3, WIDTH)
+    with autocast_of_both():
+        wanted = gradients(module, x)
+        optimize(module)
+        with Calls() as calls:
+            got = gradients(module, x)
+    assert {operator for operator in calls.counts if "." in operator} <= {"aten.addmm"}
+    for a, b in zip(got, wanted, strict=True):
+        assert a.dtype is b.dtype
         torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
 
 

@@ -116,6 +116,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_optimised_blocks_save_the_activations_that_pytorchs_save(name: str, mode: str) -> None:
     block, norms = BLOCKS[name]
@@ -125,6 +126,7 @@ def test_optimised_blocks_save_the_activations_that_pytorchs_save(name: str, mod
     assert ours.statistics <= theirs.statistics + 2 * norms * ROWS * 2 * 4
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("depth", [1, 3])
 def test_the_last_norm_of_a_model_adds_at_most_half_a_tensor_under_autocast(depth: int) -> None:
     """PyTorch's graph may save the 16-bit summand of the last sum in place of the float32 sum, and add again in the

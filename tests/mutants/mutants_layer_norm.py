@@ -72,14 +72,6 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ),
             ("alignment not asked for", VECTOR, "% (N * sizeof(T));", "% sizeof(T);"),
             ("a word twice", PACKED, "packed.word[i + 2] = four.z,", "packed.word[i + 2] = four.y,"),
-            ("a word twice, for the cache", ROWS, "packed.word[i + 2] = four.z,", "packed.word[i + 2] = four.y,"),
-            ("a word of half an access twice", ROWS, "packed.word[i + 1] = two.y", "packed.word[i + 1] = two.x"),
-            (
-                "rows that are not aligned by whole accesses, for the cache",
-                ROWS,
-                "        if (aligned) {\n            constexpr int WORDS",
-                "        {\n            constexpr int WORDS",
-            ),
             ("upper half shifted too little", PACKED, "(k % 2 * 16)", "(k % 2 * 8)"),
             ("odd elements the same as even ones", PACKED, "halves[(2 * i + 1) % VECTOR_WIDTH]", "halves[2 * i]"),
             ("lower half taken for both", PACKED, "widen(word[k / 2], k % 2)", "widen(word[k / 2], 0)"),
@@ -203,8 +195,8 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             (
                 "second array where the first ends",
                 STAGES,
-                "arrivals + stage, EVICT_LAST),\n               to += SLICE * sizeof(In)",
-                "arrivals + stage, EVICT_LAST),\n               to += elements * sizeof(In)",
+                "arrivals + stage),\n               to += SLICE * sizeof(In)",
+                "arrivals + stage),\n               to += elements * sizeof(In)",
             ),
             (
                 "each warp the first one's piece",

@@ -223,6 +223,7 @@ def test_special_values_stay_in_their_row(device: str) -> None:
     assert y[[0, 2, 4]].isfinite().all()
 
 
+@pytest.mark.sample(40)
 @DTYPES
 @pytest.mark.parametrize("shape", [(4, 3, 5), (2, 0, 5), (2, 3, 0), (0,), (1,), (7,)])
 @pytest.mark.parametrize("count", [1, 2])
@@ -330,6 +331,7 @@ def test_add_layer_norm_is_the_sum_and_its_norm(n: int, device: str, dtype: torc
         )
 
 
+@pytest.mark.sample(2)
 def test_gradient_of_the_sum_or_of_the_norm_alone(device: str) -> None:
     x, weight, bias = operands(5, 40, torch.float64, device)
     residual = torch.randn(5, 40, dtype=torch.float64, device=device, requires_grad=True)

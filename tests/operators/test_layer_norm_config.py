@@ -46,6 +46,7 @@ def configs(dtype: str, capability: int, lengths: Sequence[int] = LENGTHS) -> li
     return found
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("dtype", [dtype for dtype in FLOATS if dtype != "bfloat16"])
 def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
@@ -389,35 +390,6 @@ def test_a_backward_of_131072_elements_has_16_blocks_that_hold_the_row(grad_sum:
         assert config.vectors * config.vector_width == 16
     assert backward_config(65536, "bfloat16", 2, 90, grad_sum=grad_sum).cluster == 8
     assert backward_config(131072, "bfloat16", 2, 90, grad_sum=grad_sum, portable=True).cluster != 16
-
-
-@pytest.mark.parametrize(
-    ("n", "dtype", "inputs"),
-    [
-        *[(96, "bfloat16", 1), (4096, "bfloat16", 1), (131072, "bfloat16", 1), (262144, "bfloat16", 2)],
-        *[(4096, "float32", 1), (262144, "float32", 2)],
-    ],
-)
-def test_many_rows_stay_in_the_cache_of_the_gpu_on_which_it_was_measured(n: int, dtype: str, inputs: int) -> None:
-    size = DTYPES[dtype].itemsize
-    input_bytes = inputs * size
-    config = forward_config(n, dtype, input_bytes, size, 90, size)
-    assert config.evict_last
-    assert not config.few_rows_forward(n, size).evict_last
-    assert not any(forward_config(n, dtype, input_bytes, size, c, size).evict_last for c in (75, 80, 89, 100, 120))
-    assert not backward_config(n, dtype, size, 90).evict_last
-    assert not forward_config(262144, "bfloat16", 2, 2, 90, 2).evict_last
-    assert not forward_config(2560, "float32", 4, 4, 90, 4).evict_last, "accesses with bounds"
-    assert not forward_config(13096, "bfloat16", 2, 2, 90, 2).evict_last, "accesses with bounds"
-    assert forward_config(13096, "bfloat16", 4, 2, 90, 2).evict_last
-    assert forward_config(13824, "bfloat16", 2, 2, 90, 2).evict_last
-    assert not forward_config(65536, "bfloat16", 2, 4, 90, 2).evict_last
-    assert forward_config(32768, "bfloat16", 2, 4, 90, 2).evict_last
-    assert forward_config(2560, "float32", 8, 4, 90, 4).evict_last
-    assert not forward_config(10096, "float32", 4, 4, 90, 4).evict_last, "accesses with bounds"
-    assert forward_config(10240, "float32", 4, 4, 90, 4).evict_last
-    assert not forward_config(7096, "float32", 8, 4, 90, 4).evict_last, "a path apart for aligned rows"
-    assert forward_config(2048, "float32", 4, 4, 90, 4).evict_last
 
 
 def test_three_blocks_of_512_threads_hold_rows_without_a_second_array() -> None:

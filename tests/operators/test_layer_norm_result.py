@@ -123,6 +123,7 @@ def test_batched(device: str) -> None:
     torch.testing.assert_close(found, layer_norm(x, 10, weight, bias, dtype=torch.float16))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 def test_exported(dtype: torch.dtype, tmp_path: Path) -> None:
     weight = torch.rand(8).to(dtype)

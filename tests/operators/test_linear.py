@@ -82,6 +82,7 @@ def assert_close_to_exact(ours: Tensor, theirs: Tensor, exact: Tensor, what: str
     assert error <= 2 * (allowed + rounding), f"{what}: off by {float(error):.2e}, PyTorch by {float(allowed):.2e}"
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(("shape", "ours", "theirs", "dtype"), with_floats(WITH_SHAPES))
 def test_values_and_gradients_against_float64(
     device: str,
@@ -139,6 +140,7 @@ def test_only_the_gradients_that_are_asked_for(
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.sample(4)
 @BOTH
 def test_gradcheck_of_all_operands(device: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]) -> None:
     inputs = operands(4, 3, 5, torch.float64, device)
@@ -168,6 +170,7 @@ def test_what_is_saved(device: str) -> None:
             assert any(t.data_ptr() == weight.data_ptr() for t in saved) == need_x
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("ours", "theirs", "dtype"), with_floats(pytest.param(*pair, id=name) for name, pair in PAIRS.items())
 )

@@ -72,6 +72,7 @@ def compare(sizes: tuple[int, int, int], dtype: torch.dtype, device: str) -> Non
         assert_as_accurate(a, b, c, f"gradient of {name}", max(batch, features + state, 3 * state))
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(("sizes", "dtype"), with_floats(pytest.param(s, id=str(s)) for s in SIZES))
 @pytest.mark.parametrize("whole", [True, False])
 def test_values_and_gradients_against_float64(
@@ -185,6 +186,7 @@ def test_gradients_of_one_result_alone_and_of_any_strides(
             torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5, msg=name)
 
 
+@pytest.mark.sample(2)
 def test_gradients_and_gradients_of_gradients(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for whole in (2**40, 0):
         monkeypatch.setattr(body, "WHOLE_WORK", whole)
@@ -217,6 +219,7 @@ def test_what_the_forward_made_is_not_made_again(few: bool, monkeypatch: pytest.
                 assert alike(a, b)
 
 
+@pytest.mark.sample(4)
 @DTYPES
 def test_the_backward_operator_takes_inputs_made_before(
     device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -237,6 +240,7 @@ def test_the_backward_operator_takes_inputs_made_before(
 # Shapes and layouts
 
 
+@pytest.mark.sample(20)
 @DTYPES
 @pytest.mark.parametrize("batch", [0, 1, 17])
 @pytest.mark.parametrize(("features", "state"), [(0, 3), (5, 8), (1, 1)])

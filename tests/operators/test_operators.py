@@ -98,6 +98,7 @@ def test_dense_layouts_are_kept(case: Case, device: str) -> None:
     assert case.ours(*inputs).stride() == case.theirs(*inputs).stride()
 
 
+@pytest.mark.sample(12)
 @EACH
 def test_more_than_65535_rows(case: Case, device: str) -> None:
     inputs = case.inputs(device, shape=(70_001, 3))
@@ -119,6 +120,7 @@ def _forward_only(case: Case):  # type: ignore[no-untyped-def]
     return lambda *xs: case.ours(*(x * 2 for x in xs)) + 1
 
 
+@pytest.mark.sample(9)
 @AROUND
 @EACH
 def test_compile_fullgraph(case: Case, device: str) -> None:
@@ -142,6 +144,7 @@ def test_compile_into_cuda_graphs(case: Case, device: str) -> None:
         assert_trains_alike(compiled, _forward_only(case), inputs)
 
 
+@pytest.mark.sample(9)
 @AROUND
 @EACH
 def test_export_keeps_the_operator(case: Case, device: str) -> None:
@@ -205,6 +208,7 @@ def test_tensor_subclass_and_modes_take_the_registered_operator(case: Case, devi
     assert alike(got, case.ours(*inputs))
 
 
+@pytest.mark.sample(12)
 @EACH
 def test_lazily_negated_views_are_resolved(case: Case, device: str) -> None:
     """The imaginary part of a conjugate holds the negated values in memory; of one element, it looks contiguous."""

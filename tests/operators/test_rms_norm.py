@@ -49,6 +49,7 @@ def operands(shape: Sequence[int], dims: int, dtype: torch.dtype, of_weight: tor
 
 
 # The rows alone, and with a weight.
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     ("n", "count", "dtype"), with_floats(itertools.starmap(pytest.param, itertools.product(LENGTHS, (1, 2))), each=1)
 )
@@ -66,6 +67,7 @@ def test_values_and_gradients_against_float64(device: str, dtype: torch.dtype, n
 
 
 # Without a GPU, a weight of each dtype beside rows of another.
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("of_weight", "dtype"), with_floats(FLOATS, each=1))
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight:UserWarning")
 def test_a_weight_of_another_dtype_gives_the_dtypes_that_pytorchs_gives(
@@ -227,6 +229,7 @@ def test_kernels_are_declared_ahead_for_every_dtype() -> None:
             assert any(name == f"rms_norm{kind}" and set(of) == {dtype} for name, *of in declared), (kind, dtype)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_exported_norm_is_of_standard_operators_and_as_accurate(dtype: torch.dtype, tmp_path: Path) -> None:
     onnx_support = pytest.importorskip("tests.onnx.onnx_support")

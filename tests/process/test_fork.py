@@ -254,6 +254,7 @@ def test_a_child_sets_what_threads_of_its_parent_were_setting(tmp_path: Path) ->
     run(SETTINGS, tmp_path)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.simulator
 @pytest.mark.parametrize("module", ["host", "simulated", "numpy_arrays"])
 def test_a_child_does_not_wait_for_an_import_by_a_thread_of_its_parent(tmp_path: Path, module: str) -> None:

@@ -38,6 +38,7 @@ def run(
     )
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("example", "at"), [*((example, "torch") for example in EXAMPLES), ("lenet5", "cupyops"), ("char_gpt", "numpy")]
 )
@@ -46,6 +47,7 @@ def test_an_example_that_is_importing(example: str, at: str, tmp_path: Path) -> 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("example", "at"), [("lenet5", "sklearn"), ("sequence", "sklearn"), ("lenet5", "examples.fast")]
 )

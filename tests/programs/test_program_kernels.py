@@ -67,6 +67,7 @@ def test_layouts_and_alignments_of_a_program(place: str) -> None:
     assert op(channels, channels).stride() == channels.stride()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("n", [1, 37, 96, 1000, 2049, 40_000])
 def test_sums_over_rows_and_columns(place: str, n: int) -> None:
     op = row_reduce(
@@ -136,6 +137,7 @@ def test_the_rows_of_a_block_are_summed_in_another_order() -> None:
 
 
 # Rows of a few threads, of a warp, of a block; prefetched by a cluster; and read again in each pass.
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("n", "capability"), [(40, 0), (1152, 0), (33_000, 0), (33_000, 89), (190_000, 0)])
 @pytest.mark.simulator
 def test_mixed_dtypes_at_every_cut(n: int, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +232,7 @@ def test_an_element_at_an_index_is_there_before_the_first_reduction(place: str) 
 
 
 # A warp's row over 128 threads; half a warp's; rows of several warps, one of them with accesses beyond its end.
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("n", "dtype"),
     [
@@ -267,6 +270,7 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
 
 
 # A thread's turns over a warp's; accesses beyond the end of the row; over several warps; and two turns of a thread.
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("n", "dtype", "spread", "vectors"),
     [
@@ -335,6 +339,7 @@ def test_bfloat16_rows_with_other_turns_have_the_same_bits_for_few_and_many_rows
 
 
 # A row in a part of a warp; a block's, over several accesses; with accesses beyond its end; a cluster's.
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("n", "dtype"),
     [

@@ -451,6 +451,7 @@ def written_kernels() -> list[Kernel]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
 def test_what_is_written_compiles_without_a_warning_or_a_spill(dtype: torch.dtype) -> None:
     pytest.importorskip("cupy")

@@ -312,30 +312,3 @@ def test_few_rows_are_resident_at_once_as_far_as_the_registers_of_a_thread_allow
     assert few(4096, added, 75).min_blocks * few(4096, added, 75).block <= 1024
     held = few(7168, Work((2,), (4,)))
     assert (held.vectors > 2, held.min_blocks) == (True, 1), "measured with up to two accesses"
-
-
-def test_rows_stay_in_the_cache_of_the_gpu_on_which_it_was_measured() -> None:
-    def kept(dtype: str, work: Work, capability: int = 90) -> bool:
-        config = config_of(4096, dtype, work, capability)
-        assert not config.one_a_block().evict_last
-        return config.evict_last
-
-    two, four = (2,), (4,)
-    assert kept("float32", Work(four))
-    assert kept("bfloat16", Work(two))
-    assert kept("float32", Work(four, sums=1))
-    assert not kept("bfloat16", Work(two, sums=1))
-    uneven, even = (config_of(n, "bfloat16", Work(two), 90) for n in (13096, 13312))
-    assert (uneven.evict_last, uneven.full, uneven.block) == (False, False, 416)
-    assert even.evict_last
-    assert config_of(13096, "float32", Work(four), 90).evict_last
-    bounded = config_of(4544, "float32", Work((4, 4), (4,)), 90)
-    assert (bounded.full, bounded.block > 300, bounded.evict_last) == (False, True, False)
-    assert config_of(4544, "float32", Work(four, (4,)), 90).evict_last
-    pairs = [config_of(n, "float32", Work((4, 4)), 90).evict_last for n in (131072, 196608)]
-    assert pairs == [True, False]
-    long = config_of(131072, "bfloat16", Work(two, exponentials=True), 90)
-    assert long.prefetch
-    assert not long.evict_last
-    assert not kept("float32", Work(four, written=False))
-    assert not any(kept("float32", Work(four), capability) for capability in (75, 80, 89, 100, 120))

@@ -38,6 +38,7 @@ def rows_of(config: ProgramConfig) -> float:
 MUCH = (KL, ENTROPY, NORM, SWIGLU, FIRST)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("text", MUCH)
 def test_a_config_has_its_row_and_leaves_registers_and_shared_memory(text: str, dtype: str) -> None:
@@ -144,6 +145,7 @@ def test_programs_that_read_the_index_of_the_column() -> None:
     assert (program_of(FIRST).counted, program_of(KL).counted) == (True, False)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("text", "dtype", "n"),
     [

@@ -63,6 +63,7 @@ def test_the_simulator_has_the_atomic_functions_of_cuda_and_no_others() -> None:
     assert 90 < sum(truth) < 150
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("call", "taken"),
     [

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,10 +12,35 @@ import pytest
 
 import cupyops
 from cupyops import Kernel, LaunchError, MissingDependencyError, Threads
-from cupyops.simulator import build, host
+from cupyops.simulator import build
+from tests.support import ROOT, install
 
 pytestmark = pytest.mark.simulator
 TEXT = 'extern "C" __global__ void k(const float* x, float* y, int n) { int i = threadIdx.x; y[i AT] = 2 * x[i]; }'
+
+
+OUTSIDE = "out of bounds: writes 4 bytes at element 4 of `y`"
+# One kernel, one fault that the sanitizer finds, and a text without optimization that includes PyTorch's header.
+ZIGLANG = """
+import importlib.metadata
+import numpy as np
+from cupyops import Kernel, LaunchError, Threads, simulate
+from cupyops.simulator import host
+from tests.simulator.test_compilers import OUTSIDE, doubled
+
+print(importlib.metadata.version("ziglang"))
+print(*host.compiler().command[1:])
+print(doubled())
+try:
+    doubled("+ 1", sanitize=True)
+except LaunchError as error:
+    print(OUTSIDE if OUTSIDE in str(error) else error)
+y = np.zeros(1, np.float32)
+text = "#include <torch/extension.h>\\n__global__ void divided(float* y, int n) { y[0] = n / 2 + at::Half(1.5f); }"
+with simulate(optimize=False):
+    Kernel(text, "divided", Threads(block=1))[1](y, 7)
+print(y[0])
+"""
 
 
 def doubled(at: str = "", sanitize: bool = False) -> list[float]:
@@ -24,20 +50,19 @@ def doubled(at: str = "", sanitize: bool = False) -> list[float]:
     return list(map(float, y))
 
 
+@pytest.mark.thorough
+@pytest.mark.network
+@pytest.mark.parametrize("version", ["0.17.1", "0.16.0", "0.15.2"])
 def test_the_compiler_of_ziglang_compiles_links_and_checks_where_there_is_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUPYOPS_CXX", raising=False)
-    assert host.compiler().command == (sys.executable, "-m", "ziglang", "c++")
-    assert doubled() == [2, 2, 2, 2]
-    with pytest.raises(LaunchError, match="out of bounds: writes 4 bytes at element 4 of `y`"):
-        doubled("+ 1", sanitize=True)
-    y = np.zeros(1, np.float32)
-    text = "#include <torch/extension.h>\n__global__ void divided(float* y, int n) { y[0] = n / 2 + at::Half(1.5f); }"
-    with cupyops.simulate(optimize=False):  # and headers of the C++ library, behind those of the simulator
-        Kernel(text, "divided", Threads(block=1))[1](y, 7)
-    assert y[0] == 4.5
+    install(tmp_path / "packages", f"ziglang=={version}")
+    found = f"{tmp_path / 'packages'}{os.pathsep}{ROOT}"
+    paths = {"PATH": str(tmp_path / "empty"), "PYTHONPATH": found, "CUPYOPS_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {k: v for k, v in os.environ.items() if k != "CUPYOPS_CXX"} | paths
+    done = subprocess.run([sys.executable, "-c", ZIGLANG], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == [version, "-m ziglang c++", "[2.0, 2.0, 2.0, 2.0]", OUTSIDE, "4.5", ""]
 
 
 @pytest.mark.parametrize("command", ["/bin/true", "g++ ';' x", "g++ -fno-such-flag"])

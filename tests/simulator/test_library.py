@@ -58,6 +58,7 @@ def run(case: Case, where: str, arrays: Mapping[str, Any], **constants: int) -> 
     return found
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("where", LANES)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.kernel)
 def test_a_construct_has_another_value_than_numpy_says(case: Case, where: str) -> None:
@@ -81,6 +82,7 @@ COMPILED = [(t, "sm_90") for t in sorted({c.text for c in CASES})]
 COMPILED += [(t, "sm_80") for t in ("halves", "intrinsics", "ptx", "special", "tensor_cores")]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("text", "architecture"), COMPILED)
 def test_a_text_runs_in_the_simulator_and_does_not_compile(text: str, architecture: str) -> None:
     if not toolchain.has_nvrtc():

@@ -130,6 +130,7 @@ def test_barriers_that_vote() -> None:
 # Warps
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("width", [32, 16, 8, 1])
 @pytest.mark.parametrize("kind", ["idx", "up", "down", "xor"])
 @pytest.mark.parametrize("by", [0, 1, 3, 9, 31])
@@ -353,6 +354,7 @@ VALUES = [
 ]
 
 
+@pytest.mark.sample(76)
 @pytest.mark.parametrize("number", range(len(VALUES)), ids=[expression for expression, _ in VALUES])
 def test_values_of_functions(number: int) -> None:
     before = "__device__ const int table[3] = {1, 2, 4}; __constant__ int constant = 5;"

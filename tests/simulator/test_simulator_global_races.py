@@ -404,6 +404,7 @@ def test_without_checks_nothing_is_looked_for() -> None:
     assert y[3] == 64
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
 def test_what_clang_compiles_is_looked_at_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYOPS_CXX", f"{sys.executable} -m ziglang c++")

@@ -349,6 +349,7 @@ def test_a_library_is_compiled_once_for_its_content(tmp_path: Path, monkeypatch:
     assert not [p for p in (tmp_path / "simulator").iterdir() if p.name.startswith(".")], "something half made is left"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "command", ["g++", "clang++", f"{sys.executable} -m ziglang c++"], ids=lambda c: c.split()[-2:]
 )
@@ -389,6 +390,7 @@ def test_headers_are_precompiled_for_the_second_kernel(
     assert run("5.f") == 5
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "fault", [CompileError("no"), OSError("no space left"), None], ids=["refused", "full", "useless"]
 )
@@ -447,6 +449,7 @@ def test_lines_of_a_file_that_is_no_library(tmp_path: Path) -> None:
     assert line_table(b"\x04\x00\x00\x00\x04\x00").at(0) is None, "a program that ends too early"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(not shutil.which("gdb"), reason="needs gdb")
 @pytest.mark.parametrize("optimize", [True, False])
 def test_gdb_stops_at_a_line_of_the_text(tmp_path: Path, optimize: bool) -> None:

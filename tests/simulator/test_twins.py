@@ -30,7 +30,6 @@ MOVERS = {
     *("arrival_init", "arrival_wait", "arrive", "arrive_expecting"),
     *("bulk_load", "reads_before_copies", "send", "shared_address_in"),
     *("count_at", "wait_at"),
-    "load_last",  # which has the value of a load
     "opaque",  # which moves nothing, and hides from the compiler where a value comes from
 }
 # What sm_90's matrix kernels are made of, compared by two of them: one as small as it can be, and the one that is shipped. The

@@ -1,11 +1,9 @@
 """Configs of rows: how rows are divided among threads, by tables and by the room of shared memory."""
 
-from dataclasses import replace
-
 import pytest
 
 from cupyops.tiling.config import CLUSTERS_SINCE
-from cupyops.tiling.rows import EVICT_LAST_FROM, RowsChoice, RowsConfig, choice_of, loading
+from cupyops.tiling.rows import RowsChoice, RowsConfig, choice_of
 
 
 @pytest.mark.parametrize(
@@ -46,34 +44,11 @@ def test_stages_take_the_room_that_there_is() -> None:
 
 
 def test_few_rows_are_cut_apart_and_a_cluster_is_folded_where_a_block_has_room() -> None:
-    many = RowsConfig(256, 64, 4, 2, rows_each=2, min_blocks=3, evict_last=True)
+    many = RowsConfig(256, 64, 4, 2, rows_each=2, min_blocks=3)
     few = many.one_a_block(aligned_apart=True)
-    assert many.constants["EVICT_LAST"] == 1
-    assert "EVICT_LAST" not in few.constants
     assert (few.block, few.row_threads, few.rows_each, few.min_blocks, few.aligned_apart) == (64, 64, 1, 1, True)
     cluster = RowsConfig(128, 128, 4, 2, cluster=8)
     folded = cluster.fold(2**15)
     assert (folded.block, folded.row_threads, folded.cluster, folded.folded) == (1024, 1024, 1, 8)
     assert cluster.fold(2**15 + 1) == cluster
     assert RowsConfig(256, 256, 4, 2, cluster=8).fold(2**10).cluster == 8, "more threads than a block has"
-
-
-@pytest.mark.parametrize(
-    ("min_blocks", "kept", "plain", "policy"),
-    [
-        *[(3, (3, 0), (4, 0), True), (3, (3, 24), (3, 0), False), (3, (3, 24), (3, 24), True)],
-        *[(1, (1, 0), (2, 0), False), (1, (2, 0), (2, 0), True), (1, (2, 8), (2, 0), False)],
-    ],
-)
-def test_a_policy_that_costs_blocks_or_spills_is_left_out(
-    min_blocks: int, kept: tuple[int, int], plain: tuple[int, int], policy: bool
-) -> None:
-    config = RowsConfig(256, 64, 4, 2, min_blocks=min_blocks, evict_last=True)
-    without = replace(config, evict_last=False)
-
-    def footprint_of(config: RowsConfig) -> tuple[int, int]:
-        return kept if config.evict_last else plain
-
-    assert loading(config, EVICT_LAST_FROM, footprint_of) == (config if policy else without)
-    assert loading(config, EVICT_LAST_FROM - 1, footprint_of) == without
-    assert loading(without, EVICT_LAST_FROM, footprint_of) == without

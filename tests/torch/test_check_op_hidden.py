@@ -12,6 +12,7 @@ CHECKS = ["returned", "sanitizer", "inputs_kept", "written", "determinism", "val
 CHECKS += ["special_values", "strides", "empties", "sizes", "dimensions", "numbers", "data"]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.simulator
 @pytest.mark.parametrize("fault", HIDDEN_BY_SAMPLES)
 def test_a_fault_that_the_samples_hide_is_found(fault: str) -> None:
@@ -24,6 +25,7 @@ def test_a_fault_that_the_samples_hide_is_found(fault: str) -> None:
     assert_found({first: found[first]}, first, words)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.simulator
 @pytest.mark.parametrize("kind", UNUSUAL)
 def test_a_right_operator_that_is_unusual_raises_no_alarm(kind: str) -> None:

@@ -65,6 +65,7 @@ def test_the_formula_that_stands_for_layer_norm_is_pytorchs_up_to_the_second_der
             torch.testing.assert_close(x, right)
 
 
+@pytest.mark.sample(120)
 @EACH
 @pytest.mark.parametrize("road", ROADS)
 def test_a_derivative_by_each_road(case: Derived, road: str, device: str) -> None:
@@ -77,6 +78,7 @@ def test_a_derivative_of_a_shipped_function(case: Derived, road: str, device: st
     assert_right(ROADS[road], case.problem(case.ours, device), case.problem(case.theirs, device))
 
 
+@pytest.mark.sample(50)
 @EACH
 @pytest.mark.parametrize("road", AUTOGRAD)
 def test_a_derivative_through_the_registered_operator(case: Derived, road: str, device: str) -> None:

@@ -190,6 +190,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor
 }
 
 
+@pytest.mark.sample(30)
 @pytest.mark.simulator
 @pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
 @pytest.mark.parametrize("road", ROADS)
@@ -405,6 +406,7 @@ COMPILED: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], An
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.simulator
 @pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
 @pytest.mark.parametrize("road", COMPILED)

@@ -78,6 +78,7 @@ def test_tangents_come_from_kernels(road: str, gelu: list[str], norm: list[str],
     assert kernels_of(lambda: run(layer_norm, x, t))[: len(norm)] == norm
 
 
+@pytest.mark.sample(3)
 @SIMULATED
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_tangent_is_as_near_to_float64_as_a_result(dtype: torch.dtype, device: str) -> None:
@@ -161,6 +162,7 @@ def _func(f: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return torch.compile(lambda x, t: jvp(f, x, t), backend="aot_eager")
 
 
+@pytest.mark.sample(8)
 @pytest.mark.simulator
 @pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
 @pytest.mark.parametrize("road", [_func, _inside, _outside], ids=["jvp", "dual level inside", "dual level outside"])

@@ -166,6 +166,7 @@ def test_a_name_under_transforms_and_in_an_export(word: str) -> None:
         op(1)
 
 
+@pytest.mark.sample(70)
 @pytest.mark.parametrize("word", [word for word in WORDS if accepted(f"m::{word}(Tensor x) -> Tensor")])
 def test_each_name_of_an_operator(word: str) -> None:
     schema = f"cupyops_names::{word}(Tensor x, float k=2.0) -> Tensor y"

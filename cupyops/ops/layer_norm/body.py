@@ -18,7 +18,7 @@ from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_shapes
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
-from cupyops.tiling.rows import at_once, footprint, is_few, loading
+from cupyops.tiling.rows import at_once, is_few
 
 from . import config as layer_norm_config
 from .checks import Shape, as_shape, check, check_backward, stats_shape
@@ -202,15 +202,9 @@ def forward_call(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape
         except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
             config = forward_config(*row, portable=True)
             forward_kernel(config, dtype, residual is not None)
-    forward_kernel(replace(config, evict_last=False), dtype, residual is not None)
     if is_few(rows, n, layer_norm_config.FEW_FORWARD):
         given_both = weight is not None and bias is not None
         config = config.few_rows_forward(n, size["weight_t"], given=given_both)
-
-    def footprint_of(config: LayerNormConfig) -> tuple[int, int]:
-        return footprint(forward_kernel(config, dtype, residual is not None), types, dtype, device)
-
-    config = loading(config, rows * n * row[2], footprint_of)
     kernel = forward_kernel(config, dtype, residual is not None)
     if config.kind == "wide":
         sizes.append(min(at_once(kernel, types, dtype, device), rows))

@@ -39,10 +39,9 @@ def as_shape(normalized_shape: int | Shape) -> tuple[int, ...]:
     return shape
 
 
-def stats_shape(x: Any, normalized_shape: Shape, count: int = 2) -> tuple[int, ...]:
-    """Returns the shape of ``count`` statistics of each row of x: (count, *batch), then 1 for each dimension of a
-    row."""
-    return (count, *x.shape[: len(x.shape) - len(normalized_shape)], *(1,) * len(normalized_shape))
+def stats_shape(x: Any, normalized_shape: Shape) -> tuple[int, ...]:
+    """Returns the shape of the two statistics of each row of x: (2, *batch), then 1 for each dimension of a row."""
+    return (2, *x.shape[: len(x.shape) - len(normalized_shape)], *(1,) * len(normalized_shape))
 
 
 def check_normalized_shape(where: str, x: Any, normalized_shape: Shape, **parameters: Any) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from cupyops.dtypes import DTYPES
 from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.tiling.config import CLUSTERS_SINCE, vector_width_for
-from cupyops.tiling.rows import EVICT_LAST_ON, RowsChoice, choice_of
+from cupyops.tiling.rows import RowsChoice, choice_of
 
 from .backward_tables import backward_columns, backward_config, backward_rows
 from .cut import APART, LayerNormConfig, even_cut, fitting, resident, uneven_cut
@@ -124,10 +124,6 @@ _AHEAD_SINCE, _AHEAD_UP_TO = 65537, 32768
 # their next row ahead. Measured on an H200, in microseconds for 2^28 elements of bfloat16, before with clusters of 8 blocks, and
 # now: 36864 327, 291; 40960 324, 286; 45056 288, 285; 49152 283, 283; 53248 412, 289; 57344 388, 313; 61440 360, 302.
 _FORWARD_LONG, _LONG_SINCE = RowsChoice(8191, 8, cluster=4, stages=1), 4097
-# Elements of the longest 16-bit row without a residual that has evict_last, beside weights of its own dtype and wider ones; and, by bytes
-# of an element, the lengths between which rows without a residual have none if their accesses have bounds.
-_EVICT_LAST_UP_TO, _EVICT_LAST_WIDER = 131072, 32768
-_EVICT_LAST_BOUNDED = {2: ((12288, 16384),), 4: ((1024, 4095), (8192, 11264))}
 _SHORT_WIDER = 160  # accesses of the longest row without a residual that has a nearly even cut beside wider weights
 # Accesses of the longest row with wider weights that has the blocks of rows with weights of their own dtype. Rows of
 # more than the second number, up to _WIDER_SINCE, have accesses of half the width.
@@ -226,23 +222,6 @@ def forward_config(
         result_bytes: bytes of an element of y.
         portable: considers only clusters of up to 8 blocks, which every GPU with clusters supports.
     """
-    config = _forward_cut(n, dtype, input_bytes, weight_bytes, capability, result_bytes, portable)
-    # Measured on an H200, with and without it: 16-bit rows of 262144 elements took 3 to 4 percent longer with it, and beside float32
-    # weights those of more than 32768 as long. Of rows whose accesses have bounds, 16-bit ones of 13096 to 16096 elements took up to 3
-    # percent longer, float32 ones of 1152 to 2560 and 9400 to 11096 up to 10, and those with a residual and a path apart 3 to 39.
-    itemsize = DTYPES[dtype].itemsize
-    long = input_bytes == 2 and n > (_EVICT_LAST_WIDER if weight_bytes > itemsize else _EVICT_LAST_UP_TO)
-    between = _EVICT_LAST_BOUNDED.get(itemsize, ()) if input_bytes == itemsize else ()
-    apart = itemsize == 4 and input_bytes > 4 and config.aligned_apart
-    bounded = apart or any(least < n <= most for least, most in between)
-    slower = long or (bounded and not config.full)
-    return replace(config, evict_last=capability in EVICT_LAST_ON and not slower)
-
-
-def _forward_cut(
-    n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int, result_bytes: int, portable: bool
-) -> LayerNormConfig:
-    """Returns the cut of a row. The arguments are those of :func:`forward_config`."""
     itemsize = DTYPES[dtype].itemsize
     vector_width = vector_width_for(n, itemsize)
     most_blocks = (
@@ -286,7 +265,8 @@ def _forward_cut(
         wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
         wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks
         # The registers of three blocks of 512 threads hold no second array and no wider result, and on other GPUs no bounds. float32
-        # rows of 7000, 7400 and 8000 elements take 506, 503 and 501 µs on an H200 with three, and 575, 565 and 546 with two.
+        # rows of 7000, 7400 and 8000 elements took 506, 503 and 501 µs on an H200 with three, and 575, 565 and 546 with two. Their
+        # loads then had the L2 policy evict_last, which changed the registers.
         if cut.block >= 512 and (residual or result_bytes > itemsize or not (config.full or capability == 90)):
             wanted = min(wanted, 2)
         # In float32, the path for aligned rows with accesses beyond the end takes longer: rows of 4544 and 6400 elements

@@ -98,7 +98,7 @@ class LayerNormConfig(RowsConfig):
         if self.kind != "registers":
             return self
         if n * weight_bytes > 2**15:
-            return replace(self, evict_last=False) if self.rows_each == 1 else self.one_a_block()
+            return self if self.rows_each == 1 else self.one_a_block()
         return self.one_a_block(affine_held=True, affine_given=given, aligned_apart=True)
 
     def few_rows_backward(self, n: int, dtype: str) -> "LayerNormConfig":

@@ -35,7 +35,7 @@ __device__ inline void arrival_wait(Arrivals* a, unsigned phase) {
     __threadfence();
 }
 __device__ inline void reads_before_copies() {}
-__device__ inline void bulk_load(void* shared, const void* global, unsigned bytes, Arrivals* a, bool = false) {
+__device__ inline void bulk_load(void* shared, const void* global, unsigned bytes, Arrivals* a) {
     assert(bytes % 16 == 0);
     CUPYOPS_BULK_COPY(1);
     for (unsigned i = 0; i < bytes / 16; ++i) {

@@ -133,8 +133,15 @@ def _conv1d_operands(module: Any) -> tuple[Tensor, Tensor | None]:
     return module.weight.t(), module.bias
 
 
-def leaf_of(module: nn.Module) -> Leaf | str | None:
-    """Returns what a module becomes, or the reason why it is left alone, or None for a module of another kind."""
+def leaf_of(module: nn.Module, by_functions: Callable[[type[nn.Module]], Callable[..., Any]]) -> Leaf | str | None:
+    """Returns what a module becomes, or the reason why it is left alone, or None for a module of another kind.
+
+    Args:
+        module: the module.
+        by_functions: returns the ``forward`` of a class that is not of ``torch.nn`` with operators in place of PyTorch's
+            functions. It computes the calls for which the operator in place of the module might return another dtype:
+            under autocast, ``F.layer_norm`` returns float32, and a formula returns the dtype of its argument.
+    """
     cls = type(module)
     if is_optimised(cls):
         return "it is optimised already"
@@ -152,7 +159,7 @@ def leaf_of(module: nn.Module) -> Leaf | str | None:
         kind = _LINEAR_OF_DTENSORS if of_dtensors and not _is_odd(module) else kind
         makes = of_dtensors or _is_odd(module)
         return Leaf(kind.operator, (lambda: made_class(cls, kind, lambda: _product(forward, kind))) if makes else None)
-    return Leaf(kind.operator, lambda: made_class(cls, kind, lambda: members(forward, kind, names[1])))
+    return Leaf(kind.operator, lambda: made_class(cls, kind, lambda: members(by_functions(cls), kind, names[1])))
 
 
 def unfit(module: nn.Module) -> str | None:
@@ -249,7 +256,7 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
     """Returns the attributes of a class with a generated ``forward``: the method, and the trait of the kind.
 
     Args:
-        forward: the ``forward`` of the module's own class.
+        forward: what computes the calls that the operator does not, mostly the ``forward`` of the module's own class.
         kind: the kind of the module.
         x: the name of the argument of ``forward``, which callers may pass by name.
     """

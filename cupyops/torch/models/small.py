@@ -15,7 +15,7 @@ __all__ = ["LEAST_ELEMENTS", "LEAST_PADDED", "is_small", "is_small_padded", "is_
 # Forward and backward of PyTorch's layer norm on an H200 take 61 us of the host's time, and the kernels take as long for
 # 10 million elements in 16 bits (1.6 ms for 2^28). The operator takes 79 us of the host's time. With a batch of one, the
 # models that were measured have at most 2^23 elements in a call. Whisper-small has 4.6 million elements in a GELU: the
-# kernels saved none of the GPU's time there, and native() took 12 % longer for the step.
+# kernels saved none of the GPU's time there.
 LEAST_ELEMENTS = 2**23 + 1
 
 # Without padding, a product (M, K)·(N, K)ᵀ and its two gradients take up to 4e-14·M·N·K s longer on an H200, or 0.7 ms for this

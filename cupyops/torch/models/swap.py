@@ -192,7 +192,7 @@ class _Plan:
             self.seen.add(module)
             self.skip(name, module, "it is quantised")
             return
-        found = leaf_of(module)
+        found = leaf_of(module, _by_functions)
         if found is None:
             return
         self.seen.add(module)
@@ -334,6 +334,17 @@ class _Plan:
             else set()
         )
         return mentions(function, names)
+
+
+def _by_functions(cls: type[nn.Module]) -> Callable[..., Any]:
+    """Returns the ``forward`` of a class with operators in place of PyTorch's functions. A ``forward`` of ``torch.nn``, and
+    one whose source cannot be read, is returned as it is."""
+    owner, *bases = cls.__mro__[next(i for i, c in enumerate(cls.__mro__) if "forward" in vars(c)) :]
+    forward: Any = vars(owner)["forward"]
+    try:
+        return forward if forward in FORWARDS else rewritten(forward, {}, _parent(bases, "forward"))[0]
+    except UnreadableError:
+        return forward
 
 
 def _parent(bases: Sequence[type], method: str) -> Parent | None:

@@ -24,7 +24,7 @@ from cupyops.programs.rows import RowProgram, check_row_names
 from cupyops.programs.tree import bare, parsed
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
-from cupyops.tiling.rows import at_once, footprint, loading
+from cupyops.tiling.rows import at_once
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary, wide_dtype
@@ -308,12 +308,7 @@ def body_of(
                 config = config_of(*choice, portable=True)
         if rows <= FEW_ROWS and not column:
             config = config.few_rows(n, work, call.wide.itemsize, capability)
-
-        def footprint_of(config: ProgramConfig) -> tuple[int, int]:
-            candidate = kernel(config, dtype)
-            return footprint(candidate, _types(candidate, names, tensors), dtype, device)
-
-        chosen = kernel(loading(config, rows * n * sum(work.elements), footprint_of), dtype)
+        chosen = kernel(config, dtype)
         blocks = min(-(-rows // config.groups), 2**31 - 1)
         if column or config.prefetch:  # persistent blocks
             blocks = max(1, min(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
