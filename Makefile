@@ -1,4 +1,4 @@
-# The commands of this project. CONTRIBUTING.md has the same list, .ci/run calls these targets, and a test compares the three.
+# The commands of this project. CONTRIBUTING.md explains them, and .ci/run calls them.
 # make, and not nox: machines with a C++ compiler have it, and it runs README's environment instead of making others.
 
 BIN ?= .venv/bin
@@ -7,7 +7,7 @@ RESULTS = benchmarks/results
 ROWS := $(RESULTS)/rows-nvidia-h200.json
 
 .DEFAULT_GOAL = help
-.PHONY: help setup hooks test quick lint format types compile docs figures record package notebooks ci
+.PHONY: help setup hooks test thorough quick lint format types compile docs figures record package notebooks size ci
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -21,10 +21,14 @@ hooks: ## have git run ruff and clang-format on each commit
 test: ## run all tests
 	$(BIN)/python -m pytest -n auto
 
+thorough: ## run the other tests: all dtypes, all pairs, planted faults, random trials, figures
+	$(BIN)/python -m pytest -m thorough -n auto
+
 quick: ## run the tests that are marked quick
 	$(BIN)/python -m pytest -m quick -n auto
 
-lint: ## check style and format, and change nothing
+lint: ## check style, format, imports, and what pages say of the source; change nothing
+	$(BIN)/python -m tests.project.forms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CUDA)
@@ -67,6 +71,9 @@ package: ## build sdist and wheel into dist/, and check them; needs the extra re
 
 notebooks: ## run the notebooks, and keep their outputs
 	$(BIN)/python -m notebooks
+
+size: ## count the lines of code and of words, by folder
+	$(BIN)/python -m tests.project.size
 
 ci: ## do what continuous integration does, in a new .venv
 	bash .ci/run

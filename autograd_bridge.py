@@ -1,6 +1,6 @@
 """The public names: the shipped operators' functions and modules, and zero-copy conversion between PyTorch and CuPy.
 
-Each operator stands in one file of ``cupyops/torch/ops``. :mod:`cupyops.ops.registry` lists the files.
+Each operator stands in one file of ``cupyops/torch/ops``.
 """
 
 from typing import Any

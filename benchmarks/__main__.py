@@ -25,7 +25,6 @@ from typing import Any
 
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
-from cupyops.ops.registry import families
 
 from .choices import (
     DTYPE_NAMES,
@@ -39,6 +38,7 @@ from .choices import (
     ROW_SCALE,
     ROWS,
     SIZES,
+    families,
 )
 
 __all__ = ["main"]

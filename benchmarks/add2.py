@@ -26,6 +26,7 @@ from .peers.extension import extension
 
 __all__ = ["cases", "host_cases"]
 
+WORK = "elements"
 # Below this the backward, three or four launches from autograd, measures the host; that is what host_cases() is for.
 LEAST_BACKWARD = 2**24
 

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.ops.registry import families
-
-from .choices import DTYPE_NAMES, EXTRA, OPERATORS, SIZES
+from .choices import DTYPE_NAMES, EXTRA, OPERATORS, SIZES, families
 
 __all__ = [
     "DTYPES",

@@ -19,7 +19,7 @@ from .peers.extension import extension
 
 __all__ = ["cases", "host_cases"]
 
-
+WORK = "elements"
 Makers = dict[str, Callable[[], Callable[..., Any]]]
 
 

@@ -18,6 +18,7 @@ from .peers.extension import extension
 
 __all__ = ["ROW_LENGTHS", "cases", "each", "host_cases"]
 
+WORK = "rows"
 EPS = 1e-5
 ROW_LENGTHS = (64, 128, 256, 512, 768, 1000, 1024, 2048, 4096, 5120, 8192, 16384, 32768, 65536, 262144)
 # Widths of models. Few rows, the addition, no weight and float16 are measured at these alone: what few rows cost is the

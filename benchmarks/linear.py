@@ -19,6 +19,7 @@ from .peers import compiled
 
 __all__ = ["PRODUCTS_OF", "SHAPES", "Product", "cases", "host_cases", "product_of"]
 
+WORK = "products"
 # M, N, K
 SHAPES = (
     (4096, 4096, 4096),

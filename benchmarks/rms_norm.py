@@ -16,8 +16,9 @@ from autograd_bridge import add_rms_norm, rms_norm
 from .cases import DTYPES, SIZES, Case, Operand, backward_alone, forward_backward, gradient_of, recording
 from .peers import LIGER_LONGEST, compiled, liger_kernels, quack_function
 
-__all__ = ["ROW_LENGTHS", "add_rms_norm", "cases", "each", "host_cases"]
+__all__ = ["ROW_LENGTHS", "cases", "each", "host_cases"]
 
+WORK = "rows"
 EPS = 1e-5
 ROW_LENGTHS = (64, 256, 768, 1024, 2048, 4096, 5120, 8192, 16384, 65536, 262144)
 HOST_SHAPE = (8, 128)

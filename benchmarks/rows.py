@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from cupyops.ops.registry import families
-
 from .cases import Case
-from .choices import COMPILED_AT
+from .choices import COMPILED_AT, families
 
 __all__ = ["FEW_ROWS", "ROUNDS", "cases"]
 

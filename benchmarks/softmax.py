@@ -14,8 +14,9 @@ from .cases import DTYPES, SIZES, Case, Operand, backward_alone, forward_backwar
 from .peers import compiled, liger_kernels, quack_function
 from .rms_norm import ROW_LENGTHS
 
-__all__ = ["ROW_LENGTHS", "cases", "each", "host_cases", "log_softmax", "softmax"]
+__all__ = ["ROW_LENGTHS", "cases", "each", "host_cases"]
 
+WORK = "rows"
 HOST_SHAPE = (8, 128)
 OF = {"softmax": (softmax, torch.softmax), "log_softmax": (log_softmax, torch.log_softmax)}
 

@@ -93,7 +93,6 @@ QUICK: dict[str, tuple[str, ...]] = {
     "operators/test_shapes.py": (),
     "process/test_sharing.py": (),
     "programs/test_program_kernels.py": ("[cpu]", "[cpu-1]", "[cpu-37]", "[cpu-2049]", "[36]", "[2300]"),
-    "project/test_commands.py": (),
     "simulator/test_simulator_order.py": (),
     "tiling/test_rows.py": (),
     "tiling/test_teams.py": (),

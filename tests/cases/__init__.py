@@ -1,21 +1,16 @@
-"""Test data of the shipped operators: for each family of the registry, a file of the family's name with its ``DATA``.
-
-A family without a file is left out here, so that ``tests/operators/test_registry.py`` runs and names the family.
-"""
+"""Test data of the shipped operators: a file for each family, with its ``DATA`` and, where they are few, its own tests."""
 
 from importlib import import_module
-from importlib.util import find_spec
+from pkgutil import iter_modules
 
-from cupyops.ops.registry import SHIPPED
+from tests.support import FLOATS
 
-from .data import FLOATS, Case, FamilyData, LaunchCase
+from .data import Case, FamilyData, LaunchCase
 
 __all__ = ["CASES", "FAMILIES", "FLOATS", "SAMPLES", "Case", "FamilyData", "LaunchCase"]
 
 FAMILIES: dict[str, FamilyData] = {
-    family: import_module(f"{__name__}.{family}").DATA
-    for family in dict.fromkeys(s.family for s in SHIPPED)
-    if find_spec(f"{__name__}.{family}")
+    file.name: import_module(f"{__name__}.{file.name}").DATA for file in iter_modules(__path__) if file.name != "data"
 }
 CASES = [case for data in FAMILIES.values() for case in data.cases]
 SAMPLES = {name: samples for data in FAMILIES.values() for name, samples in data.samples.items()}

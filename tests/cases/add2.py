@@ -6,8 +6,21 @@ import torch
 from torch import Tensor
 
 from autograd_bridge import add2
+from tests.support import FLOATS
 
-from .data import COLUMNS, FLOATS, ROWS, Arguments, Case, FamilyData, LaunchCase, dtype_name, launch_case, random
+from .data import (
+    COLUMNS,
+    ROW,
+    ROWS,
+    Arguments,
+    Case,
+    FamilyData,
+    LaunchCase,
+    dtype_name,
+    launch_case,
+    model_of,
+    random,
+)
 
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
@@ -59,4 +72,8 @@ def _launches() -> Iterator[LaunchCase]:
     yield launch_case("add2", "large", add2, ((1 << 24,), torch.bfloat16), ((1 << 24,), torch.bfloat16))
 
 
-DATA = FamilyData(CASES, {"add2": _samples}, _launches)
+MODELS = {
+    "add2": model_of(lambda a, b: add2(a, b, alpha=2), ROW, ROW),
+    "add2 of a row": model_of(lambda a: add2(a, torch.ones(8, dtype=a.dtype)), ROW),
+}
+DATA = FamilyData(CASES, {"add2": _samples}, _launches, MODELS)

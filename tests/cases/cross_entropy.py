@@ -4,9 +4,23 @@ from collections.abc import Iterator
 
 import torch
 
-from autograd_bridge import cross_entropy
+from autograd_bridge import CrossEntropyLoss, cross_entropy
+from tests.support import FLOATS
 
-from .data import COLUMNS, FLOATS, ROWS, Arguments, FamilyData, LaunchCase, dtype_name, launch_case, random, wanted
+from .data import (
+    COLUMNS,
+    ROW,
+    ROWS,
+    Arguments,
+    FamilyData,
+    LaunchCase,
+    Model,
+    dtype_name,
+    launch_case,
+    model_of,
+    random,
+    wanted,
+)
 
 X, WEIGHT = random(ROWS, COLUMNS), random(COLUMNS, seed=7).abs()
 # One row is ignored.
@@ -44,7 +58,13 @@ def _launches() -> Iterator[LaunchCase]:
         yield launch_case("cross_entropy", f"{about} smoothing", call, x, target)
 
 
-ELSEWHERE = "tests/operators/test_cross_entropy.py"
+MODELS = {
+    "CrossEntropyLoss": Model(
+        CrossEntropyLoss(label_smoothing=0.1, reduction="none"), (ROW, torch.zeros(4, dtype=torch.int64))
+    ),
+    "cross_entropy": model_of(cross_entropy, (4, 8, 5), torch.zeros(4, 5, dtype=torch.int64)),
+}
+# No case: the loss is no function of tensors of one shape.
 DATA = FamilyData(
     [],
     {
@@ -53,5 +73,5 @@ DATA = FamilyData(
         "cross_entropy_weighted": _samples_weighted,
     },
     _launches,
-    dict.fromkeys(("cross_entropy", "cross_entropy_smoothed", "cross_entropy_weighted"), ELSEWHERE),
+    MODELS,
 )

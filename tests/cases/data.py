@@ -1,16 +1,15 @@
 """The parts of a family's test data, and functions that the families' files share."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import autograd_bridge  # noqa: F401  (declares the operators)
 from cupyops.torch.core.operator import operator_of
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Sizes of samples: neither divides the other, and neither is a multiple of a vector's width.
 ROWS, COLUMNS = 13, 19
 
@@ -77,6 +76,25 @@ class LaunchCase(NamedTuple):
             torch.autograd.grad(results, wanted, [torch.empty_like(y) for y in results], allow_unused=True)
 
 
+class Called(nn.Module):
+    """A module that calls a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+class Model(NamedTuple):
+    """A module, the shapes of its arguments (or arguments that are not floating), and the dimension of the batch."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    batch: int = 0
+
+
 @dataclass(frozen=True)
 class FamilyData:
     """Test data of a family of operators.
@@ -87,14 +105,13 @@ class FamilyData:
             each way that the arguments can go.
         launches: makes calls whose launches the GPU record knows: forward and backward, with the shapes and dtypes by
             which the operators choose other kernels, geometries and arguments.
-        exempt: operators without a case, because they are no function of tensors of one shape; and for each the files
-            that test the same.
+        models: by its public name, each function and module as a model that is exported with a dynamic batch.
     """
 
     cases: Sequence[Case]
     samples: Mapping[str, Callable[[], list[Arguments]]]
     launches: Callable[[], Iterator[LaunchCase]]
-    exempt: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, Model]
 
 
 # Cases
@@ -121,6 +138,16 @@ def reference(name: str, *args: Any) -> Any:
 def wanted(x: Tensor) -> Tensor:
     """A tensor that the checks differentiate by; the others of its sample are what a forward has saved, and belong together."""
     return x.clone().requires_grad_()
+
+
+# Models
+
+ROW = (4, 8)
+
+
+def model_of(function: Callable[..., Any], *args: Any, batch: int = 0) -> Model:
+    """A model that calls a function."""
+    return Model(Called(function), args, batch)
 
 
 # Launches

@@ -5,10 +5,24 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from autograd_bridge import gelu, gelu_backward
+from autograd_bridge import GELU, gelu, gelu_backward
 from cupyops.torch.ops.gelu import gelu_operator
+from tests.support import FLOATS
 
-from .data import COLUMNS, FLOATS, ROWS, Arguments, Case, FamilyData, LaunchCase, dtype_name, launch_case, random
+from .data import (
+    COLUMNS,
+    ROW,
+    ROWS,
+    Arguments,
+    Case,
+    FamilyData,
+    LaunchCase,
+    Model,
+    dtype_name,
+    launch_case,
+    model_of,
+    random,
+)
 
 CASES = [
     Case("gelu", gelu, F.gelu, torch.ops.cupyops.gelu.default, lambda x: (x, "none"), 1),
@@ -55,4 +69,10 @@ def _launches() -> Iterator[LaunchCase]:
     yield launch_case("gelu_backward", "alike", gelu_backward, ((37, 19), f, False), ((37, 19), f, False))
 
 
-DATA = FamilyData(CASES, {"gelu": _samples, "gelu_backward": _backward_samples}, _launches)
+MODELS = {
+    "GELU": Model(GELU(), (ROW,)),
+    "GELU tanh": Model(GELU("tanh"), (ROW,)),
+    "gelu": model_of(lambda x: gelu(x.t()), ROW),
+    "gelu_backward": model_of(gelu_backward, ROW, ROW),
+}
+DATA = FamilyData(CASES, {"gelu": _samples, "gelu_backward": _backward_samples}, _launches, MODELS)

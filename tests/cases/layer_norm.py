@@ -6,21 +6,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autograd_bridge import add_layer_norm, layer_norm
+from autograd_bridge import AddLayerNorm, LayerNorm, add_layer_norm, layer_norm, layer_norm_backward
 from cupyops.torch.core.tensors import wide_dtype
 from cupyops.torch.ops.layer_norm import _layer_norm_inference, _layer_norm_jvp
+from tests.support import FLOATS
 
 from .data import (
     COLUMNS,
-    FLOATS,
+    ROW,
     ROWS,
     Arguments,
     Case,
     FamilyData,
     LaunchCase,
+    Model,
     dtype_name,
     last,
     launch_case,
+    model_of,
     random,
     reference,
     wanted,
@@ -168,4 +171,19 @@ def _launches() -> Iterator[LaunchCase]:
     yield launch_case("layer_norm", "transposed", lambda x: plain(x.T), ((64, 48), torch.float32))
 
 
-DATA = FamilyData(CASES, SAMPLES, _launches)
+W = random(8, seed=9)
+
+
+def _gradient(grad: Tensor, x: Tensor) -> tuple[Tensor | None, ...]:
+    _, mean, rstd = layer_norm(x, 8, W.to(x.dtype), None, return_stats=True)
+    return layer_norm_backward(grad, x, torch.stack((mean, rstd)), 8, W.to(x.dtype))
+
+
+MODELS = {
+    "LayerNorm": Model(LayerNorm(8), (ROW,)),
+    "AddLayerNorm": Model(AddLayerNorm(8), (ROW, ROW)),
+    "layer_norm": model_of(lambda x: layer_norm(x, 8, return_stats=True), ROW),
+    "layer_norm_backward": model_of(_gradient, ROW, ROW),
+    "add_layer_norm": model_of(lambda x, y: add_layer_norm(x, y, 8, W.to(x.dtype)), ROW, ROW),
+}
+DATA = FamilyData(CASES, SAMPLES, _launches, MODELS)

@@ -7,9 +7,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autograd_bridge import linear, linear_gelu
+from autograd_bridge import Linear, LinearGELU, linear, linear_backward, linear_gelu, linear_gelu_backward
+from tests.support import FLOATS
 
-from .data import FLOATS, Arguments, Case, FamilyData, LaunchCase, dtype_name, last, launch_case, random
+from .data import (
+    ROW,
+    Arguments,
+    Case,
+    FamilyData,
+    LaunchCase,
+    Model,
+    dtype_name,
+    last,
+    launch_case,
+    model_of,
+    random,
+)
 
 
 def _square(x: Any) -> Tensor:
@@ -117,4 +130,22 @@ def _launches() -> Iterator[LaunchCase]:
         yield launch_case("linear_gelu", f"gradient of x alone {d}", linear_gelu, x, fixed, (*bias, False))
 
 
-DATA = FamilyData(CASES, SAMPLES, _launches)
+OF_ROW, OF_ROW_BIAS = random(6, 8, seed=13), random(6, seed=14)
+
+
+def _gelu_gradient(grad: Tensor, x: Tensor) -> tuple[Tensor | None, ...]:
+    weight = OF_ROW.to(x.dtype)
+    return linear_gelu_backward(grad, x @ weight.t(), x, weight)
+
+
+MODELS = {
+    "Linear": Model(Linear(8, 6), (ROW,)),
+    "Linear of four dimensions": Model(Linear(8, 6, bias=False), ((4, 3, 2, 8),)),
+    "LinearGELU": Model(LinearGELU(8, 6), (ROW,)),
+    "LinearGELU tanh": Model(LinearGELU(8, 6, approximate="tanh"), (ROW,)),
+    "linear": model_of(lambda x: linear(x, OF_ROW.to(x.dtype), OF_ROW_BIAS.to(x.dtype)), ROW),
+    "linear_backward": model_of(lambda grad, x: linear_backward(grad, x, OF_ROW.to(x.dtype)), (4, 6), ROW),
+    "linear_gelu": model_of(lambda x: linear_gelu(x, OF_ROW.to(x.dtype), approximate="tanh"), ROW),
+    "linear_gelu_backward": model_of(_gelu_gradient, (4, 6), ROW),
+}
+DATA = FamilyData(CASES, SAMPLES, _launches, MODELS)

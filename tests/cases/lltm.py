@@ -7,17 +7,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autograd_bridge import lltm, lltm_cell
+from autograd_bridge import LLTM, LLTMCell, LLTMLayers, lltm, lltm_cell
+from tests.support import FLOATS
 
 from .data import (
-    FLOATS,
+    ROW,
     Arguments,
     Case,
     FamilyData,
     LaunchCase,
+    Model,
     dtype_name,
     last,
     launch_case,
+    model_of,
     random,
     reference,
     wanted,
@@ -69,7 +72,6 @@ CASES = [
         atol=1e-5,
     ),
 ]
-EXEMPT = {"lltm": "tests/operators/test_lltm_sequence.py and test_lltm_sequence_use.py"}
 
 # No size divides another.
 FEATURES, UNITS, BATCH, STEPS = 5, 7, 3, 4
@@ -139,4 +141,14 @@ def _launches() -> Iterator[LaunchCase]:
             yield launch_case("lltm", f"{d} 5 x {batch} x {inputs} x {state}", run, sequence, weights, bias, h, c)
 
 
-DATA = FamilyData(CASES, SAMPLES, _launches, EXEMPT)
+GATES, GATES_BIAS = random(15, 13, seed=20), random(15, seed=21)
+MODELS = {
+    "LLTMCell": Model(LLTMCell(8, 5), (ROW, ((4, 5), (4, 5)))),
+    "LLTM": Model(LLTM(8, 5), ((3, 4, 8),), 1),
+    "LLTMLayers": Model(LLTMLayers(8, 5, 2), ((3, 4, 8),), 1),
+    "lltm_cell": model_of(
+        lambda x, *state: lltm_cell(x, GATES.to(x.dtype), GATES_BIAS.to(x.dtype), *state), ROW, (4, 5), (4, 5)
+    ),
+    "lltm": model_of(lambda x: lltm(x, None, GATES.to(x.dtype), GATES_BIAS.to(x.dtype)), (3, 4, 8), batch=1),
+}
+DATA = FamilyData(CASES, SAMPLES, _launches, MODELS)

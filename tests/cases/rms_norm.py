@@ -7,9 +7,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autograd_bridge import add_rms_norm, rms_norm
+from autograd_bridge import AddRMSNorm, RMSNorm, add_rms_norm, rms_norm
+from tests.support import FLOATS
 
-from .data import COLUMNS, FLOATS, ROWS, Arguments, Case, FamilyData, LaunchCase, dtype_name, last, launch_case, random
+from .data import (
+    COLUMNS,
+    ROW,
+    ROWS,
+    Arguments,
+    Case,
+    FamilyData,
+    LaunchCase,
+    Model,
+    dtype_name,
+    last,
+    launch_case,
+    model_of,
+    random,
+)
 
 
 def _row(x: Any) -> Any:
@@ -104,4 +119,10 @@ def _launches() -> Iterator[LaunchCase]:
             yield launch_case("add_rms_norm", f"{about} no weight", added, x, x)
 
 
-DATA = FamilyData(CASES, SAMPLES, _launches)
+MODELS = {
+    "RMSNorm": Model(RMSNorm(8), (ROW,)),
+    "AddRMSNorm": Model(AddRMSNorm(8), (ROW, ROW)),
+    "rms_norm": model_of(lambda x: rms_norm(x, 8, _row(x)), ROW),
+    "add_rms_norm": model_of(lambda x, y: add_rms_norm(x, y, 8), ROW, ROW),
+}
+DATA = FamilyData(CASES, SAMPLES, _launches, MODELS)

@@ -10,12 +10,11 @@ import cupyops
 from cupyops import Kernel, Threads
 from cupyops.compile import system_headers
 from cupyops.compile.cpp_library import TRAITS
-from cupyops.compile.header_list import HEADERS, PARTS, SAME, SystemHeader
+from cupyops.compile.header_list import HEADERS, SystemHeader
 from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _NUMBERS
 from cupyops.compile.system_headers import header
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.launch.parameter_types import DEFINITIONS
-from cupyops.simulator import build
 from cupyops.simulator.simulated import twins
 
 LIST = "(const float* x /* (n) */, float* y /* (n) */, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }"
@@ -91,12 +90,6 @@ def test_a_header_without_a_twin_is_refused_in_the_simulator_by_name(row: System
     with pytest.raises(CompileError, match=f"^{re.escape(words)}$"):
         final(text, simulated=True)
     assert "k" in final(text)
-
-
-def test_every_twin_is_a_file() -> None:
-    for row in ROWS:
-        if row.twin not in (None, SAME, PARTS):
-            assert any((Path(build.HERE) / folder / row.twin).is_file() for folder in ("cuda", "include")), row.names
 
 
 @pytest.mark.parametrize("simulated", [False, True])

@@ -316,8 +316,7 @@ def planted(tmp_path: Path, *edits: tuple[str, str, str]) -> Path:
         "cupyops",
         "examples",
         "kernels_cu",
-        "tests/cases",
-        "tests/gpu",
+        "tests",
     ):
         made = tmp_path / name
         made.parent.mkdir(parents=True, exist_ok=True)
@@ -325,7 +324,6 @@ def planted(tmp_path: Path, *edits: tuple[str, str, str]) -> Path:
             shutil.copytree(ROOT / name, made, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, made)
-    shutil.copy(ROOT / "tests" / "__init__.py", tmp_path / "tests" / "__init__.py")
     for glob, pattern, replacement in edits:
         files = [p for p in tmp_path.glob(glob) if re.search(pattern, p.read_text(encoding="utf-8"))]
         assert files, f"nowhere in {glob}: {pattern}"

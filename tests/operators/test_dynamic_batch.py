@@ -2,9 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -14,89 +13,16 @@ from torch._guards import TracingContext
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-import autograd_bridge as bridge
 import cupyops
 from cupyops.torch import elementwise, optimize, row_reduce
+from tests.cases import FAMILIES
+from tests.cases.data import ROW, Called, Model, model_of
 
-CONVERSIONS = {"to_cupy", "to_torch"}
-W, B, WEIGHT = torch.randn(8), torch.randn(6), torch.randn(6, 8)
-GATES, GATES_BIAS = torch.randn(15, 13), torch.randn(15)
-CLASSES = torch.zeros(4, dtype=torch.int64)
-ROW = (4, 8)
 PRODUCT = elementwise("y = x * w + 1", backward="grad_x = grad_y * w; grad_w = grad_y * x")
 SUMS = row_reduce("y = sum(x * x)", backward="grad_x = 2 * grad_y * x")
-
-
-class Called(nn.Module):
-    """A module that calls a function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
-
-
-class Model(NamedTuple):
-    """A module, the shapes of its arguments (or arguments that are not floating), and the dimension of the batch."""
-
-    module: nn.Module
-    args: tuple[Any, ...]
-    batch: int = 0
-
-
-def _function(function: Callable[..., Any], *args: Any, batch: int = 0) -> Model:
-    return Model(Called(function), args, batch)
-
-
-def _layer_norm_gradient(grad: Tensor, x: Tensor) -> Any:
-    _, mean, rstd = bridge.layer_norm(x, 8, W.to(x.dtype), None, return_stats=True)
-    return bridge.layer_norm_backward(grad, x, torch.stack((mean, rstd)), 8, W.to(x.dtype))
-
-
-def _linear_gelu_gradient(grad: Tensor, x: Tensor) -> Any:
-    weight = WEIGHT.to(x.dtype)
-    return bridge.linear_gelu_backward(grad, x @ weight.t(), x, weight)
-
-
-MODELS = {
-    "GELU": Model(bridge.GELU(), (ROW,)),
-    "GELU tanh": Model(bridge.GELU("tanh"), (ROW,)),
-    "LLTM": Model(bridge.LLTM(8, 5), ((3, 4, 8),), 1),
-    "AddLayerNorm": Model(bridge.AddLayerNorm(8), (ROW, ROW)),
-    "AddRMSNorm": Model(bridge.AddRMSNorm(8), (ROW, ROW)),
-    "CrossEntropyLoss": Model(bridge.CrossEntropyLoss(label_smoothing=0.1, reduction="none"), (ROW, CLASSES)),
-    "LLTMCell": Model(bridge.LLTMCell(8, 5), (ROW, ((4, 5), (4, 5)))),
-    "LLTMLayers": Model(bridge.LLTMLayers(8, 5, 2), ((3, 4, 8),), 1),
-    "LayerNorm": Model(bridge.LayerNorm(8), (ROW,)),
-    "Linear": Model(bridge.Linear(8, 6), (ROW,)),
-    "Linear of four dimensions": Model(bridge.Linear(8, 6, bias=False), ((4, 3, 2, 8),)),
-    "LinearGELU": Model(bridge.LinearGELU(8, 6), (ROW,)),
-    "LinearGELU tanh": Model(bridge.LinearGELU(8, 6, approximate="tanh"), (ROW,)),
-    "RMSNorm": Model(bridge.RMSNorm(8), (ROW,)),
-    "add2": _function(lambda a, b: bridge.add2(a, b, alpha=2), ROW, ROW),
-    "add2 of a row": _function(lambda a: bridge.add2(a, W.to(a.dtype)), ROW),
-    "add_layer_norm": _function(lambda x, y: bridge.add_layer_norm(x, y, 8, W.to(x.dtype)), ROW, ROW),
-    "add_rms_norm": _function(lambda x, y: bridge.add_rms_norm(x, y, 8), ROW, ROW),
-    "cross_entropy": _function(bridge.cross_entropy, (4, 8, 5), torch.zeros(4, 5, dtype=torch.int64)),
-    "gelu": _function(lambda x: bridge.gelu(x.t()), ROW),
-    "gelu_backward": _function(bridge.gelu_backward, ROW, ROW),
-    "layer_norm": _function(lambda x: bridge.layer_norm(x, 8, return_stats=True), ROW),
-    "layer_norm_backward": _function(_layer_norm_gradient, ROW, ROW),
-    "linear": _function(lambda x: bridge.linear(x, WEIGHT.to(x.dtype), B.to(x.dtype)), ROW),
-    "linear_backward": _function(lambda g, x: bridge.linear_backward(g, x, WEIGHT.to(x.dtype)), (4, 6), ROW),
-    "linear_gelu": _function(lambda x: bridge.linear_gelu(x, WEIGHT.to(x.dtype), approximate="tanh"), ROW),
-    "linear_gelu_backward": _function(_linear_gelu_gradient, (4, 6), ROW),
-    "lltm": _function(lambda x: bridge.lltm(x, None, GATES.to(x.dtype), GATES_BIAS.to(x.dtype)), (3, 4, 8), batch=1),
-    "lltm_cell": _function(
-        lambda x, *state: bridge.lltm_cell(x, GATES.to(x.dtype), GATES_BIAS.to(x.dtype), *state), ROW, (4, 5), (4, 5)
-    ),
-    "log_softmax": _function(lambda x: bridge.log_softmax(x, 1), (4, 8, 3)),
-    "rms_norm": _function(lambda x: bridge.rms_norm(x, 8, W.to(x.dtype)), ROW),
-    "softmax": _function(lambda x: bridge.softmax(x, -1), ROW),
-    "a program of elements": _function(lambda x, w: PRODUCT(x, w), ROW, ROW),
-    "a program of rows": _function(lambda x: SUMS(x), ROW),
+MODELS = {name: model for data in FAMILIES.values() for name, model in data.models.items()} | {
+    "a program of elements": model_of(lambda x, w: PRODUCT(x, w), ROW, ROW),
+    "a program of rows": model_of(lambda x: SUMS(x), ROW),
 }
 EACH = pytest.mark.parametrize("name", MODELS)
 # Sizes that PyTorch would make constant, and another.
@@ -129,11 +55,6 @@ def _assert_every_size(program: Any, model: Model, module: nn.Module, dtype: tor
         args = _inputs(model, size, dtype)
         with torch.no_grad():
             torch.testing.assert_close(program(*args), module(*args), rtol=1e-4, atol=1e-5, equal_nan=True)
-
-
-def test_every_public_name_is_exported_here() -> None:
-    """A name that is added to the shipped operators is a name that this file lacks."""
-    assert set(bridge.__all__) - CONVERSIONS == {name for name in MODELS if name in bridge.__all__}
 
 
 @pytest.mark.sample(34)

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cases import CASES, Case
+from cupyops.launch.kernel import all_kernels
+from tests.cases import CASES, FAMILIES, Case
 from tests.conftest import CUDA
 from tests.support import alike
 
@@ -272,3 +273,8 @@ def test_inductor_compiles_all_functions_into_one_program() -> None:
     compiled = torch.compile(everything, fullgraph=True)
     for _ in range(2):
         assert_trains_alike(compiled, everything, [torch.randn(16, 8, requires_grad=True) for _ in range(2)])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_warmup_compiles_kernels_of_every_family(family: str) -> None:
+    assert any(kernel.name.startswith(family) for kernel in all_kernels())

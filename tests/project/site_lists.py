@@ -1,17 +1,9 @@
-"""What pages of the site list, read from the source: variables, architectures, recorded runs and messages."""
+"""The table of the GPU record in docs/compatibility.md."""
 
 import json
-import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
-
-
-def variables(*folders: str) -> set[str]:
-    """Returns the environment variables of this project that the Python files of these folders name."""
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    return {name for path in files for name in re.findall(r'"(CUPYOPS_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
 
 
 def table_of_runs() -> str:
@@ -29,33 +21,3 @@ def table_of_runs() -> str:
             + [m["nvrtc"], result, tools]
         )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-# The GPUs that people know by name, of each architecture that `python -m cupyops compile` takes by default.
-GPUS = {
-    70: "V100",
-    75: "T4, RTX 20",
-    80: "A100",
-    86: "A10, RTX 30",
-    89: "L4, L40, RTX 40",
-    90: "H100, H200",
-    100: "B200",
-    120: "RTX 50",
-}
-
-
-def table_of_architectures() -> str:
-    """Returns the table of the architectures that `python -m cupyops compile` takes by default."""
-    from cupyops.commands.compile import ARCHITECTURES
-
-    rows = [["architecture", "GPUs, for example"], ["---", "---"]]
-    rows += [[f"sm_{number}", GPUS[number]] for number in ARCHITECTURES]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def block(page: str, name: str) -> str:
-    """Returns the part of a page between its markers of this name."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    found = re.search(rf"<!-- {name}: begin -->\n(.*?)\n?<!-- {name}: end -->", text, re.DOTALL)
-    assert found, f"{page} has no markers for {name}"
-    return found[1]

@@ -178,18 +178,6 @@ def test_a_wrong_result_is_told_from_a_sum_that_cancels() -> None:
         assert_near("gelu", y + 1e-4, y, y.double(), moved(y))
 
 
-@pytest.mark.parametrize(
-    ("name", "backends", "seconds"), [("cpu", {"reference", "simulator"}, 3600), ("cuda", {"cuda"}, 600)]
-)
-def test_all_trials_of_the_committed_records_held(name: str, backends: set[str], seconds: int) -> None:
-    found = json.loads((Path(command.__file__).parent / f"record_{name}.json").read_text())
-    wanted = {f"{a.name}, {b}" for a in AREAS for b in a.backends if b in backends}
-    assert set(found["areas"]) == wanted
-    assert all(0 < area["tried"] == area["held"] for area in found["areas"].values())
-    assert not found["failures"]
-    assert sum(area["seconds"] for area in found["areas"].values()) >= 0.99 * seconds
-
-
 def test_a_gradient_whose_terms_cancel_for_all_inputs_may_have_their_roundings() -> None:
     """The gradient of a norm of two numbers is nearly 0, and so is that for changed inputs."""
     from tests.campaign.areas.operators import assert_near

@@ -21,7 +21,7 @@ TEXT = 'extern "C" __global__ void k(const float* x, float* y, int n) { int i = 
 
 OUTSIDE = "out of bounds: writes 4 bytes at element 4 of `y`"
 # One kernel, one fault that the sanitizer finds, and a text without optimization that includes PyTorch's header.
-ZIGLANG = f"""
+ZIGLANG = """
 import importlib.metadata
 import numpy as np
 from cupyops import Kernel, LaunchError, Threads, simulate
@@ -36,7 +36,7 @@ try:
 except LaunchError as error:
     print(OUTSIDE if OUTSIDE in str(error) else error)
 y = np.zeros(1, np.float32)
-text = "#include <torch/extension.h>\\n__global__ void divided(float* y, int n) {{ y[0] = n / 2 + at::Half(1.5f); }}"
+text = "#include <torch/extension.h>\\n__global__ void divided(float* y, int n) { y[0] = n / 2 + at::Half(1.5f); }"
 with simulate(optimize=False):
     Kernel(text, "divided", Threads(block=1))[1](y, 7)
 print(y[0])

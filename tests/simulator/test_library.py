@@ -18,12 +18,9 @@ import cupyops.simulator.build as build
 from cupyops import Kernel, Rows, Threads
 from cupyops.compile import toolchain
 from cupyops.compile.compiler import OPTIONS, compile_text
-from cupyops.compile.header_list import HEADERS, PARTS, SAME
 from cupyops.compile.standard import as_library
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.simulator import flags, host
-from cupyops.simulator.library import DECLINED, INTRINSICS
-from cupyops.simulator.ptx import INSTRUCTIONS
 from cupyops.simulator.translate import translate
 from tests.conftest import CUDA
 from tests.simulator.library.cases import CASES, Case
@@ -95,27 +92,6 @@ def test_a_text_runs_in_the_simulator_and_does_not_compile(text: str, architectu
         assert compile_text(kernel(case).final_text({}), text, architecture, OPTIONS).code
     except MissingDependencyError as lacking:
         pytest.skip(str(lacking))
-
-
-def test_a_header_or_an_instruction_is_missing_in_the_documentation() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
-    wanted = [f"| `<{row.names[0]}>` | {row.has} |" for row in HEADERS if row.has]
-    assert all(len(row.names) == 1 for row in HEADERS if row.has)
-    assert [line for line in page.splitlines() if line.startswith("| `<")] == wanted
-    instructions = page[page.index("### Inline PTX") : page.index("Special registers")]
-    assert re.findall(r"^- `(.+)`$", instructions, re.MULTILINE) == list(INSTRUCTIONS)
-    declined = page[page.index("### What is declined") :]
-    assert all(f"| {name} | {words} |" in declined for name, words in DECLINED.items())
-    assert f"Functions without a header: {INTRINSICS}." in page
-
-
-def test_a_header_is_there_and_not_in_the_table() -> None:
-    folder = Path(build.HERE) / "include"
-    there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
-    internal = {"cuda/scope.h"}
-    twins = {row.twin for row in HEADERS if row.twin not in (None, SAME, PARTS)}
-    in_cuda = {p.name for p in (Path(build.HERE) / "cuda").iterdir()}
-    assert there - internal == twins - in_cuda
 
 
 def test_a_text_without_these_headers_includes_them() -> None:

@@ -111,18 +111,6 @@ def functions_in(text: str) -> set[str]:
     return set(re.findall(r"^(?!#)[^;{}=]*?\b(\w+)\([^;{}]*\) \{", code_only(text), re.MULTILINE))
 
 
-def test_ptx_stands_in_the_hardware_headers_alone() -> None:
-    for path in FOLDER.rglob("*.cu*"):
-        assert path.parent.name == "hardware" or not re.search(
-            r"\basm\b", code_only(path.read_text(encoding="utf-8"))
-        ), path
-
-
-def test_the_kernels_are_cuda_and_know_of_no_simulator() -> None:
-    for path in (p for p in FOLDER.rglob("*.*") if p.suffix != ".pyc"):
-        assert "simulat" not in path.read_text(encoding="utf-8").lower(), path
-
-
 @pytest.mark.simulator
 @pytest.mark.parametrize("function", TWINS)
 def test_twins_are_the_function_that_flushes(function: str) -> None:

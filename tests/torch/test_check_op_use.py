@@ -182,14 +182,12 @@ def test_a_gpu_that_is_lost_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> No
     assert report.rows[2].words.endswith("ILLEGAL_ADDRESS")
 
 
-def test_every_check_says_what_holds_and_what_to_change() -> None:
+def test_the_checks_of_an_operator_run_behind_those_that_they_need() -> None:
     names = checks_for(Mix(repeats=True, recompute=faulty.reference, inplace=faulty.in_place).operator())
     assert names == [name for name in CHECKS if name != "common"], "it has one result"
     assert "common" in checks_for(Totals().operator())
     assert set(names) - set(checks_for(Mix().operator())) == {"recompute", "repeats", "inplace"}
     for one in CHECKS.values():
-        assert len(one.holds) > 20
-        assert one.change.endswith((".", "opcheck"))
         assert set(one.needs) <= set(CHECKS)
         assert [n for n in CHECKS if n in one.needs or n == one.name][-1] == one.name, "it runs before what it needs"
 

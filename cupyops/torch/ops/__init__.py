@@ -1,1 +1,1 @@
-"""The shipped operators, one file each. :mod:`cupyops.ops.registry` lists them."""
+"""The shipped operators, one file each."""
