@@ -84,7 +84,7 @@ def close(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
         assert record == pytest.approx(right, rel=1e-5)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
 def test_two_processes_come_to_the_losses_of_one(way: str, ran: tuple[Path, str], one: list[dict[str, Any]]) -> None:
     close(records(ran[0] / way), one)

@@ -80,7 +80,7 @@ def run_backward(  # type: ignore[no-untyped-def]
     return grad_x, partial
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(9)
 @ways(BACKWARD)
 def test_backward(way: Way) -> None:
     m = rows_of(way)
@@ -156,7 +156,7 @@ def run_apart(  # type: ignore[no-untyped-def]
     return grad_x, *sums
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @ways(APART)
 @pytest.mark.parametrize("m", [1, 3, 70])
 def test_backward_apart(way: Way, m: int) -> None:

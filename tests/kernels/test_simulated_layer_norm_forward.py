@@ -88,6 +88,7 @@ def test_forward(way: Way) -> None:
         assert_near(run_forward(way, last, None, w, b)[0], naive_forward(last, w, b)[0], way.rounded, what)
 
 
+@pytest.mark.sample(8)
 @ways(FORWARD)
 def test_forward_without_statistics_gives_the_same_bits(way: Way) -> None:
     x, (weight, bias) = (torch.randn(5, way.n) + 1).to(way.dtype), way.columns

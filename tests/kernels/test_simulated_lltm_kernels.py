@@ -335,7 +335,7 @@ def launch_of(config: SequenceConfig | TensorCoresConfig, batch: int, dtype: str
     return config.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, host()), enough))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @EACH_WAY
 def test_sequence_step_by_step(
     steps: int, batch: int, config: SequenceConfig | TensorCoresConfig, dtype: torch.dtype
@@ -381,7 +381,7 @@ def test_sequence_on_tensor_cores_from_an_unaligned_state() -> None:
 FEWER = {"tensor-cores-in-bfloat16": ("all", "h"), "tensor-cores-in-float16": ("all",)}
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("steps", "batch", "config", "dtype", "given"),
     [

@@ -87,7 +87,7 @@ def test_results_that_the_backward_recomputes_have_statistics_of_their_own() -> 
     assert len(statistics(Scaled(norm(), norm()))) == 2
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager_decomp_partition"])
 @pytest.mark.parametrize("name", MODULES)
 def test_values_and_gradients_are_those_of_eager_mode(name: str, backend: str) -> None:

@@ -68,7 +68,7 @@ FURTHER: list[tuple[Run, int]] = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("run", "compiled_as", "bodies"),
     [

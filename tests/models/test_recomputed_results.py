@@ -34,7 +34,7 @@ def gradients(function: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor
     ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager_decomp_partition"])
 @pytest.mark.parametrize("name", MODULES)
 def test_compiled_gradients_are_those_of_eager_mode(name: str, backend: str) -> None:

@@ -25,9 +25,10 @@ WITHOUT = {
 
 # A dtype has its kernels to compile in the simulator, and the operators' own tests compute with each. A GPU takes all of them.
 DTYPES = ("float16", "float32") if not torch.cuda.is_available() else ("float16", "float32", "float64")
-# What takes longest of an operator: other sizes and numbers than the samples', of which the operators' own tests are full, a package
-# compiled ahead of time, and PyTorch's own checks of a registration, which follow from the declaration.
-LONGEST = {"sizes", "numbers", "export", "opcheck"}
+# What takes longest of an operator: other sizes and numbers than the samples', of which the operators' own tests are full; compiled
+# functions and packages, of which tests/operators/test_operators.py and test_dynamic_batch.py have each operator; and PyTorch's own
+# checks of a registration, which follow from the declaration.
+LONGEST = {"sizes", "numbers", "compile_static", "compile_dynamic", "export", "opcheck"}
 # What a declaration says of any backend: the rules of sharding. And what a body does to other calls: the reference launches
 # nothing and keeps nothing.
 OF_THE_SIMULATOR = {"sharding", "tensor_parallel", "threads"}

@@ -135,6 +135,7 @@ def test_many_long_rows_of_a_sum(n: int, dtype: torch.dtype, parameters: str) ->
         assert alike(torch.autograd.grad(results[:count], few, [g[:2] for g in grads[:count]])[0], got[0][:2])
 
 
+@pytest.mark.sample(4)
 @DTYPES
 def test_float32_parameters_beside_16_bits(device: str, dtype: torch.dtype) -> None:
     if dtype in (torch.float32, torch.float64):
@@ -244,6 +245,7 @@ def test_normalized_shapes_and_empties(device: str, dtype: torch.dtype, shape: t
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance, atol=512 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("weight", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_each_subset_of_parameters_and_gradients(device: str, weight: bool, bias: bool) -> None:
@@ -331,7 +333,7 @@ def test_add_layer_norm_is_the_sum_and_its_norm(n: int, device: str, dtype: torc
         )
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_gradient_of_the_sum_or_of_the_norm_alone(device: str) -> None:
     x, weight, bias = operands(5, 40, torch.float64, device)
     residual = torch.randn(5, 40, dtype=torch.float64, device=device, requires_grad=True)

@@ -63,7 +63,7 @@ def test_kernels_compile_and_nothing_is_left_behind(home: str, tmp_path: Path) -
     assert not list(temporary.iterdir())
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 def test_the_doctor_finds_a_compiler(home: str) -> None:
     done = run("-m", "cupyops", "doctor", HOME=home)
     assert "broke" not in done.stdout + done.stderr, done.stdout

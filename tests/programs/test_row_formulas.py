@@ -201,7 +201,7 @@ FORMULAS: list[Callable[[], tuple[Written, tuple[Any, ...]]]] = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda f: f.__name__)
 def test_a_formula_passes_the_checks(formula: Callable[[], tuple[Written, tuple[Any, ...]]]) -> None:
     """In the sample's float32 and one dtype in turn, each of which has its kernels to compile."""

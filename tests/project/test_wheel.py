@@ -178,6 +178,7 @@ runpy.run_module("cupyops.examples", run_name="__main__")
 """
 
 
+@pytest.mark.thorough
 def test_installed_wheel_has_the_examples(installed: Path, empty: Path) -> None:
     told = run("-c", EXAMPLES, cwd=empty, first=installed).stdout
     for name in ("lenet5", "gpt.model", "own_ops.softmax"):

@@ -13,7 +13,7 @@ import pytest
 import cupyops
 from cupyops import Kernel, LaunchError, MissingDependencyError, Threads
 from cupyops.simulator import build
-from tests.support import ROOT, install
+from tests.support import ROOT, give_runtime, install
 
 pytestmark = pytest.mark.simulator
 TEXT = 'extern "C" __global__ void k(const float* x, float* y, int n) { int i = threadIdx.x; y[i AT] = 2 * x[i]; }'
@@ -78,6 +78,7 @@ def test_a_compiler_that_does_not_work_is_no_fault_of_the_text(
 
 def test_a_cache_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path))
+    give_runtime(tmp_path / "simulator")
     doubled()
     (own := tmp_path / "own").mkdir()
     monkeypatch.setattr(build, "_root", lambda: own)  # as where the folder of the cache is mounted for reading

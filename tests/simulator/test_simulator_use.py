@@ -349,7 +349,7 @@ def test_a_library_is_compiled_once_for_its_content(tmp_path: Path, monkeypatch:
     assert not [p for p in (tmp_path / "simulator").iterdir() if p.name.startswith(".")], "something half made is left"
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "command", ["g++", "clang++", f"{sys.executable} -m ziglang c++"], ids=lambda c: c.split()[-2:]
 )

@@ -87,6 +87,7 @@ def _does_not_compile(mix: Kernel, road: str) -> Any:
     return body
 
 
+@pytest.mark.sample(2)
 @pytest.mark.simulator
 @pytest.mark.parametrize("road", ["as it is", "raised from", "raised within"])
 @pytest.mark.parametrize("checks", [None, ["strides", "sizes", "fakes", "compile_static", "opcheck", "threads"]])

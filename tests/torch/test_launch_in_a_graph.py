@@ -114,6 +114,7 @@ def test_a_launch_in_a_whole_graph_is_refused_in_words(function: Callable[..., A
         torch.compile(function, backend="aot_eager", fullgraph=True)(torch.ones(3))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("imports", ["import torch, cupyops", "import cupyops"])
 def test_the_first_launch_of_a_program_is_not_traced(imports: str) -> None:
     """The launch imports cupyops.torch. A kernel may be older than the import of PyTorch."""

@@ -119,6 +119,7 @@ def test_each_name_in_a_declared_gradient() -> None:
                 assert torch.autograd.grad(y.sum(), x)[0].tolist() == [9, 9], (word, j)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("word", HARD)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_name_in_a_compiled_graph(word: str, backend: str) -> None:

@@ -52,6 +52,7 @@ def placements(*dims: int) -> list[Any]:
     return [*(Shard(d) for d in dims), Replicate(), Partial()]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("rows", [(5,), (5, 3)])
 def test_a_linear_layer_without_a_bias_on_uneven_pieces(mesh: Any, rows: tuple[int, ...], gelu: bool) -> None:
@@ -78,6 +79,7 @@ def test_a_linear_layer_with_a_bias_on_uneven_pieces(mesh: Any) -> None:
         compare(ab.linear, F.linear, mesh, x=(x, of_x), weight=(weight, of_weight), bias=(bias, of_bias))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("classes", [3, 5, 8])
 @pytest.mark.parametrize("kind", ["plain", "smoothed", "weighted"])
 def test_cross_entropy_of_classes_on_fewer_ranks(mesh: Any, kind: str, classes: int) -> None:
