@@ -77,8 +77,8 @@ def test_a_compiler_that_does_not_work_is_no_fault_of_the_text(
 
 
 def test_a_cache_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path))
     give_runtime(tmp_path / "simulator")
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path))
     doubled()
     (own := tmp_path / "own").mkdir()
     monkeypatch.setattr(build, "_root", lambda: own)  # as where the folder of the cache is mounted for reading
@@ -108,6 +108,7 @@ def test_a_cache_without_room_is_replaced_by_a_temporary_folder(
 def test_a_library_of_a_folder_mounted_with_noexec_is_loaded_from_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    doubled()  # the runtime itself first: kernels are linked to the one that is loaded first
     load, path = ctypes.CDLL, tmp_path / "cache" / "key" / "library.so"
     path.parent.mkdir(parents=True)
     shutil.copyfile(build.runtime_path(), path)
