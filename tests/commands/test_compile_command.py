@@ -88,8 +88,8 @@ def rows_of(text: str, name: str = "scale", architecture: int = 90, **settings: 
 # The default matrix ---------------------------------------------------------------------------------------------------
 
 
-# The command in a process of its own, where no test has declared a kernel. It compiles nothing: that the kernels compile without a
-# warning and without a spill is asked in tests/gpu/test_gpu_record.py, and for every architecture by `make compile`.
+# The command in a process of its own, where no test has declared a kernel. It compiles nothing: `make compile` asks that the
+# kernels compile without a warning for every architecture, and without a spill on sm_90.
 ASKED = """
 import json, sys
 from cupyops.__main__ import main

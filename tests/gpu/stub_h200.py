@@ -169,26 +169,11 @@ class _Device:
         pass
 
 
-class _Compiler:
+def _compile_text(text: str, what: str, target: str, options: Sequence[str]) -> Any:
     """NVRTC, which gives back what it was to compile, and by which options."""
+    from cupyops.compile.cache import Binary
 
-    def __init__(self, real: Any) -> None:
-        self.NVRTCError, self.getSupportedArchs = real.NVRTCError, real.getSupportedArchs
-
-    def createProgram(self, text: str, *rest: Any) -> list[Any]:  # noqa: N802
-        return [text]
-
-    def compileProgram(self, program: list[Any], options: Sequence[str]) -> None:  # noqa: N802
-        program.append([o for o in options if not o.startswith(("-I", "--no-cache", "-Xptxas=-v", "-Xptxas=-warn"))])
-
-    def getProgramLog(self, program: list[Any]) -> str:  # noqa: N802
-        return ""
-
-    def getCUBIN(self, program: list[Any]) -> bytes:  # noqa: N802
-        return json.dumps(program).encode()
-
-    def destroyProgram(self, program: list[Any]) -> None:  # noqa: N802
-        pass
+    return Binary(json.dumps([text, options]).encode(), "", {}, 0)
 
 
 def _cupy(machine: Machine) -> Any:
@@ -237,8 +222,7 @@ def install() -> Machine:
     from cupyops.compile import compiler, toolchain
     from cupyops.launch import driver
 
-    nvrtc = _Compiler(toolchain.nvrtc())
-    compiler.nvrtc = lambda: nvrtc
+    compiler.compile_text = _compile_text
     cupy = _cupy(machine)
     toolchain.cupy = lambda: cupy
     machine._argument_buffer = driver.argument_buffer
