@@ -108,11 +108,11 @@ QUICK: dict[str, tuple[str, ...]] = {
 def pytest_configure(config: pytest.Config) -> None:
     """Gives the tests a cache folder of their own in .pytest_cache, where later runs find what this one compiles.
 
-    Entries are keyed by content. ``pytest --cache-clear`` empties the folder.
+    Entries are keyed by content. ``pytest --cache-clear`` empties the folder. With ``-p no:cacheprovider``, the environment decides.
     """
-    assert config.cache is not None
-    os.environ["CUPYOPS_CACHE_DIR"] = str(config.cache.mkdir("cupyops"))
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(config.cache.mkdir("inductor"))
+    if (kept := getattr(config, "cache", None)) is not None:
+        os.environ["CUPYOPS_CACHE_DIR"] = str(kept.mkdir("cupyops"))
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(kept.mkdir("inductor"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
