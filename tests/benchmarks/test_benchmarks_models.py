@@ -36,6 +36,7 @@ def test_a_mode_has_the_variants_that_differ_in_it() -> None:
     assert variants_of("autocast", ["optimize", "fusions"]) == ["optimize"]
 
 
+@pytest.mark.thorough
 def test_models_in_processes_of_their_own_lose_no_row_to_a_model_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that cannot be built, one whose process dies, and one that is timed in two cases."""
     # The processes are forks of one that has imported the models. A GPU would need `spawn`, which imports them in each.

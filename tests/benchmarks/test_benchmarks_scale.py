@@ -55,6 +55,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return report.load(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["tiny", "tiny vit"])
 def test_every_way_computes_the_same_losses_with_both_kinds_of_modules(document: dict[str, Any], model: str) -> None:
     """In float32. Two ranks take two batches: each one of its own, or with tp both together."""

@@ -203,6 +203,7 @@ def test_a_kernel_without_open_types_has_one_row_an_architecture() -> None:
     assert [(r.dtypes, r.architecture) for r in rows] == [((), 80), ((), 90)]
 
 
+@pytest.mark.thorough
 @needs_nvrtc
 def test_processes_give_the_rows_that_one_gives_in_order() -> None:
     kernel = Kernel(SCALE, "scale", Threads("n"), dtypes=FLOATS)

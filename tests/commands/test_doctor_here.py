@@ -57,6 +57,7 @@ def run_doctor(folder: Path, *options: str, **environment: str) -> subprocess.Co
     return subprocess.run(command, cwd=ROOT, env=everything, capture_output=True, text=True, timeout=HANG, check=False)
 
 
+@pytest.mark.thorough
 def test_on_this_machine_it_tells_the_truth(tmp_path: Path) -> None:
     result = run_doctor(tmp_path)
     assert result.stderr == ""

@@ -340,6 +340,7 @@ def without_nvrtc(made: Path, script: str, *arguments: str, **environment: str) 
     return result.stdout
 
 
+@pytest.mark.sample(1)
 @needs_nvrtc
 @pytest.mark.parametrize("capability", ["80", "86", "90"])
 def test_a_bundle_loads_without_nvrtc_and_without_a_folder(made: Path, capability: str) -> None:

@@ -217,6 +217,7 @@ assert len(right) == count and all(right), right
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.simulator
 def test_one_compiler_for_each_thing(tmp_path: Path) -> None:
     processes, threads = 3, 4

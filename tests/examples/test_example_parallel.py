@@ -105,6 +105,7 @@ def test_gradients_of_whole_parameters_are_summed_before_they_are_clipped() -> N
         torch.testing.assert_close(found.to_local(), torch.full((3,), 3**-0.5), atol=1e-5, rtol=0)
 
 
+@pytest.mark.thorough
 def test_batches_that_ranks_cannot_halve_have_the_gradient_of_one_process(
     ran: tuple[Path, str], tmp_path: Path, small_digits: None
 ) -> None:

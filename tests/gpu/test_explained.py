@@ -23,6 +23,7 @@ def test_a_kernel_with_another_count_in_one_call_is_not_equal() -> None:
     assert name not in explained.equal_kernels({**RECORD, call: both})
 
 
+@pytest.mark.thorough
 @pytest.mark.simulator
 def test_the_simulator_counts_what_it_counted_for_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Simulator, "multiprocessors", Simulator.multiprocessors)

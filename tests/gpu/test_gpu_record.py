@@ -183,6 +183,7 @@ EDITS: dict[str, tuple[list[tuple[str, str, str]], set[str]]] = {
 }
 
 
+@pytest.mark.thorough
 @needs_cupy
 def test_words_need_no_gpu_and_code_arguments_and_geometry_do(tmp_path: Path) -> None:
     record = recorded(look_at(ROOT, OPERATORS))

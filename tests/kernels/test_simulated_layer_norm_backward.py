@@ -80,7 +80,7 @@ def run_backward(  # type: ignore[no-untyped-def]
     return grad_x, partial
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(7)
 @ways(BACKWARD)
 def test_backward(way: Way) -> None:
     m = rows_of(way)
@@ -156,7 +156,7 @@ def run_apart(  # type: ignore[no-untyped-def]
     return grad_x, *sums
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @ways(APART)
 @pytest.mark.parametrize("m", [1, 3, 70])
 def test_backward_apart(way: Way, m: int) -> None:
@@ -225,7 +225,7 @@ def test_backward_apart_of_few_rows_has_the_bits_of_many(way: Way) -> None:
         assert_near(a, exact, a.dtype, what)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @ways({name: way for name, way in BACKWARD.items() if way.config.kind == "ring"})
 @pytest.mark.parametrize("m", [1, 2, 3, 5])
 def test_backward_of_few_rows_in_a_ring(way: Way, m: int) -> None:

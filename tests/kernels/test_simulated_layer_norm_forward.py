@@ -150,6 +150,7 @@ def test_few_rows_load_a_given_weight_and_bias_without_a_check(weighted: bool, b
 
 
 # What knows of no weight leaves out one function's loads (layer_norm.cuh). The texts call it at these places.
+@pytest.mark.sample(3)
 @ways(
     {
         name: FORWARD[name]
@@ -218,6 +219,7 @@ def test_forward_of_hard_rows(way: Way) -> None:
     assert not y.isnan().any()
 
 
+@pytest.mark.sample(10)
 @ways(FORWARD)
 def test_forward_of_hard_rows_beside_others(way: Way) -> None:
     plain, hard = torch.randn(6, way.n).to(way.dtype), hard_rows(way.n)["the first an outlier"][:1].to(way.dtype)
@@ -229,6 +231,7 @@ def test_forward_of_hard_rows_beside_others(way: Way) -> None:
     assert alike(stats_beside[:, others], stats)
 
 
+@pytest.mark.sample(8)
 @ways(FORWARD)
 def test_forward_of_special_values_and_of_no_eps(way: Way) -> None:
     x = torch.randn(9, way.n).to(way.dtype)
@@ -288,7 +291,7 @@ SUMS = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", SUMS)
 def test_forward_of_a_sum(name: str) -> None:
     way, *dtypes = SUMS[name]

@@ -100,6 +100,7 @@ def test_gelu_behind_a_product_of_few_rows_changes_no_bit(
             assert torch.equal(y, gelu(z, approximate))
 
 
+@pytest.mark.sample(4)
 @EVERY_CONFIG
 def test_products_of_small_integers_are_the_bits_of_the_naive_kernel(
     dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int

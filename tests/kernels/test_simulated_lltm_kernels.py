@@ -294,6 +294,7 @@ def test_whole_cell(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
 SOME_WANTED = [31, 1, 2, 4, 8, 16, 30, 29, 27, 23, 15]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("sizes", "h_view", "c_view", "wanted"),
     [
@@ -381,7 +382,7 @@ def test_sequence_on_tensor_cores_from_an_unaligned_state() -> None:
 FEWER = {"tensor-cores-in-bfloat16": ("all", "h"), "tensor-cores-in-float16": ("all",)}
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("steps", "batch", "config", "dtype", "given"),
     [

@@ -228,7 +228,7 @@ class Own(nn.Module):
 LARGEST = {"largest": ("largest", "x")}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [{}, {"recompute": lambda x, factor, largest: x / largest * factor}], ids=["", "recompute"]
 )

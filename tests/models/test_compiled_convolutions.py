@@ -28,7 +28,7 @@ class Block(nn.Module):
         return x + y.permute(0, 3, 1, 2)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_rows_are_not_copied_into_the_order_of_convolutions(channels_last: bool) -> None:
     """Inductor transposes tensors of four dimensions that a backward reads, and copied operands, results and gradients."""

@@ -134,6 +134,7 @@ def close(found: list[Tensor], right: list[Tensor], tolerance: float) -> None:
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_train_as_they_did(name: str) -> None:
     """Results and all gradients in float64, forward and backward of the found operators among them."""

@@ -56,6 +56,7 @@ def called(function: Callable[..., Any], *inputs: Tensor) -> list[str]:
     return found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NORMS)
 def test_inductor_calls_one_operator_for_an_addition_and_the_norm_of_another_module(name: str) -> None:
     model = Blocks(NORMS[name])

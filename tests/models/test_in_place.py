@@ -80,6 +80,7 @@ def pointwise(x: Tensor, w: Tensor) -> Any:
     return SCALED((x + w).exp(), 3.0)[0] @ w
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("function", [chain, one_result, at_a_default, twice, a_view, pointwise])
 def test_a_tensor_that_nothing_else_reads_is_written_over(function: Callable[..., Any], device: str) -> None:
@@ -138,6 +139,7 @@ def strided(x: Tensor, w: Tensor) -> Any:
     return SCALED((x @ w).t(), 3.0)[0] @ w
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "function",
     [

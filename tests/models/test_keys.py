@@ -120,6 +120,7 @@ def test_an_edited_gradient_reaches_the_graph(
             assert counters["aot_autograd"]["autograd_cache_hit"] == hits, (factor, version)
 
 
+@pytest.mark.thorough
 def test_an_edited_result_of_an_operator_that_writes_reaches_the_code_that_reads_it() -> None:
     with fresh_cache():
         for dtype, hits in ((torch.float32, 0), (torch.float64, 0), (torch.float64, 1)):

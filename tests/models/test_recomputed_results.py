@@ -34,7 +34,7 @@ def gradients(function: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor
     ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager_decomp_partition"])
 @pytest.mark.parametrize("name", MODULES)
 def test_compiled_gradients_are_those_of_eager_mode(name: str, backend: str) -> None:
@@ -69,6 +69,7 @@ def test_what_a_matrix_product_reads_is_saved() -> None:
     assert "aten.sub.Tensor" not in targets
 
 
+@pytest.mark.thorough
 def test_sizes_may_be_symbols() -> None:
     torch.manual_seed(0)
     module = Scaled(bridge.LayerNorm(WIDTH)).double()
@@ -102,6 +103,7 @@ def test_the_forward_calls_the_operator_and_the_backward_has_pointwise_operation
     assert not [t for t in targets if "recomputed" in t]
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_decides_itself() -> None:
     torch.manual_seed(0)
     module = Scaled(bridge.LayerNorm(WIDTH)).double()

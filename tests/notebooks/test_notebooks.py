@@ -31,7 +31,7 @@ def told(notebook: Any) -> list[str]:
     return found
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_keeps_its_outputs(path: Path) -> None:
     committed, new = nbformat.read(path, as_version=4), executed(path)

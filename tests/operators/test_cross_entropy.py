@@ -20,6 +20,7 @@ def operands(device: str, rows: int, n: int, dtype: torch.dtype) -> tuple[Tensor
     return torch.randn(rows, n).to(device, dtype).requires_grad_(), target.to(device)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS, each=1))
 def test_values_and_gradients_against_float64(device: str, dtype: torch.dtype, n: int) -> None:
     x, target = operands(device, 3, n, dtype)

@@ -204,6 +204,7 @@ def test_hard_rows(n: int, kind: str, dtype: torch.dtype) -> None:
     assert error <= 2 * (allowed + torch.finfo(dtype).eps * exact.abs().max()), f"{float(error)}, {float(allowed)}"
 
 
+@pytest.mark.sample(10)
 @DTYPES
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 0.1, -1e-3])
 def test_eps(device: str, dtype: torch.dtype, eps: float) -> None:

@@ -100,6 +100,7 @@ def test_values_and_gradients_against_float64(
         assert_close_to_exact(a, b, c, name)
 
 
+@pytest.mark.sample(12)
 @BOTH
 @pytest.mark.parametrize("batch", [(), (1,), (0,), (2, 3), (2, 0, 3), (2, 1, 3, 2)], ids=str)
 def test_any_rank(
@@ -206,6 +207,7 @@ def test_a_weight_of_one_dimension(device: str) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.sample(4)
 @DTYPES
 def test_special_values_stay_in_their_row_and_column(device: str, dtype: torch.dtype) -> None:
     for value in (math.nan, math.inf, -math.inf):

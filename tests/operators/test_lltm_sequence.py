@@ -180,7 +180,7 @@ def test_rows_shared_in_another_way_give_the_same_bits(
         assert all(alike(a, b) for a, b in zip(other, found[0], strict=True))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_gradients_and_gradients_of_gradients(device: str) -> None:
     inputs = operands((3, 2, 1, 3), torch.float64, device)
     assert torch.autograd.gradcheck(op, inputs)

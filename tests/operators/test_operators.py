@@ -57,6 +57,7 @@ def layouts(x: Tensor) -> dict[str, Tensor]:
 
 
 # check_op asks the like in every dtype: here are the functions, and layouts of no sample.
+@pytest.mark.sample(9)
 @IN_KERNELS
 @pytest.mark.parametrize("dtype", [torch.bfloat16])
 @EACH
@@ -181,6 +182,7 @@ def test_autocast_leaves_dtypes_as_pytorch_does(case: Case, device: str, dtype: 
         assert case.ours(*inputs).dtype == case.theirs(*inputs).dtype
 
 
+@pytest.mark.sample(18)
 @EACH
 def test_bits_of_an_element_do_not_depend_on_the_batch(case: Case, device: str, kernels: bool) -> None:
     inputs = case.inputs(device, torch.bfloat16, (513, 7))

@@ -49,7 +49,7 @@ def operands(shape: Sequence[int], dims: int, dtype: torch.dtype, of_weight: tor
 
 
 # The rows alone, and with a weight.
-@pytest.mark.sample(7)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("n", "count", "dtype"), with_floats(itertools.starmap(pytest.param, itertools.product(LENGTHS, (1, 2))), each=1)
 )
@@ -88,6 +88,7 @@ def test_a_weight_of_another_dtype_gives_the_dtypes_that_pytorchs_gives(
         assert_near(g.float() if g.dtype == torch.float64 and dtype != torch.float64 else g, w)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_default_eps_is_that_of_the_arithmetic(device: str, dtype: torch.dtype) -> None:
     """Not of x's dtype, whose eps of 16 bits is thousands of times as large. At this size of x, either shows."""
@@ -100,6 +101,7 @@ def test_the_default_eps_is_that_of_the_arithmetic(device: str, dtype: torch.dty
 
 
 # All of one length, whose kernels are compiled once.
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("shape", "dims"), [((24,), 1), ((2, 3, 24), 1), ((2, 4, 6), 2), ((2, 4, 3), 3), ((2, 1, 4, 6), 2)]
 )

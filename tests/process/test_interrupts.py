@@ -47,7 +47,7 @@ def test_an_example_that_is_importing(example: str, at: str, tmp_path: Path) -> 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("example", "at"), [("lenet5", "sklearn"), ("sequence", "sklearn"), ("lenet5", "examples.fast")]
 )

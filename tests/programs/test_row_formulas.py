@@ -201,7 +201,7 @@ FORMULAS: list[Callable[[], tuple[Written, tuple[Any, ...]]]] = [
 ]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda f: f.__name__)
 def test_a_formula_passes_the_checks(formula: Callable[[], tuple[Written, tuple[Any, ...]]]) -> None:
     """In the sample's float32 and one dtype in turn, each of which has its kernels to compile."""
@@ -209,6 +209,7 @@ def test_a_formula_passes_the_checks(formula: Callable[[], tuple[Written, tuple[
     check_op(op, sample, checks=CHECKS, dtypes=("float32", ("float16", "float64")[FORMULAS.index(formula) % 2]))
 
 
+@pytest.mark.thorough
 def test_special_values_are_pytorchs() -> None:
     for formula in (l2_normalisation, log_sum_exp):
         op, sample = formula()

@@ -38,6 +38,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.thorough
 def test_a_failing_trial_is_told_with_its_smallest_example() -> None:
     tried, held, failure = Area("a", numbers_below_seven, 50, ("reference",)).slice("reference", 3)
     assert failure is not None

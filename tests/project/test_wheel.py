@@ -196,6 +196,7 @@ def test_installed_wheel_compiles_its_kernels(installed: Path, empty: Path) -> N
     assert "0 failed" in result.stdout
 
 
+@pytest.mark.thorough
 def test_a_script_beside_an_editable_checkout_imports_the_package(checkout: Path, tmp_path: Path) -> None:
     """The folder of the script comes first on the path, and a folder named cupyops in it is not the package."""
     run("-c", "from setuptools import build_meta; build_meta.build_editable('../editable')", cwd=checkout)

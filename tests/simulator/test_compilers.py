@@ -88,6 +88,7 @@ def test_a_cache_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pyt
     assert not list(own.iterdir())
 
 
+@pytest.mark.thorough
 def test_a_cache_without_room_is_replaced_by_a_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

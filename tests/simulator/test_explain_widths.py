@@ -78,6 +78,7 @@ CALLS = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CALLS)
 def test_the_widths_are_those_of_the_gpus_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy")

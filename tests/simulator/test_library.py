@@ -82,7 +82,7 @@ COMPILED = [(t, "sm_90") for t in sorted({c.text for c in CASES})]
 COMPILED += [(t, "sm_80") for t in ("halves", "intrinsics", "ptx", "special", "tensor_cores")]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("text", "architecture"), COMPILED)
 def test_a_text_runs_in_the_simulator_and_does_not_compile(text: str, architecture: str) -> None:
     if not toolchain.has_nvrtc():

@@ -174,6 +174,7 @@ def listening() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.usefixtures("listening")
 @pytest.mark.parametrize(
     "body",

@@ -76,7 +76,7 @@ def compared(name: str, mesh: Any, places: tuple[Any, Any, Any]) -> bool:
     return by_local_tensors(y)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CALLS)
 def test_the_local_tensors_compute_what_is_placed_as_a_split_and_nothing_else(name: str, mesh: Any) -> None:
     dims = [(None, *range(len(shape))) for shape in CALLS[name][2]]

@@ -292,6 +292,7 @@ def _simulated_and_own(op: Operator, *args: Any) -> tuple[Any, Any]:
         return op.backward(*args), op.backward.reference(*args)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.simulator
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
@@ -406,7 +407,7 @@ COMPILED: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], An
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.simulator
 @pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
 @pytest.mark.parametrize("road", COMPILED)

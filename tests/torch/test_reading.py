@@ -88,7 +88,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sample(15)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("how", ["eager", "graph breaks", "aot_eager", "inductor", "export", "strict export"])
 @pytest.mark.parametrize(("body", "options", "wanted"), CASES)
 def test_a_body_that_reads_a_value(body: Callable[..., Any], options: Any, wanted: Any, how: str) -> None:
