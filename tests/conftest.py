@@ -1,6 +1,7 @@
 """What every test file shares: backends, the GPU marks, and a cache folder of the tests' own."""
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # beyond one, processes that import PyTorch first
 # Inductor would compile a program for each of the CPU's vector instructions, to see whether they run. No test asks for them.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+
+# pytest has a handler for each logger that does not propagate. With any handler, PyTorch renders a record of each step of a
+# compilation, which takes a fifth of the time of tests that compile.
+logging.getLogger("torch.__trace").propagate = True
 
 # Dynamo would collect garbage after each of the tests' thousand compilations.
 os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
@@ -131,9 +136,11 @@ def _values(item: pytest.Item) -> tuple[set[object], set[object]]:
 
 
 def _sampled(items: list[pytest.Item], count: int) -> list[pytest.Item]:
-    """Returns ``count`` cases of a test: at each step, the first with the most values, and then pairs of values, that are new."""
+    """Returns ``count`` cases of a test: at each step, one with the most values, and then pairs of values, that are new."""
     known: set[object] = set()
-    left = [(item, *_values(item)) for item in items]
+    # In an order whose beginnings spread over all cases: multiples of the golden ratio. Neighbours in a list are alike.
+    spread = sorted(range(len(items)), key=lambda i: i * 0.618034 % 1)
+    left = [(items[i], *_values(items[i])) for i in spread]
     found = []
     while left and len(found) < count:
         best = max(left, key=lambda case: (len(case[1] - known), len(case[2] - known)))

@@ -46,6 +46,7 @@ class Counted(Steps):
         return torch.zeros(len(many))
 
 
+@pytest.mark.thorough
 def test_turns_are_balanced_and_nothing_is_collected_inside_a_turn() -> None:
     """A variant that always followed the same one would pay for what that one left behind, and one would pay for a collection."""
     taken: list[str] = []

@@ -148,6 +148,7 @@ def test_mistakes_come_first_in_the_picture_of_digits(tmp_path: Path, monkeypatc
 # The exported file ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("backend", ["kernels", "torch"])
 def test_accuracy_under_onnxruntime_is_pytorchs(
     backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

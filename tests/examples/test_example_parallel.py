@@ -113,6 +113,7 @@ def test_batches_that_ranks_cannot_halve_have_the_gradient_of_one_process(
     close(records(ran[0] / "lenet5"), records(tmp_path / "out"))
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_after_a_killed_rank_with_the_bits_of_an_unbroken_one(ran: tuple[Path, str]) -> None:
     folder, output = ran
     assert f"output:  {folder / 'killed'}, going on after step 4" in output
@@ -126,6 +127,7 @@ def tensors(out: Path) -> list[Any]:
     return [x.tolist() for x in torch.load(out / "last.pt", weights_only=True)["model"].values()]
 
 
+@pytest.mark.thorough
 def test_two_processes_print_and_log_as_one(ran: tuple[Path, str]) -> None:
     folder, output = ran
     assert output.count("ranks:   2, --parallel tp\n") == output.count(f"output:  {folder / 'tp'}\n") == 1
@@ -133,6 +135,7 @@ def test_two_processes_print_and_log_as_one(ran: tuple[Path, str]) -> None:
     assert len(list((folder / "tp" / "tensorboard").iterdir())) == 1
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_one_process_goes_on_in_two(ran: tuple[Path, str], one: list[dict[str, Any]]) -> None:
     folder, output = ran
     assert f"output:  {folder / 'one_to_two'}, going on after step 8" in output
@@ -153,6 +156,7 @@ def damage_file(path: Path) -> None:
     path.write_bytes(contents[:-9] + bytes([contents[-9] ^ 1]) + contents[-8:])
 
 
+@pytest.mark.thorough
 def test_a_damaged_checkpoint_of_two_is_named_and_one_process_takes_the_one_before(
     ran: tuple[Path, str], one: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +173,7 @@ def test_a_damaged_checkpoint_of_two_is_named_and_one_process_takes_the_one_befo
     assert sorted(path.name for path in (out / CHECKPOINTS).iterdir()) == ["00000008", "00000012"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["removed", "no object"])
 def test_a_run_without_a_whole_checkpoint_is_refused(
     fault: str, ran: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -186,6 +191,7 @@ def test_a_run_without_a_whole_checkpoint_is_refused(
     assert told.out.count(f"is damaged ({reason})") == KEPT
 
 
+@pytest.mark.thorough
 def test_a_restart_does_not_go_on_with_the_run_of_an_earlier_launch(
     ran: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

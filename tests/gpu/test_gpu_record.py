@@ -253,6 +253,7 @@ def test_a_failed_test_that_is_gone_has_not_passed() -> None:
         gpu_record.both({"passed": 8, "failed": ["a", "b"]}, {"passed": 1, "failed": [], "exit_code": 4})
 
 
+@pytest.mark.thorough
 def test_the_suite_is_counted_and_what_failed_can_be_named_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,7 +69,7 @@ def test_a_ring_of_float32_rows_without_a_weight_fits_its_shared_memory(monkeypa
         assert float((a - b).abs().max() / b.abs().max()) < 1e-5
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("weighted", [True, False], ids=["weight", "no weight"])
 @pytest.mark.parametrize(
     ("n", "dtype", "ahead"),

@@ -382,7 +382,7 @@ def test_sequence_on_tensor_cores_from_an_unaligned_state() -> None:
 FEWER = {"tensor-cores-in-bfloat16": ("all", "h"), "tensor-cores-in-float16": ("all",)}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("steps", "batch", "config", "dtype", "given"),
     [

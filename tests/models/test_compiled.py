@@ -399,6 +399,7 @@ def test_the_simulator_runs_the_body_of_an_operator_that_is_decomposed_elsewhere
     assert torch.equal(compiled(x), 2 * x)
 
 
+@pytest.mark.thorough
 def test_graphs_on_disk_are_of_one_reference_with_its_gradient_and_of_one_policy_of_autocast() -> None:
     """AOTAutograd's cache takes Dynamo's graph as the key."""
     from torch._dynamo.utils import counters

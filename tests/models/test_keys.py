@@ -68,7 +68,7 @@ FURTHER: list[tuple[Run, int]] = [
 ]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("run", "compiled_as", "bodies"),
     [

@@ -1,16 +1,18 @@
 """Breaks the kernels in ways that people break kernels in, and counts what the tests that need no GPU notice.
 
-    python -m tests.mutants.mutate                     # every mutant; some half an hour on two cores
+    python -m tests.mutants.mutate                     # every mutant; an hour on two cores
     python -m tests.mutants.mutate --kernels 'gelu*'   # those of kernels with such names
     python -m tests.mutants.mutate --list
 
 Each mutant is one replacement in one text, found token by token (``matching.py``) and made in a copy of the checkout. A
 mutant of a shared header is held against one kernel that includes it. The tests that need no GPU run on the copy until the
-first failure; a mutant that nothing notices survives, and is named at the end with what is known of it (:data:`KNOWN`).
+first failure, those of the default run before the thorough ones; a mutant that nothing notices survives, and is named at the
+end with what is known of it (:data:`KNOWN`).
 The exit status is 1 where fewer than 95 % are noticed, or one survives that nobody has explained.
 """
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -44,6 +46,7 @@ TESTS = (
     "tests/operators/test_check_op.py",
 )
 WANTED = 0.95
+RUNS = ("not thorough", "thorough")
 NO_TESTS = 5  # pytest's exit status where -k leaves none
 # Seconds for those of a mutant, beside four times what they take without it: one that hangs has been noticed.
 PATIENCE = 60
@@ -55,18 +58,19 @@ PROCESSES.set_forkserver_preload(["pytest", "torch"])
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: the first test that failed, or nothing."""
+    """What became of a mutant: the first test that failed, or nothing; and the run that it is of."""
 
     mutant: Mutant
     noticed: str
+    marks: str
     seconds: float
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the tests of a kernel do without a fault: the files that hold any, and the seconds that a mutant has."""
+    """What the tests of a kernel do without a fault: the runs and files that hold any, and the seconds that a mutant has."""
 
-    files: tuple[str, ...]
+    files: tuple[tuple[str, str], ...]
     limit: float
 
 
@@ -96,14 +100,14 @@ def baseline_of(mutant: Mutant, checkout: Path) -> Baseline:
     """
     stem = mutant.stem or mutant.kernel.partition("_")[0]
     files, started = [], time.perf_counter()
-    for name in TESTS:
+    for marks, name in itertools.product(RUNS, TESTS):
         if (checkout / (file := name.format(stem=stem))).exists():
             from tests.support import HANG  # imports PyTorch, which --help does not need
 
-            status, told = pytest_of(mutant, file, checkout, HANG)
+            status, told = pytest_of(mutant, marks, file, checkout, HANG)
             if status not in (0, NO_TESTS):
                 raise RuntimeError(f"{mutant.kernel}: its tests fail without a fault: {told}")
-            files += [file] if status == 0 else []
+            files += [(marks, file)] if status == 0 else []
     if not files:
         raise RuntimeError(f"{mutant.kernel}: no test is {mutant.tests}")
     return Baseline(tuple(files), PATIENCE + 4 * (time.perf_counter() - started))
@@ -116,20 +120,20 @@ def run(mutant: Mutant, checkout: Path, baseline: Baseline) -> Outcome:
     path.write_text(broken(text, mutant), encoding="utf-8")
     started = time.perf_counter()
     try:
-        told = ""
-        for file in baseline.files:
-            status, told = pytest_of(mutant, file, checkout, baseline.limit)
+        told = marks = ""
+        for marks, file in baseline.files:
+            status, told = pytest_of(mutant, marks, file, checkout, baseline.limit)
             if status:
                 break
-        return Outcome(mutant, told, time.perf_counter() - started)
+        return Outcome(mutant, told, marks, time.perf_counter() - started)
     finally:
         path.write_text(text, encoding="utf-8")
 
 
-def pytest_of(mutant: Mutant, file: str, checkout: Path, limit: float) -> tuple[int, str]:
+def pytest_of(mutant: Mutant, marks: str, file: str, checkout: Path, limit: float) -> tuple[int, str]:
     """pytest's exit status for the tests of a kernel in one file, and the first that failed, "" if none did."""
     chosen = f"({mutant.tests}) and not reference and not cuda and not gdb and not ctrl_c"
-    options = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-k", chosen, file]
+    options = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-m", marks, "-k", chosen, file]
     with tempfile.NamedTemporaryFile() as output:
         process = PROCESSES.Process(target=_run_pytest, args=(str(checkout), options, output.name))
         process.start()
@@ -187,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             checkouts.put(copy_of_checkout(Path(folder) / str(i)))
 
         unbroken = copy_of_checkout(Path(folder) / "unbroken")
-        baselines = {of: baseline_of(m, unbroken) for of, m in {(m.kernel, m.tests): m for m in mutants}.items()}
+        kinds = {(m.kernel, m.tests): m for m in mutants}
 
         def one(mutant: Mutant) -> Outcome:
             checkout = checkouts.get()
@@ -195,11 +199,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 outcome = run(mutant, checkout, baselines[mutant.kernel, mutant.tests])
             finally:
                 checkouts.put(checkout)
-            told = outcome.noticed or "SURVIVED"
+            told = f"{outcome.noticed} ({outcome.marks})" if outcome.noticed else "SURVIVED"
             print(f"{mutant.kernel}: {mutant.what}: {told} ({outcome.seconds:.0f} s)", flush=True)
             return outcome
 
         with ThreadPoolExecutor(options.jobs) as pool:
+            made = pool.map(lambda m: baseline_of(m, unbroken), kinds.values())
+            baselines = dict(zip(kinds, made, strict=True))
             outcomes = list(pool.map(one, mutants))
     return report(outcomes)
 
@@ -211,6 +217,7 @@ def report(outcomes: Sequence[Outcome]) -> int:
         own = [o for o in outcomes if o.mutant.kernel == kernel]
         print(f"{kernel}: {sum(bool(o.noticed) for o in own)} of {len(own)} noticed")
     noticed = len(outcomes) - len(survivors)
+    print(f"by the default run: {sum(bool(o.noticed) and o.marks == RUNS[0] for o in outcomes)} of {len(outcomes)}")
     print(f"together: {noticed} of {len(outcomes)}, {noticed / max(len(outcomes), 1):.1%}")
     for mutant in survivors:
         print(f"survivor: {mutant.kernel}: {mutant.what}: {KNOWN.get((mutant.kernel, mutant.what), 'NOT EXPLAINED')}")

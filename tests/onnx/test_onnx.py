@@ -133,7 +133,7 @@ def test_a_number_beside_16_bits_is_not_rounded_to_them(tmp_path: Path) -> None:
     assert run(path, x)[0].tolist() == [1 + 2.0**-7] * 3
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("affine", ["weight and bias", "weight", "bias", "none"])
 @FORMS
 def test_layer_norm_with_and_without_its_parameters(affine: str, custom_domain: bool, tmp_path: Path) -> None:

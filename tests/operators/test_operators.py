@@ -264,6 +264,7 @@ def test_operators_survive_deepcopy_of_a_model(case: Case, device: str) -> None:
     assert alike(model(*rest), twin(*rest))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not shutil.which("g++"), reason="Inductor needs g++ for the CPU")
 def test_inductor_compiles_all_functions_into_one_program() -> None:
     """Inductor lays tensors out as it likes, also on a CPU; one program takes one run of its compiler."""

@@ -52,7 +52,7 @@ def placements(*dims: int) -> list[Any]:
     return [*(Shard(d) for d in dims), Replicate(), Partial()]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("rows", [(5,), (5, 3)])
 def test_a_linear_layer_without_a_bias_on_uneven_pieces(mesh: Any, rows: tuple[int, ...], gelu: bool) -> None:
