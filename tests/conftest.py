@@ -46,6 +46,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for processes that tests start
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # beyond one, processes that import PyTorch first
+# Where the environment forbids bytecode on disk, each process that tests start would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Inductor would compile a program for each of the CPU's vector instructions, to see whether they run. No test asks for them.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
