@@ -118,7 +118,7 @@ def run(way: Way, arrays: Sequence[Tensor | None], off: int = -1) -> Tensor:
     return given[-1]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @ways(WAYS)
 def test_tangent(way: Way) -> None:
     m = rows_of(way)

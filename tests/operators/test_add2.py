@@ -72,7 +72,7 @@ def test_bits_of_torch_add(
         assert alike(add2(b, a, alpha=alpha), torch_add(b, a, alpha=alpha))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("alpha", [1, 2])
 def test_bits_of_torch_add_in_mixed_dtypes(
     device: str, backend: str, torch_add: Callable[..., Tensor], alpha: int

@@ -38,7 +38,6 @@ def operator(name: str) -> Operator:
     return operator_of(getattr(torch.ops.cupyops, name).default)
 
 
-@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("longest", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("where", [pytest.param("reference", marks=pytest.mark.thorough), *BACKENDS[1:]])

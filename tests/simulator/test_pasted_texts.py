@@ -338,7 +338,6 @@ def test_a_text_sees_the_macros_of_nvrtc_alone() -> None:
     compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "code",
     [

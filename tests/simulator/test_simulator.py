@@ -103,7 +103,6 @@ template <typename T> struct Reverser {
 """
 
 
-@pytest.mark.sample(14)
 @pytest.mark.parametrize("body", SHARED)
 def test_every_form_of_shared_memory(body: str) -> None:
     y = run(f"y += 64 * blockIdx.x; {body}", n=192, rows=3, shared=256, before=BEFORE)
@@ -131,7 +130,6 @@ def test_barriers_that_vote() -> None:
 # Warps
 
 
-@pytest.mark.sample(40)
 @pytest.mark.parametrize("width", [32, 16, 8, 1])
 @pytest.mark.parametrize("kind", ["idx", "up", "down", "xor"])
 @pytest.mark.parametrize("by", [0, 1, 3, 9, 31])
