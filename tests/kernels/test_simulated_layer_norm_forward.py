@@ -200,7 +200,7 @@ def test_forward_of_rows_far_from_their_first_element_passes_twice(way: Way) -> 
     assert (stats[1] * torch.sqrt(variance + EPS) - 1).abs().max() <= 16 * eps
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(20)
 @ways(FORWARD)
 def test_forward_of_hard_rows(way: Way) -> None:
     rows = {kind: x.to(way.dtype) for kind, x in hard_rows(way.n).items()}
