@@ -122,6 +122,22 @@ def test_a_header_of_cuda_13_finds_its_names_and_a_text_does_not(
             Kernel(text.replace("BODY", "double4_32a a;"), "k", Threads())[1](y)
 
 
+@pytest.mark.simulator
+def test_to_skip_numbers_of_xorwow_leads_elsewhere_than_to_draw_them() -> None:
+    text = """#include <curand_kernel.h>
+    __global__ void k(unsigned* y) {
+        curandState drawn, skipped, begun;
+        curand_init(5, 0, 0, &drawn), curand_init(5, 0, 0, &skipped), curand_init(5, 0, 7, &begun);
+        for (int i = 0; i < 7; ++i) curand(&drawn);
+        skipahead(7, &skipped);
+        y[0] = curand(&drawn), y[1] = curand(&skipped), y[2] = curand(&begun);
+    }"""
+    y = np.zeros(3, np.uint32)
+    with cupyops.simulate():
+        Kernel(text, "k", Threads())[1](y)
+    assert y.tolist() == [y[0]] * 3
+
+
 def test_the_standard_librarys_noinline_compiles_beside_cudas(tmp_path: Path) -> None:
     """GCC's shared pointers have this attribute. GCC 13 includes them in headers that texts may include."""
     (tmp_path / "pointers.h").write_text("__attribute__((__noinline__)) inline int two() { return 2; }\n")

@@ -62,6 +62,15 @@ def test_an_index_of_one_array_never_falls_into_another() -> None:
             found(memory[:64], memory[64:], 1, 64, 1)
 
 
+def test_an_index_past_a_large_array_is_told_as_one_of_the_next_array() -> None:
+    memory = np.zeros(200_000, np.float32)
+    found = kernel("y[k == 2 ? n : 0] = x[k == 1 ? n : 0];")
+    for k, name in ((1, "x"), (2, "y")):
+        for x, y in ((memory[:100_000], memory[100_000:]), (memory[100_000:], memory[:100_000])):
+            with cupyops.simulate(sanitize=True), pytest.raises(LaunchError, match=f"element 100000 of `{name}`"):
+                found(x, y, 1, 100_000, k)
+
+
 def test_a_vector_that_hangs_over_the_end() -> None:
     message = fault(
         kernel(
@@ -222,6 +231,17 @@ def test_a_write_after_reads_without_a_barrier() -> None:
         "a race in shared memory: writes element 0 of `s`, which has 64, which thread (63, 0, 0) read at k.cu:13"
         in message
     )
+
+
+def test_reads_of_a_warp_hide_a_read_of_another_warp_from_a_write() -> None:
+    body = (
+        "__shared__ float s;\nif (threadIdx.x == 0) s = 0;\n__syncthreads();\nif (threadIdx.x % 32 < 9) y[threadIdx.x] = s;\n"
+        "__syncwarp();\n{}\nif (threadIdx.x == k) s = 1;"
+    )
+    for writer, others in ((0, r"(3\d|40)"), (32, r"\d")):
+        run(kernel(body.format("__syncthreads();")), k=writer)
+        told = rf"writes element 0 of `s`, .* thread \({others}, 0, 0\) read at k.cu:13 .* at k.cu:16, by"
+        assert re.search(told, fault(kernel(body.format("")), k=writer))
 
 
 def test_two_writes_of_one_element() -> None:

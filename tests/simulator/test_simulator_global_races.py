@@ -82,6 +82,14 @@ def test_atomic_sums_do_not_race_but_with_plain_accesses(optimize: bool) -> None
     )
 
 
+@pytest.mark.parametrize("other", [32, 64])  # of another warp and of another block
+def test_an_atomic_operation_is_not_seen_to_race_with_a_plain_write(other: int) -> None:
+    message = race(kernel(f"if (i == 0)\nz[0] = 0;\nif (i == {other})\natomicAdd(z, 1);"), 2)
+    assert re.search(
+        r"element 0 of `z` .*, which thread \(0, 0, 0\).* wrote at k.cu:11 with nothing .* at k.cu:13, by", message
+    )
+
+
 # Who reads what others write
 
 
