@@ -324,7 +324,7 @@ def test_names_of_pytorch_in_device_code(device: str) -> None:
 LIMITS = """
 #include "pytorch.cuh"
 #include <cuda_bf16.h>
-extern "C" __global__ void limits(c10::BFloat16* y, int n) {
+extern "C" __global__ void limits(scalar_t* y, int n) {
     using Limits = at::numeric_limits<c10::BFloat16>;
     y[0] = Limits::lowest(), y[1] = Limits::max(), y[2] = Limits::lower_bound(), y[3] = Limits::upper_bound();
 }
@@ -333,6 +333,6 @@ extern "C" __global__ void limits(c10::BFloat16* y, int n) {
 
 def test_the_largest_bfloat16_in_device_code_is_finite(device: str) -> None:
     y = torch.zeros(4, dtype=torch.bfloat16, device=device)
-    Kernel(LIMITS, "limits", Threads(block=(1,)))[1](y, 4)
+    Kernel(LIMITS, "limits", Threads(block=(1,)), dtypes=("bfloat16",))[1](y, 4)
     info = torch.finfo(torch.bfloat16)
     assert y.tolist() == [info.min, info.max, float("-inf"), float("inf")]

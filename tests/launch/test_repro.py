@@ -139,7 +139,8 @@ def test_a_cooperative_launch_is_repeated_as_one(tmp_path: Path) -> None:
         kernel[32](np.zeros(3, np.float32))
     again = repeated(save_repro(caught.value, tmp_path / "repro.py"))
     assert str(again) == str(caught.value)
-    assert again._cupyops_repro.kernel.hardware.cooperative  # type: ignore[attr-defined]
+    cooperative = again._cupyops_repro.kernel.hardware.cooperative  # type: ignore[attr-defined]
+    assert cooperative is True
 
 
 @pytest.mark.simulator

@@ -270,11 +270,10 @@ def test_autograd_notices_that_what_it_has_saved_was_overwritten(doubling: Opera
         y.sum().backward()
 
 
-@pytest.mark.simulator
 def test_each_of_several_arguments_that_are_written_to_is_counted() -> None:
     def both_doubled(x: Tensor, y: Tensor) -> None:
-        doubled(x)
-        doubled(y)
+        for written in (x, y):
+            written.numpy()[...] *= 2  # PyTorch does not see it
 
     op = operator("declare_test::double_both_(Tensor(a!) x, Tensor(b!) y) -> ()")(both_doubled)
     for call in (op, op.op):
