@@ -322,8 +322,9 @@ def test_names_of_pytorch_in_device_code(device: str) -> None:
 
 
 LIMITS = """
-#include "pytorch.cuh"
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include "pytorch.cuh"
 extern "C" __global__ void limits(scalar_t* y, int n) {
     using Limits = at::numeric_limits<c10::BFloat16>;
     y[0] = Limits::lowest(), y[1] = Limits::max(), y[2] = Limits::lower_bound(), y[3] = Limits::upper_bound();
