@@ -282,6 +282,23 @@ def test_no_other_launch_changes() -> None:
     assert "shape" not in launch_source(Signature.parse(text, "k"), Threads("n"), {})
 
 
+BIASED = """
+#include "pytorch.cuh"
+#include <cuda_bf16.h>
+extern "C" __global__ void biased(
+    const at::PackedTensorAccessor32<float, 2> x, nv_bfloat16 bias, at::PackedTensorAccessor64<float, 1> y, int add) {
+    const int m = threadIdx.x;
+    if (m < x.size(0)) y[m] = x[m][1] + __bfloat162float(bias) + add;
+}
+"""
+
+
+def test_a_bfloat16_number_behind_an_accessor_comes_as_it_was_given(device: str) -> None:
+    x, y = torch.arange(6.0, device=device).view(3, 2), torch.zeros(3, device=device)
+    Kernel(BIASED, "biased", Threads(block=(32,)))[32](x, 2.5, y, 10)
+    assert y.tolist() == [13.5, 15.5, 17.5]
+
+
 HALF = """
 #include "pytorch.cuh"
 #include <cuda_fp16.h>
@@ -302,3 +319,21 @@ def test_names_of_pytorch_in_device_code(device: str) -> None:
     y = torch.zeros(1, device=device)
     half(x, torch.tensor([2.0]).half().to(device), y, 128)
     assert y.item() == 2 * sum(range(128))
+
+
+LIMITS = """
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include "pytorch.cuh"
+extern "C" __global__ void limits(scalar_t* y, int n) {
+    using Limits = at::numeric_limits<c10::BFloat16>;
+    y[0] = Limits::lowest(), y[1] = Limits::max(), y[2] = Limits::lower_bound(), y[3] = Limits::upper_bound();
+}
+"""
+
+
+def test_the_largest_bfloat16_in_device_code_is_finite(device: str) -> None:
+    y = torch.zeros(4, dtype=torch.bfloat16, device=device)
+    Kernel(LIMITS, "limits", Threads(block=(1,)), dtypes=("bfloat16",))[1](y, 4)
+    info = torch.finfo(torch.bfloat16)
+    assert y.tolist() == [info.min, info.max, float("-inf"), float("inf")]

@@ -132,6 +132,18 @@ def test_a_refused_geometry_is_repeated(vouched: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
+def test_a_cooperative_launch_is_repeated_as_one(tmp_path: Path) -> None:
+    text = """extern "C" __global__ void k(float* y) { y[7] = 1; }"""
+    kernel = Kernel(text, "k", 32, cooperative=True)
+    with pytest.raises(LaunchError) as caught, cupyops.simulate(sanitize=True):
+        kernel[32](np.zeros(3, np.float32))
+    again = repeated(save_repro(caught.value, tmp_path / "repro.py"))
+    assert str(again) == str(caught.value)
+    cooperative = again._cupyops_repro.kernel.hardware.cooperative  # type: ignore[attr-defined]
+    assert cooperative is True
+
+
+@pytest.mark.simulator
 def test_threads_of_a_call_and_blocks_of_a_simulation(tmp_path: Path) -> None:
     text = """extern "C" __global__ void k(float* y) { if (blockIdx.x == 2) y[7] = 1; }"""
     kernel = Kernel(text, "k", 32)

@@ -180,6 +180,17 @@ def test_rows_shared_in_another_way_give_the_same_bits(
         assert all(alike(a, b) for a, b in zip(other, found[0], strict=True))
 
 
+def test_the_backward_of_float64_leaves_the_gradient_of_h_as_it_is(device: str, kernels: bool) -> None:
+    """Float64 goes by steps, each of which adds to the gradient of the step before."""
+    if not kernels:
+        return
+    inputs = [x.detach() for x in operands((3, 2, 1, 3), torch.float64, device)]
+    h, _, cells, gates = op(*inputs)
+    grad_h = torch.ones_like(h)
+    torch.ops.cupyops.lltm_backward(grad_h, None, None, None, *inputs[:2], inputs[3], h, cells, gates, *(True,) * 5)
+    assert (grad_h == 1).all()
+
+
 @pytest.mark.sample(1)
 def test_gradients_and_gradients_of_gradients(device: str) -> None:
     inputs = operands((3, 2, 1, 3), torch.float64, device)

@@ -270,6 +270,20 @@ def test_autograd_notices_that_what_it_has_saved_was_overwritten(doubling: Opera
         y.sum().backward()
 
 
+def test_each_of_several_arguments_that_are_written_to_is_counted() -> None:
+    def both_doubled(x: Tensor, y: Tensor) -> None:
+        for written in (x, y):
+            written.numpy()[...] *= 2  # PyTorch does not see it
+
+    op = operator("declare_test::double_both_(Tensor(a!) x, Tensor(b!) y) -> ()")(both_doubled)
+    for call in (op, op.op):
+        x, y = torch.ones(3), torch.ones(3)
+        versions = x._version, y._version
+        call(x, y)
+        assert x._version > versions[0]
+        assert y._version > versions[1]
+
+
 def test_writing_to_what_requires_grad_is_refused(doubling: Operator) -> None:
     with pytest.raises(RuntimeError, match=r"double_ writes to `x`, and one of its tensors requires grad: .*no_grad"):
         doubling(torch.ones(3, requires_grad=True))

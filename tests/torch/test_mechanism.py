@@ -100,6 +100,18 @@ def test_a_list_of_tensors_does_not_lose_its_gradient(schema: str, words: str) -
         Operator(f"tests::listed{schema}", lambda *args: args, backward=lambda grad_out: grad_out)
 
 
+def test_vmap_of_a_random_reference_follows_the_randomness_that_was_asked_for() -> None:
+    def noisy(x: Tensor) -> Tensor:
+        return x + torch.rand_like(x)
+
+    op = Operator("cupyops_test::noisy(Tensor x) -> Tensor", noisy, reference=noisy)
+    x = torch.zeros(3, 4)
+    different = torch.func.vmap(op, randomness="different")(x)
+    assert not torch.equal(different[0], different[1])
+    same = torch.func.vmap(op, randomness="same")(x)
+    assert torch.equal(same[0], same[1])
+
+
 def test_declarations_are_checked() -> None:
     with pytest.raises(ValueError, match="`schema` must begin with a namespace"):
         Operator("wave(Tensor x) -> Tensor", body, reference=reference)
