@@ -161,6 +161,22 @@ def test_the_hash_covers_the_functions_of_the_shipped_operators() -> None:
     assert all(module.startswith(hashed) for module in modules), modules
 
 
+def test_an_edited_dtype_of_a_result_changes_the_key_of_inductor() -> None:
+    from torch._inductor.codecache import FxGraphHashDetails
+    from torch.fx import symbolic_trace
+
+    keys.prepare()
+    op = Operator(DOUBLED, lambda x: 2 * x)
+    found = []
+    for dtype in (torch.int32, torch.float32, torch.int32):  # of one size: the layouts are the same
+        graph = symbolic_trace(by_its_overload(op))
+        (node,) = (node for node in graph.graph.nodes if node.target is torch.ops.tests.kept_double.default)
+        node.meta["val"] = torch.empty(2, 4, dtype=dtype)
+        found.append(vars(FxGraphHashDetails(graph, [torch.ones(2, 4)], {}, []))["cupyops"])
+    assert found[0] != found[1]
+    assert found[0] == found[2]
+
+
 def test_keys_of_graphs_without_operators_of_this_package_are_pytorchs() -> None:
     from torch._inductor.codecache import FxGraphHashDetails
     from torch.fx import symbolic_trace

@@ -212,7 +212,7 @@ def test_a_model_without_matches_says_so() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("kind", ["forward", "pre", "backward", "global", "instance"])
+@pytest.mark.parametrize("kind", ["forward", "pre", "backward", "before_backward", "global", "instance"])
 @pytest.mark.parametrize("name", ["fc1", "act"])
 def test_a_hook_sees_what_it_saw_before(name: str, kind: str, when: str) -> None:
     """A fused call does not compute the value that a hook between its parts is to see."""
@@ -226,6 +226,8 @@ def test_a_hook_sees_what_it_saw_before(name: str, kind: str, when: str) -> None
             return part.register_forward_pre_hook(lambda m, i: seen.append(i[0].detach())).remove
         if kind == "backward":
             return part.register_full_backward_hook(lambda m, i, o: seen.append(o[0])).remove
+        if kind == "before_backward":
+            return part.register_full_backward_pre_hook(lambda m, o: seen.append(o[0])).remove
         if kind == "global":
             hook = nn.modules.module.register_module_forward_hook
             return hook(lambda m, i, o: seen.append(o.detach()) if m is part else None).remove

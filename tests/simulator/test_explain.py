@@ -158,6 +158,7 @@ def test_the_roofline_holds_any_intensity(transpose: Kernel, tmp_path: Path) -> 
         ("H100", 128, 32, 100 * 1024, 2, "shared memory"),
         ("A100", 1024, 64, 0, 1, "registers"),
         ("A100", 96, 168, 0, 4, "registers"),  # a warp takes 5376 registers, and 12 warps fit: 4 blocks of 3
+        ("A100", 32, 200, 0, 8, "registers"),  # registers for 10 warps, and a quarter of them holds 2 warps
         ("RTX 4090", 1024, 32, 0, 1, "threads"),
         ("T4", 64, 32, 32 * 1024, 2, "shared memory"),
         ("H100", 1024, 255, 0, 0, "registers"),

@@ -141,6 +141,22 @@ def test_an_operator_that_writes_into_its_argument(monkeypatch: pytest.MonkeyPat
     assert_found(failing_of(undeclared, (torch.randn(5),), "inputs_kept"), "inputs_kept", "`x` is written into")
 
 
+@pytest.mark.simulator
+def test_a_second_output_in_the_memory_of_an_input_is_found() -> None:
+    """The operator itself looks at its results in the first calls alone."""
+
+    def body(x: Tensor) -> tuple[Tensor, Tensor]:
+        return 2 * x, x.contiguous()
+
+    op = Operator(
+        "faulty::twice_and_kept(Tensor x) -> (Tensor y, Tensor z)", body, reference=lambda x: (2 * x, x.clone())
+    )
+    op.call = body
+    assert_found(
+        failing_of(op, (torch.randn(5, 3),), "inputs_kept"), "inputs_kept", "output 1 shares the memory of `x`"
+    )
+
+
 def failing_of(op: Operator, sample: tuple[Any, ...], checks: Any) -> dict[str, str]:
     report = check_op(op, sample, raises=False, backends=["simulator"], checks=checks)
     return {row.check: row.words for row in report.failed}

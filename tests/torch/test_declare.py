@@ -87,6 +87,20 @@ def test_only_the_gradients_named_by_wrt_are_expected() -> None:
     assert x.grad.tolist() == [0.0, 2.0, 0.0, 1.0, 0.0]
 
 
+def test_the_gradient_of_a_reference_has_memory_of_its_own() -> None:
+    """Both gradients of a sum are the incoming gradient, which an operator must not return."""
+    op = Operator(
+        "declare_test::plus(Tensor x, Tensor w) -> Tensor y",
+        torch.add,
+        backward=lambda grad_y, x, w: (grad_y.clone(), grad_y.clone()),
+        reference=torch.add,
+    )
+    x, w, grad_y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True), torch.randn(3)
+    grads = torch.autograd.grad(op.op(x, w), (x, w), grad_y)
+    assert all(torch.equal(grad, grad_y) for grad in grads)
+    assert len({t.data_ptr() for t in (*grads, grad_y)}) == 3
+
+
 @pytest.mark.parametrize(
     ("backward", "words"),
     [
