@@ -31,7 +31,7 @@ def read(path: Path) -> str:
 
 def files(*patterns: str) -> list[Path]:
     """The files of the repository that match; none of its virtual environment, caches and outputs."""
-    hidden = re.compile(r"(^|/)(\.(?!ci/|github/)[^/]+|build|dist|site|runs|data)/")
+    hidden = re.compile(r"(^|/)(\.(?!ci/|github/)[^/]+|__pycache__|build|dist|site|runs|data)/")
     found = {path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()}
     return sorted(path for path in found if not hidden.search(path.relative_to(ROOT).as_posix()))
 
