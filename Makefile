@@ -7,7 +7,7 @@ RESULTS = benchmarks/results
 ROWS := $(RESULTS)/rows-nvidia-h200.json
 
 .DEFAULT_GOAL = help
-.PHONY: help setup hooks test thorough quick lint format types compile docs figures record package notebooks size ci
+.PHONY: help setup hooks test thorough lint format types compile docs figures record package notebooks size ci
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -18,14 +18,11 @@ setup: ## make the environment .venv, at the versions of constraints.txt
 hooks: ## have git run ruff and clang-format on each commit
 	$(BIN)/pre-commit install
 
-test: ## run all tests
+test: ## run the tests of README.md
 	$(BIN)/python -m pytest -n auto
 
 thorough: ## run the other tests: all dtypes, all pairs, planted faults, random trials, figures
 	$(BIN)/python -m pytest -m thorough -n auto
-
-quick: ## run the tests that are marked quick
-	$(BIN)/python -m pytest -m quick -n auto
 
 lint: ## check style, format, imports, and what pages say of the source; change nothing
 	$(BIN)/python -m tests.project.forms

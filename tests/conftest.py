@@ -63,56 +63,6 @@ os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 # torch.compile allocates so many objects that collections of garbage at the default threshold take a tenth of the tests' time.
 gc.set_threshold(20_000, 20, 20)
 
-TESTS = Path(__file__).parent
-# What `-m quick` runs: of each folder, the files that notice most for their time; of a file with endings, the tests with such names.
-QUICK: dict[str, tuple[str, ...]] = {
-    "benchmarks/test_benchmarks_layer_norm.py": (),
-    "benchmarks/test_benchmarks_linear.py": (),
-    "benchmarks/test_benchmarks_lltm.py": (),
-    "benchmarks/test_benchmarks_parts.py": (),
-    "compile/test_compiler.py": (),
-    "compile/test_cuda_text.py": (),
-    "compile/test_installing.py": (),
-    "compile/test_source.py": (),
-    "extension/test_host.py": (),
-    "kernels/test_kernels_cu.py": (),
-    "launch/test_arrays.py": (),
-    "launch/test_debug.py": (),
-    "launch/test_declaration.py": (),
-    "launch/test_driver.py": (),
-    "launch/test_error_words.py": (),
-    "launch/test_generated.py": (),
-    "launch/test_geometry.py": (),
-    "launch/test_kernel.py": (),
-    "launch/test_launch.py": (),
-    "launch/test_loading.py": (),
-    "launch/test_nullable.py": (),
-    "launch/test_packing.py": (),
-    "launch/test_signature.py": (),
-    "launch/test_tensor_map.py": (),
-    "launch/test_watch.py": (),
-    "models/test_recognise.py": (),
-    "models/test_rewriting.py": (),
-    "mutants/test_mutants.py": (),
-    "notebooks/test_cell.py": ("_the_cell", "_options", "_declaration"),
-    "onnx/test_onnx_translations.py": ("[torch.float32-standard]",),
-    "operators/test_check_op.py": ("-gelu]", "-layer_norm]", "-linear]", "-lltm_cell]"),
-    "operators/test_linear_config.py": (),
-    "operators/test_lltm_config.py": (),
-    "operators/test_shapes.py": (),
-    "process/test_sharing.py": (),
-    "programs/test_program_kernels.py": ("[cpu]", "[cpu-1]", "[cpu-37]", "[cpu-2049]", "[36]", "[2300]"),
-    "simulator/test_simulator_order.py": (),
-    "tiling/test_rows.py": (),
-    "tiling/test_teams.py": (),
-    "tiling/test_tiles.py": (),
-    "torch/test_generated_launch.py": (),
-    "torch/test_left_out.py": (),
-    "torch/test_mechanism.py": (),
-    "torch/test_written.py": (),
-    "tuning/test_tuning.py": (),
-}
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Gives the tests a cache folder of their own in .pytest_cache, where later runs find what this one compiles.
@@ -122,13 +72,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if (kept := getattr(config, "cache", None)) is not None:
         os.environ["CUPYOPS_CACHE_DIR"] = str(kept.mkdir("cupyops"))
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(kept.mkdir("inductor"))
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m quick`, files without a quick test are not even imported."""
-    if config.option.markexpr != "quick" or collection_path.suffix != ".py" or TESTS not in collection_path.parents:
-        return None
-    return True if collection_path.relative_to(TESTS).as_posix() not in QUICK else None
 
 
 def _values(item: pytest.Item) -> tuple[set[object], set[object]]:
@@ -169,7 +112,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
     of_samples: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sample") and not (NO_GPU and item.get_closest_marker("gpu")):
+        elsewhere = item.get_closest_marker("thorough") or (NO_GPU and item.get_closest_marker("gpu"))
+        if item.get_closest_marker("sample") and not elsewhere:
             of_samples.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
     for cases in of_samples.values():
         mark = cases[0].get_closest_marker("sample")
@@ -179,9 +123,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if case not in sampled:
                 case.add_marker("thorough")
     for item in items:
-        endings = QUICK.get(item.path.relative_to(TESTS).as_posix()) if TESTS in item.path.parents else None
-        if endings is not None and item.name.endswith(endings or ""):
-            item.add_marker("quick")
         if item.get_closest_marker("simulator") and NO_COMPILER:
             item.add_marker(pytest.mark.skip(reason=f"the simulator backend: {NO_COMPILER}"))
         if item.get_closest_marker("multi_gpu") and torch.cuda.device_count() < 2:

@@ -49,9 +49,9 @@ def install(folder: Path, *requirements: str) -> None:
 def with_floats(cases: Iterable[Any], each: int = 2) -> list[Any]:
     """Returns parameters for a test that takes a case and a floating dtype. A case is a value or a ``pytest.param``.
 
-    With a GPU, every case has every dtype. Without a GPU, a case has float32 or float64 and one of the two 16-bit dtypes,
-    either in turn: a text has one path for both of 16 bits, and the dtypes of the others differ in the width of a vector. The
-    simulator would compile the text for each. With ``each=1``, a case has one of the four in turn. Of cases in pairs, four
+    By default, a case has float32 or float64 and one of the two 16-bit dtypes, either in turn: a text has one path for both of
+    16 bits, and the dtypes of the others differ in the width of a vector. The simulator would compile the text for each. The
+    other dtypes are thorough. With ``each=1``, a case has one of the four in turn. Of cases in pairs, four
     pairs give every dtype to the first and to the second.
     """
     turns = [(torch.float32, torch.float16), (torch.float64, torch.bfloat16), (torch.float32, torch.bfloat16)]
@@ -64,7 +64,7 @@ def with_floats(cases: Iterable[Any], each: int = 2) -> list[Any]:
         values = case.values if hasattr(case, "values") else (case,)
         name = getattr(case, "id", None) or "-".join(map(str, values))
         for dtype in FLOATS:
-            marks = [] if dtype in turns[number % len(turns)] else [pytest.mark.gpu]
+            marks = [] if dtype in turns[number % len(turns)] else [pytest.mark.thorough]
             found.append(pytest.param(*values, dtype, id=f"{name}-{str(dtype).removeprefix('torch.')}", marks=marks))
     return found
 

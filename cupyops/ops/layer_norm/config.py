@@ -265,8 +265,8 @@ def forward_config(
         wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
         wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks
         # The registers of three blocks of 512 threads hold no second array and no wider result, and on other GPUs no bounds. float32
-        # rows of 7000, 7400 and 8000 elements took 506, 503 and 501 µs on an H200 with three, and 575, 565 and 546 with two. Their
-        # loads then had the L2 policy evict_last, which changed the registers.
+        # rows of 7000, 7400 and 8000 elements, 512 MiB of each, took 260, 262 and 276 µs on an H200 with three, and 285, 281 and 273
+        # with two.
         if cut.block >= 512 and (residual or result_bytes > itemsize or not (config.full or capability == 90)):
             wanted = min(wanted, 2)
         # In float32, the path for aligned rows with accesses beyond the end takes longer: rows of 4544 and 6400 elements
