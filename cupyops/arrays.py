@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
@@ -297,6 +297,19 @@ class Host(ABC):
     @abstractmethod
     def launch(self, kernel: Any, arguments: Any, sizes: Sequence[int]) -> None:
         """Runs a kernel on checked arguments. The geometry computes the grid from `sizes`."""
+
+    @abstractmethod
+    def twins(self) -> Mapping[str, str]:
+        """Returns the headers that replace headers of ``kernels_cu`` in a text for this host, by name."""
+
+    @abstractmethod
+    def answers(self, source: str, what: str, options: Sequence[str]) -> tuple[str, ...]:
+        """Returns the answers of the host's compiler to the questions of a source, see :mod:`cupyops.compile.ask`.
+
+        Raises:
+            CompileError: the compiler refuses the source.
+            MissingDependencyError: there is no compiler.
+        """
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments of :func:`cupyops.simulate` for launches that run as they would run now."""

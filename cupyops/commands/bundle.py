@@ -109,7 +109,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"{failed} of {len(jobs)} kernels do not compile; nothing is written")
         return 1
     try:
-        write_bundle(options.output, entries, {"cupyops": __version__, "nvrtc": version}, key)
+        answers = {key: told for kernel in matching(options.kernels) for key, told in kernel.source.answers.items()}
+        write_bundle(options.output, entries, {"cupyops": __version__, "nvrtc": version}, key, answers)
         size = options.output.stat().st_size
     except (OSError, ValueError) as problem:
         error(f"--output {options.output}: {words(problem)}")

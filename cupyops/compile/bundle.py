@@ -15,8 +15,9 @@ import os
 import re
 import stat
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cupyops.trust import shown
@@ -90,7 +91,8 @@ class Bundle:
                 if key in self._kernels:
                     resources = {name: tuple(numbers) for name, numbers in self._kernels[key]["resources"].items()}
                     code = bundle_file.read(self._archive, f"{key}.cubin")
-                    return Binary(code, "", resources, 0.0, entry=self._kernels[key].get("entry"))
+                    types = tuple(self._kernels[key].get("types", ()))
+                    return Binary(code, "", resources, 0.0, entry=self._kernels[key].get("entry"), types=types)
         return None
 
 
@@ -204,6 +206,9 @@ def _check(about: dict[str, Any], archive: zipfile.ZipFile) -> None:
         _is_text(about[version], version)
     if {f"{key}.cubin" for key in kernels} | {_MANIFEST} != set(archive.namelist()):
         raise ValueError("the archive has other files than the manifest names")
+    for told in (one for listed in about.get("answers", {}).values() for one in listed):
+        if not isinstance(told, str):
+            raise ValueError("an answer of the compiler is no text")
     for key, kernel in kernels.items():
         if not re.fullmatch("[0-9a-f]{40}", key):
             raise ValueError(f"{key!r} is not the key of a kernel")
@@ -212,6 +217,8 @@ def _check(about: dict[str, Any], archive: zipfile.ZipFile) -> None:
         if type(architecture) is not int or not 10 <= architecture < 10_000:
             raise ValueError(f"{what} has no architecture")
         _is_text(kernel.get("entry", ""), "entry")
+        for told in kernel.get("types", []):
+            _is_text(told, "types")
         for name, numbers in kernel["resources"].items():
             _is_text(name, "resources")
             if [type(number) for number in numbers] != [int, int]:
@@ -240,6 +247,14 @@ def find(text: str, capability: int, options: Sequence[str]) -> Binary | None:
     return None
 
 
+def answers(key: str) -> tuple[str, ...] | None:
+    """Returns the compiler's answers to the questions of a key (:mod:`.ask`) from the loaded bundles, or None."""
+    for bundle in _bundles():
+        if not (signing.required() and not bundle.verified) and (found := bundle.about.get("answers", {}).get(key)):
+            return tuple(found)
+    return None
+
+
 def lacking(what: str, capability: int) -> str:
     """Returns the message that no loaded bundle has a kernel, or ``""`` if no bundle is loaded.
 
@@ -260,6 +275,7 @@ def write_bundle(
     entries: Iterable[Entry],
     versions: dict[str, str],
     key: "Ed25519PrivateKey | None" = None,
+    answers: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
     """Writes a bundle for :func:`load_bundle`. A failed write leaves no partial file.
 
@@ -268,6 +284,7 @@ def write_bundle(
         entries: the kernels. Of several entries with equal text, architecture and options, the last is written.
         versions: the versions of ``cupyops`` and ``nvrtc``, by these two names.
         key: the key that signs the bundle, if any; :func:`cupyops.compile.signing.private_key` reads it.
+        answers: the compiler's answers about the parameters of kernels, by the keys of the questions.
 
     Raises:
         OSError: the file cannot be written.
@@ -281,10 +298,13 @@ def write_bundle(
             "sha256": hashlib.sha256(e.binary.code).hexdigest(),
             "resources": e.binary.resources,
             **({} if e.binary.entry is None else {"entry": e.binary.entry}),
+            **({"types": e.binary.types} if e.binary.types else {}),
         }
         for key, e in sorted_entries
     }
-    manifest = json.dumps({"format": FORMAT, **versions, "kernels": kernels}, indent=1)
+    told = {"answers": {key: list(answers[key]) for key in sorted(answers)}} if answers else {}
+    about = {"format": FORMAT, **versions, "kernels": kernels, **told}
+    manifest = json.dumps(about, indent=1)
     members = {_MANIFEST: manifest.encode(), **{f"{k}.cubin": e.binary.code for k, e in sorted_entries}}
     content = bundle_file.pack(members)
     cache.write(path, bundle_file.sign(content, key) if key else content)

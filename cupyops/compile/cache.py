@@ -40,6 +40,7 @@ class Binary:
         path: the cubin's file in the cache, or None if the file could not be written.
         entry: the name in the binary of each kernel that the text names, with blanks between them; None if the kernels
             are ``extern "C"`` functions.
+        types: the answers to the questions of the source (:mod:`.ask`).
     """
 
     code: bytes
@@ -48,6 +49,7 @@ class Binary:
     seconds: float
     path: Path | None = None
     entry: str | None = None
+    types: tuple[str, ...] = ()
 
     def named(self, kernel: str, number: int = 0) -> str:
         """Returns the name of a kernel in the binary. `number` is its place among the kernels of the text."""
@@ -103,6 +105,7 @@ class DiskCache:
                 if about.pop("sha256") != hashlib.sha256(code).hexdigest() or about.pop("key") != key:
                     return None
                 about["resources"] = {kernel: tuple(numbers) for kernel, numbers in about["resources"].items()}
+                about["types"] = tuple(about["types"])
                 found = Binary(code=code, path=self.folder / f"{key}.cubin", **about)
             upkeep.use(self.folder / f"{key}.json")
             return found

@@ -8,20 +8,21 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
 from cupyops.errors import CompileError
 
 from . import linking, signing
+from .ask import QUESTIONS, answer_in, asked_in, demangled
 from .cache import Binary, DiskCache, default_folder
 from .source import named_kernels
 from .standard import for_libraries
 from .system_headers import folders_in, folders_of, found_in
 from .toolchain import header_version, nvrtc, nvrtc_version, reinstall_line
 
-__all__ = ["OPTIONS", "STANDARD", "binary_for", "compile_text", "supported_architectures", "target_for"]
+__all__ = ["OPTIONS", "STANDARD", "answers", "binary_for", "compile_text", "supported_architectures", "target_for"]
 
 # With -Xptxas=-v the log reports registers and spills.
 OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
@@ -33,6 +34,11 @@ _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTIL
 _KERNEL = re.compile(r"\b__global__\s(?:[^;{}()]|\([^()]*\))*?\b(?!__\w+__\b)(\w+)\s*\(")
 _NARROWED, _TOLERANT = "error: invalid narrowing conversion", "-diag-suppress=2361"
 _UNMARKED = re.compile(r"without (?:execution|memory) space annotations")
+
+# NVRTC then reads a source, and generates no code.
+_READ_ONLY = "-fdevice-syntax-only"
+# The target of questions. The same kernel has the same signature on every GPU, and the compilation for a GPU compares it.
+_ASKED = "compute_90"
 
 # Increment when the format of an entry changes.
 _CACHE_FORMAT = 1
@@ -86,6 +92,28 @@ def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -
         return compile_text(text, what, target, options)
     key = _key(text, target, options)
     return DiskCache(default_folder()).get_or_make(key, lambda: compile_text(text, what, target, options))
+
+
+def answers(key: str, make: Callable[[], str], what: str, options: Sequence[str] = ()) -> tuple[str, ...]:
+    """Returns NVRTC's answers to questions (:mod:`.ask`), from the cache or by a compilation without code.
+
+    Args:
+        key: a hash of what decides the answers, beside NVRTC and the headers of CUDA.
+        make: returns the source with the questions, which is assembled if the cache has no answers.
+        what: the kernel, for messages.
+        options: NVRTC options in addition to :data:`OPTIONS`.
+
+    Raises:
+        CompileError: NVRTC rejects the source.
+        MissingDependencyError: CuPy, NVRTC or a CUDA header of the source is not installed.
+    """
+    # The definitions of the questions need C++14.
+    kept = [option for option in options if not re.fullmatch(r"--?std=\S*(?:03|11)", option)]
+    asked = (*OPTIONS, *kept, _READ_ONLY)
+    if signing.required():
+        return compile_text(make(), what, _ASKED, asked).types
+    key = _key(key, _ASKED, asked)
+    return DiskCache(default_folder()).get_or_make(key, lambda: compile_text(make(), what, _ASKED, asked)).types
 
 
 def _key(text: str, target: str, options: Sequence[str]) -> str:
@@ -147,8 +175,11 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
     started = time.perf_counter()
     program = compiler.createProgram(text, "cupyops.cu", [*of_host.values()], [*of_host])
     named = [name for name, _ in named_kernels(text)]
+    asked = asked_in(text)
+    if _READ_ONLY in options:
+        named = []  # the kernels have no names in code
     try:
-        for name in named:
+        for name in (*named, *asked):
             compiler.addNameExpression(program, name)
         try:
             compiler.compileProgram(program, flags)
@@ -166,6 +197,9 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
                 return compile_text(text, what, target, (*options, _TOLERANT), relocatable=relocatable)
             raise CompileError(_explain(what, target, options, log, text)) from error
         log = _log(compiler, program)
+        types = tuple(answer_in(demangled(compiler.getLoweredName(program, name))) for name in asked)
+        if _READ_ONLY in options:
+            return Binary(b"", log, {}, time.perf_counter() - started, types=types)
         entry = " ".join(compiler.getLoweredName(program, name) for name in named) or None
         kind = "LTOIR" if linking.with_lto(options) else "PTX" if target.startswith("compute_") else "CUBIN"
         code = getattr(compiler, f"get{kind}")(program)
@@ -179,7 +213,7 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
         raise CompileError(
             f"{what}: no text defines `{declared[1]}`, which the text declares; give the text that defines it in link="
         )
-    return Binary(code.encode() if isinstance(code, str) else code, log, resources, seconds, entry=entry)
+    return Binary(code.encode() if isinstance(code, str) else code, log, resources, seconds, entry=entry, types=types)
 
 
 def _log(compiler: Any, program: Any) -> str:
@@ -221,6 +255,8 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
         r"^(?P<file>\S.*?)\((?P<line>\d+)\): (?P<words>.*(?:error|warning).*)$", log, re.MULTILINE
     ):
         place = message["file"], int(message["line"])
+        if place[0] in (QUESTIONS, "__nv_name_map") and len(parts) > 1:
+            continue  # it follows from an error in the text
         parts.append(f"{place[0]}:{place[1]}: {message['words']}")
         if place not in shown and place[0] in files:
             shown.add(place)

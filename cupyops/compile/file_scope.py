@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .ask import QUESTIONS
 from .cuda_text import Code, scan
 from .declarations import TYPE, is_function, macros_of, plain_head
 
@@ -155,6 +156,7 @@ def variables(text: str) -> dict[str, DeviceVariable]:
     A variable within a conditional of the preprocessor is left out, since only a compiler can say whether it exists. Left
     out are also templates, static variables in namespaces, and arrays that another text defines with their size.
     """
+    text = text.partition(f'#line 1 "{QUESTIONS}"')[0]
     if _functions_alone(text):
         return {}
     code = scan(text)

@@ -13,7 +13,9 @@ from cupyops.compile.cuda_text import Function, scan
 from cupyops.compile.preprocess import CONDITIONALS
 from cupyops.compile.pytorch_names import bare_names
 from cupyops.compile.standard import unknown
-from cupyops.launch.signature import Signature
+from cupyops.errors import CompileError
+from cupyops.launch.elements import unknown_struct
+from cupyops.launch.kernel_source import signature_of
 
 from .reading import WORD, Joined, Piece, behind_template
 from .reads import with_const
@@ -71,8 +73,10 @@ def device_half(joined: Joined, pieces: Sequence[Piece]) -> Device:
     functions = [f for f in scan(found).functions if not f.special]
     for f in functions:
         try:
-            Signature.parse(found, f.path)
-        except (TypeError, ValueError) as problem:
+            for p in signature_of(found, f.path).parameters:
+                if not p.pointer and p.element is not None and p.element.record is not None:
+                    raise unknown_struct(f.path, p.name, p.element.name)
+        except (CompileError, TypeError, ValueError) as problem:
             refused.setdefault(f.name, str(problem).removeprefix(f"{f.path}: "))
     found = with_const(found, [f for f in functions if f.name not in refused])
     functions = [f for f in scan(found).functions if not f.special and f.name not in refused]

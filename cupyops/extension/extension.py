@@ -8,7 +8,8 @@ from pathlib import Path
 
 from cupyops.compile.cuda_text import scan
 from cupyops.errors import expected
-from cupyops.launch.signature import Parameter, Signature
+from cupyops.launch.kernel_source import signature_of
+from cupyops.launch.signature import Parameter
 
 from .device import device_half
 from .host import constants_of, host_functions
@@ -150,7 +151,7 @@ def from_extension(
         ExtensionKernel(
             f.path,
             f.template or "",
-            Signature.parse(device.text, f.path).parameters,
+            signature_of(device.text, f.path).parameters,
             tuple(x.shown for host in functions for x in host.launches if x.kernel == f.name),
         )
         for f in device.functions

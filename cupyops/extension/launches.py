@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from cupyops.compile.cuda_text import Function
 from cupyops.dtypes import DTYPES, FLOATS, INTEGERS
 from cupyops.launch.definitions import entry_in
+from cupyops.launch.kernel_source import signature_of
 from cupyops.launch.signature import Signature
 from cupyops.launch.typenames import c_dtype
 
@@ -74,7 +75,7 @@ class Kernels:
     ) -> None:
         self._file, self._text, self._refused, self._constants = name, text, refused, constants
         self._paths = {f.name: f.path for f in functions}
-        self.signatures = {f.name: Signature.parse(text, f.path) for f in functions}
+        self.signatures = {f.name: signature_of(text, f.path) for f in functions}
         self.lines: list[str] = []
         self._variables: dict[tuple[object, ...], str] = {}
 

@@ -9,7 +9,8 @@ import re
 
 from cupyops.compile.cuda_text import Function, scan
 from cupyops.compile.definitions import split
-from cupyops.launch.signature import Parameter, Signature
+from cupyops.launch.kernel_source import signature_of
+from cupyops.launch.signature import Parameter
 
 from .reading import pairs_of
 
@@ -28,7 +29,7 @@ def with_const(text: str, functions: list[Function]) -> str:
     for f in functions:
         if not f.defined:
             continue
-        parameters = Signature.parse(text, f.path).parameters
+        parameters = signature_of(text, f.path).parameters
         pieces = [(at, p) for at, p in split(code.bare[f.parameters : f.end]) if p.strip() and p.strip() != "void"]
         body = (f.end, code.end_of_function(f.parameters))
         for parameter, (at, piece) in zip(parameters, pieces, strict=True):

@@ -8,24 +8,20 @@ output.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cupyops.arrays import Info
-from cupyops.compile.definitions import split
+from cupyops.compile.ask import arguments_in
+from cupyops.dtypes import DTYPES
 from cupyops.errors import expected
 
-__all__ = ["Accessor", "AccessorDeclaration", "check_accessor", "conditions", "declared", "moved", "numbers", "written"]
+from .typenames import dtype_of
 
-_ACCESSOR = re.compile(
-    r"(?:(?P<before>const) )?(?:::\s*)?(?:(?:torch|at)\s*::\s*(?:headeronly\s*::\s*)?)?"
-    r"(?P<kind>(?:(?:HeaderOnly)?Generic)?PackedTensorAccessor(?:32|64)?)\s*<(?P<arguments>.*)>\s*(?:(?P<behind>const)\s)?\s*(?P<name>[A-Za-z_]\w*)"
-)
-_INFO = re.compile(
-    r"(?:(?P<before>const) )?(?:::\s*)?(?:at\s*::\s*)?(?:cuda\s*::\s*)?(?:detail\s*::\s*)?(?P<kind>TensorInfo)\s*"
-    r"<(?P<arguments>.*)>\s*(?:(?P<behind>const)\s)?\s*(?P<name>[A-Za-z_]\w*)"
-)
+__all__ = ["Accessor", "accessor_of", "check_accessor", "conditions", "moved", "numbers", "written"]
+
+_CLASS = re.compile(r"(?:at|torch|c10)::(?:\w+::)*(GenericPackedTensorAccessor|TensorInfo)<")
 _LARGEST_32 = 2**31 - 1
 _MOST = 25  # dimensions of a TensorInfo
 
@@ -35,8 +31,8 @@ class Accessor:
     """The layout of a packed accessor.
 
     Attributes:
-        rank: the number of dimensions: a number, or the name of a constant.
-        bits: the bits of a size or stride, 32 or 64; 0 for a type that is not known.
+        rank: the number of dimensions.
+        bits: the bits of a size or stride, 32 or 64.
         counted: the accessor has room for ``rank`` dimensions, and the number of the array's dimensions: a TensorInfo.
         paired: the elements are complex numbers, which are the last dimension of the array: 2. The sizes and strides are those of
             the other dimensions.
@@ -62,50 +58,19 @@ class Accessor:
         return 1 + 2 * self.dimensions(constants) + self.counted
 
 
-@dataclass(frozen=True)
-class AccessorDeclaration:
-    """The name, the types and the layout that the declaration of an accessor gives.
-
-    Attributes:
-        name: the parameter.
-        type: the C type of an element.
-        const: the kernel does not write the elements.
-        accessor: the layout.
-    """
-
-    name: str
-    type: str
-    const: bool
-    accessor: Accessor
-
-
-def declared(kernel: str, declaration: str, bits_of: Callable[[str], int]) -> AccessorDeclaration | None:
-    """Returns the parsed declaration of an accessor, or None for another parameter.
+def accessor_of(spelling: str) -> tuple[str, Accessor] | None:
+    """Returns the type of the elements and the layout of an accessor, or None for another type.
 
     Args:
-        kernel: the kernel's name, for messages.
-        declaration: the declaration without attributes, with its macros and typedefs expanded.
-        bits_of: returns the bits of an integer type, or 0 for another type.
-
-    Raises:
-        TypeError: the number of dimensions or the type of the indices cannot be read.
+        spelling: the type as the compiler tells it, ``at::GenericPackedTensorAccessor<float, 2ul, at::DefaultPtrTraits, int>``.
     """
-    found = _ACCESSOR.fullmatch(declaration) or _INFO.fullmatch(declaration)
+    found = _CLASS.match(spelling)
     if found is None:
         return None
-    given = [" ".join(part.split()) for _, part in split(found["arguments"])]
-    base = " ".join(word for word in given[0].split() if word != "const")
-    const = found["before"] is not None or found["behind"] is not None or base != given[0]
-    if counted := found["kind"] == "TensorInfo":
-        if len(given) != 2:
-            return None
-        given = [given[0], str(_MOST), "", given[1]]
-    rank = given[1] if len(given) > 1 else ""
-    bits = {"32": 32, "64": 64}.get(found["kind"][-2:]) or (bits_of(given[3]) if len(given) > 3 else 64)
-    if not re.fullmatch(r"[1-9]\d*|[A-Za-z_]\w*", rank) or bits not in (0, 32, 64):
-        wanted = "have a number of dimensions, and indices of 32 or 64 bits"
-        raise TypeError(expected(kernel, found["name"], wanted, f"{found['kind']}<{', '.join(given)}>"))
-    return AccessorDeclaration(found["name"], base, const, Accessor(rank, bits, counted))
+    given = arguments_in(spelling)
+    counted = found[1] == "TensorInfo"
+    rank, index = (str(_MOST), given[1]) if counted else (given[1].rstrip("ul"), given[3])
+    return given[0], Accessor(rank, 8 * DTYPES[dtype_of(index) or "uint8"].itemsize, counted)
 
 
 def numbers(accessor: Accessor, info: Info) -> tuple[int, ...]:

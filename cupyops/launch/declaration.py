@@ -1,49 +1,36 @@
 """Checks a kernel's declaration before the first call.
 
-The checks find a type that no array decides, a type that the text itself defines, and a size that is not a parameter.
+The checks find a type that no array decides, and a size that is not a parameter.
 """
 
 import keyword
 from collections.abc import Mapping, Sequence
 
-from cupyops.compile.cuda_text import scan
 from cupyops.dtypes import DTYPES, INTEGERS
 from cupyops.errors import nearest
 
-from .definitions import declarations
 from .signature import Signature
-from .typenames import defined_types
 
 __all__ = ["check_declaration"]
 
-_DTYPE_NAMES = tuple(DTYPES)
 
-
-def check_declaration(
-    signature: Signature,
-    text: str,
-    sizes: Sequence[str],
-    constants: Mapping[str, int],
-    headers: Mapping[str, str] | None = None,
-) -> None:
+def check_declaration(signature: Signature, sizes: Sequence[str], constants: Mapping[str, int]) -> None:
     """Raises if no call can fit a declaration.
 
     Args:
         signature: the kernel's signature.
-        text: the text of the signature.
         sizes: the size parameters of the geometry.
         constants: macro name to integer.
-        headers: the texts of the included headers, by name.
 
     Raises:
-        TypeError: no array decides the type of a parameter; the text or a header defines the type that the arrays
-            decide; or a type cannot be passed by value.
+        TypeError: no array decides the type of a parameter; or a type cannot be passed by value.
         ValueError: a size is not an integer parameter; or a parameter of the template has no argument.
     """
     kernel, bindings = signature.kernel, signature.bindings
+    if not signature.known:
+        return  # the compiler has not been asked
     if signature.entry is not None:
         signature.entry.expression(kernel, dict.fromkeys(bindings, "float32"), constants)
-    _check_types(signature, text, headers or {})
     numbers = [p for p in signature.parameters if not p.pointer]
     if (arrays := [p for p in signature.parameters if p.pointer]) and all(p.nullable for p in arrays):
         raise TypeError(f"{kernel}: at least one array must not be `or null`: the launch runs on the GPU of this array")
@@ -66,15 +53,10 @@ def check_declaration(
                 f"{kernel}: no array of the call decides the type {p.type!r} of `{p.name}`; pass acc_t or a C type by value, or give "
                 f"the text that declares the type; if a build defines it as a macro, give options=('-D{p.type}=...',)"
             )
-        if p.accessor is not None and not p.accessor.rank.isdigit() and p.accessor.rank not in constants:
+        if p.accessor is not None and p.accessor.bits not in (32, 64):
             raise TypeError(
-                f"{kernel}: the dimensions of the accessor `{p.name}`, {p.accessor.rank}, must be a number or one of the "
-                f"kernel's constants"
-            )
-        if p.accessor is not None and not p.accessor.bits:
-            raise TypeError(
-                f"{kernel}: no array of the call decides the type of the indices of the accessor `{p.name}`; give it in the "
-                f"kernel's name"
+                f"{kernel}: the accessor `{p.name}` must have indices of 32 or 64 bits; if a parameter of the template is their "
+                f"type, give it in the kernel's name"
             )
         if p.accessor is not None and p.nullable:
             raise TypeError(
@@ -95,32 +77,4 @@ def check_declaration(
             raise ValueError(
                 f"{kernel}: `{size}` counts threads or elements, but the kernel has no integer parameter of this name"
                 f"{nearest(size, integers)}"
-            )
-
-
-def _check_types(signature: Signature, text: str, headers: Mapping[str, str]) -> None:
-    """Raises if the text or one of its headers defines a type that the arrays decide.
-
-    The kernel would read the arrays as the type defined in the text.
-
-    Raises:
-        TypeError: the text or a header defines the type as a macro, or by typedef or using.
-    """
-    kernel = signature.kernel
-    scope = declarations(scan(text), kernel)[0].scope
-    own = signature.entry.names if signature.entry else frozenset()
-    types = [p.type for p in signature.parameters if p.type not in ("TensorMap", *_DTYPE_NAMES, *own)]
-    for where, source in (("the text", text), *((f"the header {name}", header) for name, header in headers.items())):
-        macros, aliases = defined_types(source)
-        for name in dict.fromkeys(types):
-            if name in macros:
-                what = f"defines {name!r} as a macro"
-            elif any(of == scope[: len(of)] for of in aliases.get(name, ())):
-                what = f"declares {name!r} by typedef or using"
-            else:
-                continue
-            raise TypeError(
-                f"{kernel}: {where} {what}; the arrays of a call decide what it is, so leave it undefined, or declare the "
-                f"parameters with the C type itself; for a struct, give structs={{...}}; where a condition of the text chooses "
-                f"the type, define what it reads by options=('-D...',)"
             )

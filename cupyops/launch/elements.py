@@ -3,74 +3,55 @@
 An array of ``float4`` is an array of float32 whose last dimension is 4. An array of a struct is an array of the struct's
 NumPy dtype, or an array of uint8 whose last dimension is the size of the struct. The kernel reads both in place.
 
-A struct is declared in the text. Python gets its layout from ``Kernel(..., structs={"Particle": dtype})``. The final text
-compares this layout with the compiler's (:func:`assertions`), so a field at another offset is a compile error and never a
-wrong value.
+A struct is declared in the text, and the compiler tells its layout. A layout that is given, ``Kernel(..., structs={"Particle":
+dtype})``, is compared with the compiler's (:func:`difference`), so a field at another offset is an error and never a wrong value.
 """
 
 import contextlib
 import ctypes
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from cupyops.arrays import Info
-from cupyops.compile.cuda_text import scan
 from cupyops.dtypes import DTYPES
 from cupyops.errors import expected
 
-from .library_types import KNOWN, LARGEST_ALIGNMENT, Element, library_type
-from .structs import private_names, structs_in
+from .library_types import KNOWN, LARGEST_ALIGNMENT, Element
 
 __all__ = [
-    "assertions",
     "check_elements",
     "conditions",
-    "element_of",
-    "explained",
-    "hidden_names",
-    "opaque",
+    "difference",
     "packed",
     "pointers",
     "resolved",
     "seen",
     "specification",
     "struct_elements",
+    "unknown_struct",
+    "without_data",
 ]
 
-_ACCESS = re.compile(r"\bclass\b|\b(?:private|protected)\s*:")
 
-
-def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
-    """Returns a parsed parameter with the dtype and the shape of its array, if its type is a vector, a struct, a texture
-    or a surface. Returns every other parameter unchanged.
-
-    Raises:
-        TypeError: the parameter is a struct whose layout is not given.
-    """
-    element = element_of(p.type, structs)
-    if element is None and p.type.startswith("struct "):
-        raise _unknown(kernel, p.name, p.type.removeprefix("struct "))
-    if element is None:
+def resolved(p: Any) -> Any:
+    """Returns a parameter with the dtype and the shape of its array, if its type is a vector, a struct, a texture or a surface.
+    Returns every other parameter unchanged."""
+    element = p.element
+    if element is None or p.accessor is not None:
         return p
     if not p.pointer:
         by_value = str(element.width) if not (element.handle or element.record is not None) else None
-        return replace(p, type=element.dtype, length=by_value, element=element)
+        return replace(p, type=element.dtype, length=by_value)
     if element.handle:  # the handles as numbers, the attribute ptr of CuPy's objects
-        return replace(p, type=element.dtype)
+        return replace(p, type=element.dtype, element=None)
     shape = None if p.shape is None else (*p.shape, str(element.width))
-    return replace(p, type=element.dtype, shape=shape, element=element)
+    return replace(p, type=element.dtype, shape=shape)
 
 
-def element_of(name: str, structs: Mapping[str, Element]) -> Element | None:
-    """Returns the element of a vector type, a struct, a texture or a surface, or None for another type."""
-    name = name.removeprefix("struct ")
-    return structs.get(name) or library_type(name)
-
-
-# Structs: the layout from Python, and its comparison with the compiler's
+# Structs: the layout from Python
 
 
 def struct_elements(kernel: str, structs: Mapping[str, Any] | None) -> dict[str, Element]:
@@ -109,14 +90,10 @@ def struct_elements(kernel: str, structs: Mapping[str, Any] | None) -> dict[str,
     return found
 
 
-def _leaves(
-    dtype: Any, path: tuple[str, ...], offset: int = 0, hidden: Collection[str] = ()
-) -> Iterator[tuple[tuple[str, ...], Any, int]]:
+def _leaves(dtype: Any, path: tuple[str, ...], offset: int = 0) -> Iterator[tuple[tuple[str, ...], Any, int]]:
     """Yields the path, the dtype and the offset of each field that is no struct. Of an array of structs, yields the fields
-    of the first element, and the array itself. Leaves out the fields with names in `hidden`."""
+    of the first element, and the array itself."""
     for name in dtype.names:
-        if name in hidden:
-            continue
         field, at = dtype.fields[name][:2]
         if field.base.names is None:
             yield (*path, name), field, offset + at
@@ -124,7 +101,7 @@ def _leaves(
         if field.shape:
             yield (*path, name), field, offset + at
         first = name + "[0]" * len(field.shape)
-        yield from _leaves(field.base, (*path, first), offset + at, hidden)
+        yield from _leaves(field.base, (*path, first), offset + at)
 
 
 def pointers(dtype: Any) -> list[str]:
@@ -132,123 +109,50 @@ def pointers(dtype: Any) -> list[str]:
     return [".".join(path) for path, leaf, _ in _leaves(dtype, ()) if leaf.base.str[1:] == "u8"]
 
 
-_KINDS = {"f": 1, "i": 2, "u": 3}
-_PROBES = """
-template <unsigned long long...> struct CupyopsLayout_{name};
-template <> struct CupyopsLayout_{name}<{wanted}> {{}};
-static_assert(sizeof(CupyopsLayout_{name}<{found}>) == 1, "");
-"""
-# The overloads return arrays of 1 byte for a float, 2 for a signed integer, 3 for an unsigned one, 4 for another type.
-# NVRTC has no offsetof.
-_KIND_OF = """
-#ifdef CUPYOPS_SIMULATOR
-#define CUPYOPS_OFFSET_OF(T, member) __builtin_offsetof(T, member)
-#else
-#define CUPYOPS_OFFSET_OF(T, member) __INTADDR__(&(((T*)0)->member))
-#endif
-template <class T> __device__ char (&cupyops_kind_of(const volatile T&))[4];
-#define CUPYOPS_KIND(T, n) __device__ char (&cupyops_kind_of(const volatile T&))[n];
-CUPYOPS_KIND(float, 1) CUPYOPS_KIND(double, 1)
-CUPYOPS_KIND(signed char, 2) CUPYOPS_KIND(short, 2) CUPYOPS_KIND(int, 2) CUPYOPS_KIND(long, 2) CUPYOPS_KIND(long long, 2)
-CUPYOPS_KIND(unsigned char, 3) CUPYOPS_KIND(unsigned short, 3) CUPYOPS_KIND(unsigned, 3)
-CUPYOPS_KIND(unsigned long, 3) CUPYOPS_KIND(unsigned long long, 3)
-#define CUPYOPS_KIND_OF(e, n) (sizeof(cupyops_kind_of(e)) == 4 ? n : sizeof(cupyops_kind_of(e)))
-"""
-
-
-def hidden_names(structs: Mapping[str, Element], texts: Iterable[str]) -> frozenset[str]:
-    """Returns the names of the private data of classes, which code outside the classes cannot read.
+def difference(kernel: str, name: str, wanted: Any, found: Any, size: int) -> str:
+    """Returns a message with two layouts of a struct beside each other, or ``""`` if they are equal.
 
     Args:
-        structs: the layouts of structs; without them, nothing is searched.
-        texts: the texts that declare the classes.
+        kernel: the kernel's name.
+        name: the struct's name.
+        wanted: the dtype from Python.
+        found: the compiler's dtype of the members of these names.
+        size: the compiler's size of the struct.
     """
-    found = (structs_in(text, scan(text).bare).values() for text in texts if structs and _ACCESS.search(text))
-    return frozenset(name for declared in found for struct in declared for name in private_names(struct))
+    python = {path: (leaf, offset) for path, leaf, offset in _leaves(wanted, ())}
+    compiled = {path: (leaf, offset) for path, leaf, offset in _leaves(found, ())}
+    lines = [
+        f"{kernel}: the struct {name} of the text has another layout than structs[{name!r}]",
+        f"{'field':24} {'text':>28} {'Python':>28}",
+        f"{'(size)':24} {f'{size} bytes':>28} {f'{wanted.itemsize} bytes':>28}",
+    ]
+    differs = size != wanted.itemsize
+    for path, (leaf, offset) in python.items():
+        here = _shown(leaf, offset)
+        there = _shown(*compiled[path]) if path in compiled else "none"
+        # Fields without a dtype of NumPy's own, as of bfloat16, are bytes in Python.
+        same = here == there or (path in compiled and leaf.base.kind == "V" and here.split()[-4:] == there.split()[-4:])
+        differs = differs or not same
+        lines.append(f"{'.'.join(path):24} {there:>28} {here:>28}{'' if same else '  <-'}")
+    lines.append("numpy.dtype([...], align=True) has the offsets of a C struct without alignment of its own.")
+    return "\n".join(lines) if differs else ""
 
 
-def assertions(structs: Mapping[str, Element], hidden: Collection[str] = ()) -> str:
-    """Returns the CUDA C++ that follows a text and compares the layout of its structs with Python's.
-
-    Args:
-        structs: the layouts from Python.
-        hidden: names of fields that are not compared.
-
-    The numbers of a layout are template arguments. The template is defined for the layout from Python alone, so the
-    compiler's message for another layout has the compiler's numbers.
-    """
-    structs = {name: element for name, element in structs.items() if element.record is not None}
-    if not structs:
-        return ""
-    lines = ['\n#line 1 "cupyops/structs"', _KIND_OF]
-    for label, element in _labels(structs).items():
-        name = element.name
-        if element.spelling:
-            name = f"CupyopsStruct_{label}"
-            lines.append(f"typedef {element.spelling} {name};")
-        wanted, found = [element.width], [f"sizeof({name})"]
-        for path, leaf, offset in _leaves(element.record, (), hidden=hidden):
-            member = ".".join(path)
-            kind = _KINDS.get(leaf.base.kind, 0) if leaf.base.itemsize > 2 or leaf.base.kind != "f" else 0
-            first = member + "[0]" * len(leaf.shape)
-            wanted += [offset, leaf.itemsize, kind]
-            found += [f"CUPYOPS_OFFSET_OF({name}, {member})", f"sizeof((({name}*)0)->{member})"]
-            found += [f"CUPYOPS_KIND_OF((({name}*)0)->{first}, {kind})" if kind else "0"]
-        numbers = ", ".join(f"{n}ULL" for n in wanted)
-        lines.append(_PROBES.format(name=label, wanted=numbers, found=", ".join(found)))
-    return "\n".join(lines)
+def _shown(dtype: Any, offset: int) -> str:
+    kind = {"f": "float", "i": "signed", "u": "unsigned"}.get(dtype.base.kind, "")
+    return f"{kind} {dtype.itemsize} bytes at {offset}".strip()
 
 
-def _labels(structs: Mapping[str, Element]) -> dict[str, Element]:
-    """Returns the elements by identifiers made of their names."""
-    return {re.sub(r"\W+", "_", name): element for name, element in structs.items()}
+def without_data(size: int) -> Any:
+    """Returns the dtype of a class without data, such as a function object. A call passes `()` or any number for it."""
+    import numpy
+
+    layout: Any = {"names": [], "formats": [], "itemsize": size}
+    return numpy.dtype(layout)
 
 
-def explained(message: str, structs: Mapping[str, Element], hidden: Collection[str] = ()) -> str:
-    """Returns a compiler's message, or, if a struct has another layout in the text, the two layouts in its place."""
-    labels = _labels(structs)
-    for found in re.finditer(r"CupyopsLayout_(\w+?)<([\d\sULul,()]+)>", message) if structs else ():
-        if found[1] not in labels:
-            continue
-        element, numbers = labels[found[1]], [int(n) for n in re.findall(r"\d+", found[2])]
-        lines = [
-            f"{message.splitlines()[0].rstrip(':')}: the struct {element.name} of the text has another layout than structs[{element.name!r}]",
-            f"{'field':24} {'text':>28} {'Python':>28}",
-            f"{'(size)':24} {f'{numbers[0]} bytes':>28} {f'{element.width} bytes':>28}",
-        ]
-        differs = numbers[0] != element.width
-        kinds = {1: "float", 2: "signed", 3: "unsigned"}
-        for i, (path, leaf, offset) in enumerate(_leaves(element.record, (), hidden=hidden)):
-            at, size, kind = numbers[1 + 3 * i : 4 + 3 * i]
-            wanted = _KINDS.get(leaf.base.kind, 0)
-            compiled = f"{kinds.get(kind, '')} {size} bytes at {at}".strip()
-            python = f"{kinds.get(wanted, '') if kind else ''} {leaf.itemsize} bytes at {offset}".strip()
-            differs = differs or compiled != python
-            mark = "" if compiled == python else "  <-"
-            lines.append(f"{'.'.join(path):24} {compiled:>28} {python:>28}{mark}")
-        if differs:  # else the compiler shows the layout from Python beside another error
-            lines.append("numpy.dtype([...], align=True) has the offsets of a C struct without alignment of its own.")
-            return "\n".join(lines)
-    return message
-
-
-def opaque(kernel: str, parameters: Sequence[Any], texts: Sequence[str]) -> tuple[Any, ...]:
-    """Returns parameters whose pointers to structs of unknown layouts take arrays of any dtype, as ``void*`` does.
-
-    Raises:
-        TypeError: a parameter is such a struct by value, or has a comment with a shape, which counts elements.
-    """
-    found = []
-    for p in parameters:
-        undecided = p.element is None and p.type not in ("TensorMap", *DTYPES) and p.type.isidentifier()
-        unknown = undecided and any(p.type in text and p.type in structs_in(text, scan(text).bare) for text in texts)
-        if unknown and not (p.pointer and p.shape is None):
-            raise _unknown(kernel, p.name, p.type)
-        found.append(replace(p, type="uint8", untyped=True) if unknown else p)
-    return tuple(found)
-
-
-def _unknown(kernel: str, name: str, struct: str) -> TypeError:
+def unknown_struct(kernel: str, name: str, struct: str) -> TypeError:
+    """Returns the error that a parameter is of a struct whose layout Python does not know."""
     return TypeError(
         f"{kernel}: `{name}` is of the struct {struct}, whose layout Python does not know; give it: "
         f"structs={{{struct!r}: a NumPy structured dtype or a ctypes.Structure}}"
@@ -341,8 +245,8 @@ def packed(kernel: str, p: Any, value: Any, simulated: bool = False) -> Any:
 
     if isinstance(value, bytes):
         given: Any = value
-    elif not element.record.names and isinstance(value, tuple):  # a struct without data, such as a function object
-        given = b"" if value else bytes(element.width)
+    elif not element.record.names and (value == () or isinstance(value, int)):
+        given = bytes(element.width)
     elif isinstance(value, ctypes.Structure):
         given = bytes(value) if numpy.dtype(type(value)) == element.record else b""
     else:

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 import kernels_cu
 from cupyops.arrays import Device, host
-from cupyops.compile.preprocess import defines_of
+from cupyops.compile.ask import split_types
+from cupyops.compile.cuda_text import scan
 from cupyops.compile.project_headers import read
 from cupyops.dtypes import FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, expected
@@ -25,8 +26,8 @@ from cupyops.sharing import computed_once, once
 
 from . import driver, hooks, recording
 from .arguments import Arguments, Declared, bind, check
-from .declaration import check_declaration
-from .definitions import the_kernel
+from .definitions import declarations, the_kernel
+from .elements import struct_elements
 from .generated import open_launch
 from .geometry import MAX_GRID_X, Geometry, Grid, is_integer, policy
 from .hooks import all_kernels
@@ -40,9 +41,8 @@ from .kernel_source import (
     numbers,
     prepared,
 )
-from .layouts import struct_layouts
 from .load import load
-from .locate import declaring_file
+from .locate import declaring_file, placed
 from .repro import keeps_call
 from .signature import Signature
 from .untraced import hide, untraced
@@ -159,7 +159,7 @@ class Kernel:
             known,
             (*options, *self.hardware.options),
             declaring_file(),
-            struct_layouts(name, structs, text, known, defines_of(constants or {}, options)),
+            struct_elements(name, structs),
             linked_texts(name, link),
             () if storage is None else storage.kernels,
         )
@@ -177,7 +177,7 @@ class Kernel:
         hooks.KERNELS.add(self)
         # A text of kernels_cu is read at the first use, so that importing cupyops reads no text.
         if not isinstance(text, kernels_cu.Text):
-            self.declared  # noqa: B018 - raises
+            self.source.signature(self.geometry.sizes, self.dtypes)  # raises, and asks no compiler
 
     @property
     def text(self) -> str:
@@ -207,11 +207,7 @@ class Kernel:
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
-        headers = self.source.included()
-        with self.source.naming_absent_headers():
-            signature = Signature.parse(self.text, self.name, headers, self.source.defines, self.source.structs)
-            check_declaration(signature, self.text, self.geometry.sizes, self.constants, headers)
-        return signature
+        return self.source.signature(self.geometry.sizes, self.dtypes, self.source.ask)
 
     @computed_once
     def declared(self) -> Declared:
@@ -255,17 +251,27 @@ class Kernel:
 
     def final_text(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
         """Returns the final text for NVRTC under a choice of types. See :meth:`.KernelSource.final`."""
-        return self.source.final(types, twins, self._signatures)
+        return self.source.final(types, twins)
 
-    def located(self, error: CompileError, types: Mapping[str, str]) -> CompileError:
+    def located(self, error: CompileError) -> CompileError:
         """Returns a compiler's error with the lines of the Python file that holds the text. See :meth:`.KernelSource.located`."""
-        return self.source.located(error, self._signatures, types)
+        return self.source.located(error)
 
-    @property
-    def _signatures(self) -> list[Signature]:
-        """The signatures of the kernels that the final text has."""
-        members = self.storage.members
-        return [members[name].signature for name in self.source.module] or [self.signature]
+    def compare(self, answers: Sequence[str], types: Mapping[str, str]) -> None:
+        """Compares the parameters of the compiled kernel with the signature.
+
+        Args:
+            answers: the types of the kernels of the source, as the compiler tells them; empty if it was not asked.
+            types: the choice of types.
+
+        Raises:
+            CompileError: the compiler has another type than the launch passes.
+        """
+        number = self.source.kernels().index(self.name)
+        spelled = split_types(answers[number].partition("(*)(")[2][:-1]) if answers else []
+        if problem := self.signature.compare(spelled, types):
+            place = placed(self.text, self.filename, declarations(scan(self.text), self.name)[0].named)
+            raise CompileError(f"{self.describe(types)} does not compile: {place}: {self.name}: {problem}")
 
     def type_choices(self) -> Iterator[dict[str, str]]:
         """Yields the given choices of types.
@@ -383,7 +389,7 @@ class Kernel:
             try:
                 host().launch(self, arguments, sizes)
             except CompileError as error:
-                raise self.located(error, arguments.types) from None
+                raise self.located(error) from None
             return
         if lead.device is None or lead.place != "cuda":
             raise ValueError(expected(self.name, next(iter(arguments.infos)), "be on a CUDA device", lead))

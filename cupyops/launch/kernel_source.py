@@ -3,14 +3,14 @@ structs."""
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import kernels_cu
 from cupyops.compile.absent import absent, give
+from cupyops.compile.ask import folded
 from cupyops.compile.cache import Binary
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.dialect import standard_of
@@ -23,8 +23,9 @@ from cupyops.compile.source import KERNEL, assemble, included
 from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
-from . import elements, parameter_types
-from .definitions import declarations, entry_in, only, without_overloads
+from .asked import Asked, without_body
+from .declaration import check_declaration
+from .definitions import declarations, declares, entry_in, only, without_overloads
 from .geometry import at_least
 from .library_types import Element
 from .locate import TOLD, located
@@ -41,6 +42,7 @@ __all__ = [
     "macros",
     "numbers",
     "prepared",
+    "signature_of",
     "with_header",
 ]
 
@@ -71,10 +73,11 @@ class KernelSource:
         headers: header texts by name for ``#include "name"``, in addition to the shared headers.
         options: NVRTC options in addition to :data:`cupyops.compile.compiler.OPTIONS`.
         declared_in: the Python file that holds the text, or None.
-        structs: the layouts of the text's structs, by name.
+        structs: the layouts of structs that Python gives, by name.
         linked: the texts that are linked with this text.
         module: the names of the kernels of a :class:`.module.Module`, which has them in one binary; empty for a kernel
             with a binary of its own.
+        answers: the compiler's answers so far, by the keys of the questions.
     """
 
     text: str
@@ -87,52 +90,28 @@ class KernelSource:
     structs: Mapping[str, Element] = field(default_factory=dict)
     linked: tuple["LinkedText", ...] = ()
     module: tuple[str, ...] = ()
+    answers: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
 
     def final(
         self,
         types: Mapping[str, str],
         twins: Mapping[str, str] | None = None,
-        signatures: Sequence[Signature] = (),
     ) -> str:
         """Returns the final text for NVRTC under a choice of types, ``{"scalar_t": "float16"}``.
 
         Args:
             types: typedef name to dtype name.
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
-            signatures: the signatures of the kernels, which the compiler compares with the kernels' types.
         """
-        compared_types = types
         types = {
             name: dtype for name, dtype in types.items() if name.isidentifier()
         }  # the others are types of the text
         text = self.text if self.module else only(self.text, self.name)
-        roots = re.findall(r"\w+", " ".join([*self.kernels(), *self.structs, *self.defines.values()]))
-        own_texts = self._of_device({**self.headers, "": text}, self.text, roots, twins is not None)
-        text = own_texts.pop("")
-        headers = {**(twins or {}), **own_texts}
+        own, named, headers = self._assembled(text, self.kernels(), types, twins)
+        # The compiler tells the types of the kernels: see Signature.compare. Variables that are templates came with C++14.
+        old = any(re.fullmatch(r"--?std=\S*(?:03|11)", option) for option in self.options)
+        own += "" if old or "" in named else folded(named)
         common: Any = {"simulated": twins is not None, "options": self.options}
-        entries = [entry_in(self.text, name) for name in self.kernels()]
-        for i, (name, entry) in enumerate(zip(self.kernels(), entries, strict=True)):
-            # NVRTC finds an extern "C" function by its symbol. The simulator takes the address of its name.
-            if (entry is None and twins is not None) or (entry is not None and not self.module):
-                text, new_name = without_overloads(text, name, [*headers.values()])
-                if new_name:
-                    entries[i] = (entry or entry_of(name, declarations(scan(self.text), name)[0], ())).renamed(new_name)
-        named: dict[str, Any] = {}
-        if any(entries):
-            # The numbers in the name of one kernel of a module hold for this kernel alone.
-            mine = numbers(self.text, self.name) if self.module else {}
-            shared = {name: value for name, value in self.constants.items() if name not in mine}
-            named["kernels"] = [
-                entry.expression(name, types, shared) if entry else split_name(name)[0]
-                for name, entry in zip(self.kernels(), entries, strict=True)
-            ]
-            named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
-        names = [f"{KERNEL}{i or ''}" if entry else "" for i, entry in enumerate(entries)]
-        compared = parameter_types.assertions(text, [*zip(signatures, names, strict=False)], compared_types, own_texts)
-        prelude = parameter_types.DEFINITIONS if compared else ""
-        own = assemble(text, self.filename, types, self.constants, headers, prelude=prelude, **named, **common)
-        own += elements.assertions(self.structs, self.hidden) + compared
         others = (
             assemble(
                 self._of_device({"": t.text}, "\n".join([*self.headers.values(), *t.headers.values()]))[""],
@@ -145,6 +124,84 @@ class KernelSource:
             for t in self.linked
         )
         return joined([own, *others]) if self.linked else own
+
+    def _assembled(
+        self,
+        text: str,
+        kernels: Sequence[str],
+        types: Mapping[str, str],
+        twins: Mapping[str, str] | None,
+        asked: bool = False,
+    ) -> tuple[str, list[str], dict[str, str]]:
+        """Returns the final text of an author's text, the address of each kernel in it as an expression of C++, and the headers.
+
+        Args:
+            asked: the text is compiled for its types alone, so that a kernel needs no name in a binary.
+        """
+        roots = re.findall(r"\w+", " ".join([*kernels, *self.structs, *self.defines.values()]))
+        own_texts = self._of_device({**self.headers, "": text}, self.text, roots, twins is not None)
+        text = own_texts.pop("")
+        headers = {**(twins or {}), **own_texts}
+        common: Any = {"simulated": twins is not None, "options": self.options}
+        entries = [entry_in(self.text, name) for name in kernels]
+        for i, (name, entry) in enumerate(zip(kernels, entries, strict=True)):
+            # NVRTC finds an extern "C" function by its symbol. The simulator takes the address of its name.
+            if (entry is None and (asked or twins is not None)) or (entry is not None and (asked or not self.module)):
+                text, new_name = without_overloads(text, name, [*headers.values()])
+                if new_name:
+                    entries[i] = (entry or entry_of(name, declarations(scan(self.text), name)[0], ())).renamed(new_name)
+        named: dict[str, Any] = {}
+        if any(entries):
+            # The numbers in the name of one kernel of a module hold for this kernel alone.
+            mine = numbers(self.text, self.name) if self.module else {}
+            shared = {name: value for name, value in self.constants.items() if name not in mine}
+            named["kernels"] = [
+                entry.expression(name, types, shared) if entry else split_name(name)[0]
+                for name, entry in zip(kernels, entries, strict=True)
+            ]
+            named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
+        own = assemble(text, self.filename, types, self.constants, headers, **named, **common)
+        addresses = []
+        for i, (name, entry) in enumerate(zip(kernels, entries, strict=True)):
+            function = declarations(scan(self.text), name)[0]
+            overloaded = entry is None and any(declares(other, function.name) for other in (text, *headers.values()))
+            addresses.append(f"&{KERNEL}{i or ''}" if entry else "" if overloaded else f"&{function.path}")
+        return own, addresses, headers
+
+    @property
+    def identity(self) -> list[object]:
+        """What decides the types of the parameters."""
+        given = {name: str(element.record) for name, element in self.structs.items()}
+        own = {name: kernels_cu.headers()[name] for name in self.included() if name not in self.headers}
+        return [
+            self.text,
+            self.name,
+            *map(sorted, (self.constants.items(), self.headers.items(), own.items(), given.items())),
+        ]
+
+    def declaration(self, types: Mapping[str, str], twins: Mapping[str, str] | None) -> tuple[str, str]:
+        """Returns a final text of which the kernel has no body, and the kernel's address as an expression of C++. The arguments are
+        those of :meth:`final`."""
+        types = {name: dtype for name, dtype in types.items() if name.isidentifier()}
+        text = without_body(only(self.text, self.name), self.name)
+        own, (address,), _ = self._assembled(text, (self.name,), types, twins, asked=True)
+        return own, address
+
+    def ask(self, types: Mapping[str, str], positions: Sequence[int]) -> Asked:
+        """Returns the compiler's answers about the parameters of the kernel.
+
+        Args:
+            types: the dtypes of the types that the arrays decide.
+            positions: the places of the parameters whose classes are asked for.
+
+        Raises:
+            CompileError: the compiler refuses the text.
+            MissingDependencyError: there is no compiler.
+        """
+        try:
+            return Asked(self, types, positions)
+        except CompileError as error:
+            raise self.located(error) from error.__cause__
 
     def _of_device(
         self, texts: Mapping[str, str], others: str, roots: Sequence[str] = (), simulated: bool = False
@@ -167,15 +224,33 @@ class KernelSource:
         macros = preprocess(self.text, headers, self.defines).macros
         return without_unread(found, roots, macros, gone, simulated)
 
+    def signature(
+        self,
+        sizes: Sequence[str],
+        dtypes: Sequence[str],
+        ask: Callable[[Mapping[str, str], Sequence[int]], Asked] | None = None,
+    ) -> Signature:
+        """Returns the parameters of the kernel.
+
+        Args:
+            sizes: the size parameters of the geometry.
+            dtypes: the dtypes of the types that the arrays decide.
+            ask: :meth:`ask`, or None for the parameters that the text alone tells. The other parameters have no types then.
+
+        Raises:
+            TypeError, ValueError: the declaration fits no call.
+            CompileError: the compiler refuses the text.
+        """
+        headers = self.included()
+        with self.naming_absent_headers():
+            found = Signature.parse(self.text, self.name, headers, self.defines, self.structs, ask, dtypes)
+            check_declaration(found, sizes, self.constants)
+        return found
+
     @property
     def defines(self) -> dict[str, str]:
         """The macros that the constants and the options ``-D`` define."""
         return known_macros(self.constants, self.options)
-
-    @property
-    def hidden(self) -> frozenset[str]:
-        """The names of the private data of the text's classes."""
-        return elements.hidden_names(self.structs, (self.text, *self.headers.values()))
 
     def kernels(self) -> tuple[str, ...]:
         """Returns the names of the kernels that the final text has."""
@@ -234,12 +309,9 @@ class KernelSource:
             for macro, name in found.items()
         ]
 
-    def located(
-        self, error: CompileError, signatures: Sequence[Signature] = (), types: Mapping[str, str] = MappingProxyType({})
-    ) -> CompileError:
+    def located(self, error: CompileError) -> CompileError:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
-        words = elements.explained(str(error), self.structs, self.hidden)
-        words = parameter_types.explained(words, self.text, self.filename, signatures, types)
+        words = str(error)
         undefined = {name for found in _UNDEFINED.findall(words) for name in found if name}
         for name in dict.fromkeys(host_code(self.text, "\n".join(self.headers.values())).names):
             if name in undefined:
@@ -279,6 +351,26 @@ class KernelSource:
         words += "".join(f"\n{line}" for line in self._removed(shown))
         words += "".join(f"\n{line}" for line in self.absent())
         return CompileError(located(words, self.filename, self.text, self.declared_in))
+
+
+def signature_of(text: str, kernel: str) -> Signature:
+    """Returns the parameters of a kernel of a text that is not compiled yet. The numbers and types of a template that nothing decides
+    are 1 and float32.
+
+    Raises:
+        TypeError, ValueError: the declaration fits no call.
+        CompileError: the compiler refuses the text.
+    """
+    entry = entry_in(text, kernel)
+    open_ones = (
+        [p for p in (entry.parameters if entry else ()) if p.name and p.name not in entry.arguments()] if entry else []
+    )
+    constants = {p.name: 1 for p in open_ones if p.kind == "value" and p.default is None}
+    types = {p.name: "float32" for p in open_ones if p.kind == "type" and p.default is None}
+    source = KernelSource(text, kernel, file_name(kernel), {**numbers(text, kernel), **constants}, {}, (), "")
+    headers = source.included()
+    ask = lambda given, positions: source.ask({**types, **given}, positions)  # noqa: E731
+    return Signature.parse(text, kernel, headers, {}, {}, ask)
 
 
 @dataclass(frozen=True)

@@ -8,25 +8,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from cupyops.compile.cpp_library import FUNCTIONS
 from cupyops.dtypes import DTYPES, FLOATS
 
 from .typenames import c_dtype
 
-__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "STD_ARRAY", "Element", "complex_of", "library_type", "vector_of"]
+__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "Element", "complex_of", "library_type", "vector_of"]
 
-_FUNCTION = re.compile(
-    rf"(?:::)?(?:(?:cuda::)?std|thrust)::(?:{'|'.join(sorted(FUNCTIONS))})\s*<[\w:\s]*>|(?:thrust|cuda)::(?:maximum|minimum|identity)\s*<[\w:\s]*>"
-    r"|cub::(?:Sum|Max|Min|Equality|Inequality)"
-)
-_COMPLEX = re.compile(r"(?:(?:::)?(?:c10|at|torch|thrust|cuda::std)::)?complex\s*<\s*((?:\w+::)?\w+)\s*>")
+# A demangled name has the inline namespaces of CUDA's C++ library, and the suffixes of numbers.
+_INLINE = re.compile(r"\b(?:_V_)?__[0-9]\w*::|(?<=\d)[uU]?[lL]{0,2}\b")
+_COMPLEX = re.compile(r"(?:(?:c10|at|torch|thrust|cuda::std)::)?complex<([\w:]+)>")
 # Vectors and matrices of GLM, whose numbers lie one behind the other. A matrix lies column by column.
-_GLM = re.compile(
-    r"(?:::)?glm::(?:([diu]?)(?:vec([234])|mat([234])(?:x([234]))?)"
-    r"|vec\s*<\s*([1-4])\s*,\s*(\w+)\s*>|mat\s*<\s*([234])\s*,\s*([234])\s*,\s*(\w+)\s*>)"
-)
-STD_ARRAY = re.compile(r"(?:::)?(?:cuda::)?std::array\s*<(.*),\s*([^,<>]+)>")
-_OF_GLM = {"": "float32", "d": "float64", "i": "int32", "u": "uint32"}
+_GLM = re.compile(r"glm::(?:vec<(\d)|mat<(\d), (\d)), (\w+)(?:, .*)?>")
+_ARRAY = re.compile(r"(?:cuda::)?std::array<(.*), (\d+)>")
 LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
 
 
@@ -41,7 +34,6 @@ class Element:
         alignment: bytes of which an address is a multiple.
         record: the NumPy dtype of a struct, else None.
         handle: the CuPy class of a texture or surface object, else ``""``.
-        spelling: the name in C++ outside all namespaces, if it is another one.
     """
 
     name: str
@@ -50,7 +42,6 @@ class Element:
     alignment: int
     record: Any = None
     handle: str = ""
-    spelling: str = ""
 
 
 def _vectors() -> Iterator[Element]:
@@ -99,85 +90,43 @@ REFUSED = dict.fromkeys(
 )
 
 
+@lru_cache(256)
 def library_type(name: str) -> Element | None:
-    """Returns the element of a type of CUDA's headers or of a library, or None for another type."""
-    return (
-        KNOWN.get(name)
-        or complex_of(name)
-        or _glm_of(name)
-        or _function_of(name)
-        or _tensor_map_of(name)
-        or _philox_of(name)
-        or _array_of(name)
-    )
+    """Returns the element of a type of CUDA's headers or of a library, or None for another type.
+
+    Args:
+        name: the name as the compiler tells it, ``float4`` or ``c10::complex<float>``.
+    """
+    plain = _INLINE.sub("", name)
+    if (found := KNOWN.get(plain)) is not None:
+        return found
+    if found := complex_of(name):
+        return found
+    if glm := _GLM.fullmatch(plain):
+        dtype, count = c_dtype(glm[4]), int(glm[1] or int(glm[2]) * int(glm[3]))
+        return None if dtype is None else Element(name, dtype, count, DTYPES[dtype].itemsize)
+    if array := _ARRAY.fullmatch(plain):
+        dtype = c_dtype(array[1])
+        return None if dtype is None else Element(name, dtype, int(array[2]), DTYPES[dtype].itemsize)
+    import numpy
+
+    if plain.rpartition("::")[2] in ("CUtensorMap_st", "CUtensorMap"):  # passed by value as its bytes
+        return Element(name, "uint8", 128, 64, numpy.dtype([("opaque", "u8", 16)]))
+    if plain.rpartition("::")[2] == "PhiloxCudaState":
+        # The rest of the struct is for the capture of a CUDA graph by PyTorch, and is 0 without.
+        fields: Any = {"names": ["seed", "offset"], "formats": ["u8", "u8"], "offsets": [0, 8], "itemsize": 24}
+        return Element(name, "uint8", 24, 8, numpy.dtype(fields))
+    return None
 
 
-@lru_cache(64)
 def complex_of(name: str) -> Element | None:
     """Returns the element of a complex number of PyTorch, of Thrust or of CUDA's C++ library, or None for another type."""
-    found = _COMPLEX.fullmatch(name)
+    found = _COMPLEX.fullmatch(_INLINE.sub("", name))
     dtype = c_dtype(found[1]) if found else None
     return Element(name, dtype, 2, 2 * DTYPES[dtype].itemsize) if dtype in FLOATS else None
 
 
-@lru_cache(64)
-def _glm_of(name: str) -> Element | None:
-    """Returns the element of a vector or of a matrix of GLM, or None for another type."""
-    found = _GLM.fullmatch(name)
-    if found is None:
-        return None
-    kind, length, columns, rows, size, number, width, height, of_matrix = found.groups()
-    dtype = c_dtype(number or of_matrix) if number or of_matrix else _OF_GLM[kind]
-    if dtype is None:
-        return None
-    count = int(length or size or 0) or int(columns or width) * int(rows or columns or height)
-    return Element(name, dtype, count, DTYPES[dtype].itemsize)
-
-
-@lru_cache(64)
-def _function_of(name: str) -> Element | None:
-    """Returns the element of a function object of a library, such as ``std::plus<float>``, or None for another type."""
-    if not _FUNCTION.fullmatch(name):
-        return None
-    import numpy
-
-    return Element(name, "uint8", 1, 1, numpy.dtype({"names": [], "formats": [], "itemsize": 1}), spelling=name)
-
-
-@lru_cache(8)
-def _tensor_map_of(name: str) -> Element | None:
-    """Returns the element of a tensor map of the driver, which is passed by value as its bytes, or None for another type."""
-    if name != "CUtensorMap":
-        return None
-    import numpy
-
-    return Element(name, "uint8", 128, 64, numpy.dtype([("opaque", "u8", 16)]))
-
-
-@lru_cache(8)
-def _philox_of(name: str) -> Element | None:
-    """Returns the element of the state of PyTorch's Philox generator, or None for another type."""
-    if not re.fullmatch(r"(?:(?:::)?(?:at|c10|torch)::)?PhiloxCudaState", name):
-        return None
-    import numpy
-
-    # The rest of the struct is for the capture of a CUDA graph by PyTorch, and is 0 without.
-    fields: Any = {"names": ["seed", "offset"], "formats": ["u8", "u8"], "offsets": [0, 8], "itemsize": 24}
-    return Element(name, "uint8", 24, 8, numpy.dtype(fields))
-
-
-@lru_cache(64)
-def _array_of(name: str) -> Element | None:
-    """Returns the element of an array of the C++ library of a number of numbers, or None for another type."""
-    found = STD_ARRAY.fullmatch(name if "::" in name else f"std::{name}")  # an instance has no namespaces
-    dtype = c_dtype(re.sub(r"^(?:::)?std::", "", found[1].strip())) if found else None
-    count = found[2].strip().rstrip("uUlL") if found else ""
-    if dtype is None or not count.isdigit():
-        return None
-    return Element(name, dtype, int(count), DTYPES[dtype].itemsize)
-
-
 def vector_of(name: str) -> Element | None:
     """Returns the element of a vector type, or None for another type."""
-    found = KNOWN.get(name) or _glm_of(name)
+    found = library_type(name)
     return None if found is None or found.handle else found

@@ -39,9 +39,10 @@ def load(kernel: Any, types: Mapping[str, str], device: int) -> Variant:
             try:
                 binary = binary_for(text, what, target_for(capability), kernel.options)
             except CompileError as error:
-                raise kernel.located(error, types) from error.__cause__
+                raise kernel.located(error) from error.__cause__
             except MissingDependencyError as error:
                 raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
+        kernel.compare(binary.types, types)
         code = None
         if kernel.source.module or variables(parts(text)[0]):
             code = kernel.storage.on_gpu(kernel, types, text, binary, device)

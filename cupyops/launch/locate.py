@@ -4,7 +4,7 @@ import linecache
 import re
 import sys
 
-__all__ = ["TOLD", "declaring_file", "located"]
+__all__ = ["TOLD", "declaring_file", "located", "placed"]
 
 _UNMASKED = (
     "shuffles and votes without a mask are of GPUs before sm_70: call __shfl_down_sync and the like, whose first "
@@ -46,3 +46,13 @@ def located(message: str, filename: str, text: str, file: str) -> str:
         message,
         flags=re.MULTILINE,
     )
+
+
+def placed(text: str, filename: str, offset: int) -> str:
+    """Returns the file and the line of an offset of a text, which may have ``#line`` directives."""
+    line = 1
+    for at in text[:offset].split("\n")[:-1]:
+        line += 1
+        if directive := re.match(r'#line (\d+) "([^"]+)"', at):
+            line, filename = int(directive[1]), directive[2]
+    return f"{filename}:{line}"

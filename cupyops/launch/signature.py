@@ -15,30 +15,33 @@ that is no integer of the kernel, gives no shape, with a warning. Non-``const`` 
 ``// (N) or null`` a call may give None, which is a null pointer in the kernel.
 """
 
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
+from typing import Protocol
 
+from cupyops.compile.ask import ParameterType
 from cupyops.compile.cuda_text import Code, Function, scan
 from cupyops.compile.definitions import split
 from cupyops.compile.preprocess import CONDITIONALS, Preprocessed, preprocess
-from cupyops.dtypes import DTYPES, INTEGERS
+from cupyops.dtypes import DTYPES, FLOATS, INTEGERS
+from cupyops.errors import CompileError
 from cupyops.sharing import computed_once
 
-from . import accessors
-from .accessors import Accessor
+from .accessors import Accessor, accessor_of
 from .definitions import ATTRIBUTES, declarations, entry_in, overloads
-from .elements import element_of, opaque, resolved
-from .library_types import REFUSED, Element, complex_of
+from .elements import resolved, unknown_struct, without_data
+from .library_types import KNOWN, REFUSED, Element, complex_of, library_type
 from .packing import BFloat16Struct
 from .shape_comments import Piece, foreign_names, shape_comments, shape_of
 from .template import Entry, parameter_types
-from .typenames import TypeNames, dtype_of, type_names
+from .typenames import Macros, dtype_of, may_declare
 
-__all__ = ["Parameter", "Signature"]
+__all__ = ["Answers", "Parameter", "Signature"]
 
 _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "void"))
 
@@ -47,14 +50,20 @@ _QUALIFIERS = re.compile(r"\b(?:__restrict__|__restrict|__grid_constant__|volati
 _ENUM = re.compile(r"\benum (?=\w)")
 # An array of addresses, T**, and whether the kernel only reads it: T* const*.
 _ADDRESSES = re.compile(r"[^*]*\*\s*(const\b)?\s*\*\s*(?:const\b)?\s*([A-Za-z_]\w*)")
-_ARRAY = re.compile(r"(.*\W)(\w+)\s*\[[^][]*\]", re.DOTALL)
+_ARRAY = re.compile(r"(.*\W)(\w*)\s*\[[^][]*\]", re.DOTALL)
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _PACK = re.compile(r"(.*\S)\s*\.\.\.\s*(\w+)", re.DOTALL)  # of parameters
-_NAMED_TYPE = re.compile(r"(?:(const) )?([\w:]+(?:\s*<(?:[^<>]|<[^<>]*>)*>)?) (\w+)")
 _FUNCTION = re.compile(r"[^()]*\(\s*\*\s*(?:const\s+)?(\w+)\s*\)\s*\(.*\)", re.DOTALL)  # a pointer to a function
+_NAMED_WITHIN = re.compile(r"\(\s*[*&]\s*(?:const\s+)?(\w+)\s*\)\s*\[")  # a pointer or a reference to an array
+_EXTENTS = re.compile(r"\s*\([*&]\)\s*(?:\[\d*\])+\Z|(?:\s*\[\d*\])+\Z")
+_POINTER = re.compile(r"\s*(?:\*|&&?)\s*(const)?\s*(?:volatile\b|(?:__)?restrict(?:__)?\b|\s)*\Z")
+_UNDEFINED = re.compile(
+    r"identifier \"(\w+)\" is undefined|unknown type name '(\w+)'"
+    r"|'(\w+)' (?:was not declared|has not been declared|does not name a type)"
+)
 _MAP_BYTES = 128
-_IN_ARGUMENTS = {"*": "\1", "&": "\2", "const": "\3"}
+_OPAQUE = "only the compiler knows"  # in place of the type of a parameter, until the compiler is asked
 
 
 @dataclass(frozen=True)
@@ -75,9 +84,10 @@ class Parameter:
         element: the vector type, the struct, or the kind of texture of the parameter; None for a number and for an
             array of numbers. `type` is then the dtype of the array, and `shape` ends with the last dimension.
         untyped: a ``void*`` or a pointer to a struct whose layout Python does not know; such a parameter takes an array of any
-            dtype, and `type` is then ``uint8``. Or a pointer to a type that only a compiler knows; `type` is then its name in C++. The
-            array decides the dtype, and the compiler refuses another one than the type's (:mod:`.parameter_types`).
+            dtype, and `type` is then ``uint8``. Or a pointer to a type that follows from the dtypes of other arrays; `type` is then its
+            name in C++. The array decides the dtype, and the compilation for these dtypes compares it (:meth:`Signature.compare`).
         accessor: the layout of a packed accessor, which the launch fills from the array; None for another type.
+        asked: the compiler has told the type.
     """
 
     name: str
@@ -92,6 +102,7 @@ class Parameter:
     untyped: bool = False
     accessor: Accessor | None = None
     optional: bool = False
+    asked: bool = False
 
     def c_type(self, types: Mapping[str, str]) -> str:
         """Returns the name of the parameter's dtype under a choice of types."""
@@ -182,6 +193,17 @@ class Signature:
         layout = "=" + "".join(codes)
         return BFloat16Struct(layout, bfloat16s) if bfloat16s else struct.Struct(layout), fields
 
+    @computed_once
+    def known(self) -> bool:
+        """Whether the types of all parameters are known, without a question to the compiler."""
+        return all(p.type != _OPAQUE for p in self.parameters)
+
+    @computed_once
+    def structs(self) -> dict[str, Element]:
+        """The vectors and structs of the parameters, by name."""
+        found = (p.element for p in self.parameters if p.element is not None and not p.element.handle)
+        return {e.name.rpartition("::")[2]: e for e in found}
+
     @classmethod
     def parse(
         cls,
@@ -190,6 +212,8 @@ class Signature:
         headers: Mapping[str, str] | None = None,
         defines: Mapping[str, str] | None = None,
         structs: Mapping[str, Element] = MappingProxyType({}),
+        ask: "Callable[[Mapping[str, str], Sequence[int]], Answers] | None" = None,
+        dtypes: Sequence[str] = FLOATS,
     ) -> "Signature":
         """Parses the declaration of ``kernel`` in CUDA C++ text.
 
@@ -199,18 +223,32 @@ class Signature:
             headers: the texts of the included headers, by name.
             defines: macros that are defined before the text; None if they are not known yet, so that any name may be in a
                 shape.
-            structs: the layouts of the text's structs, by name.
+            structs: the layouts of structs that Python gives, by name.
+            ask: returns the compiler's answers for a choice of types. It is called if the text has other types than numbers of C and
+                names that nothing declares. Without it, such parameters have no type yet: :attr:`known` is False.
+            dtypes: the dtypes of the types that the arrays decide.
 
         Raises:
             ValueError: the text has no ``__global__`` function of this name (the message suggests the closest name).
             TypeError: no Python value can be passed for a parameter.
+            CompileError: the compiler refuses the text.
         """
         code = scan(text)
         first, *others = declarations(code, kernel)
         entry = entry_in(text, kernel)
-        given, hidden = (entry.arguments(), entry.names) if entry else ({}, frozenset[str]())
-        packs = entry.packs() if entry else {}
-        names = type_names(text, headers or {}, defines or {}, first.start, first.scope, given, hidden)
+        given = entry.arguments() if entry else {}
+        hidden = entry.names if entry else frozenset[str]()
+        found = preprocess(text, headers or {}, defines or {}, first.start)
+        # The declaration may use the constants of the kernel by name.
+        numbers = {name for name, value in (defines or {}).items() if value.lstrip("-").isdigit()}
+        plain = {name: value for name, value in found.macros.items() if name not in numbers}
+        names = _Names(
+            Macros(plain, found.functions, hidden),
+            frozenset[str]().union(*map(may_declare, (text, *(headers or {}).values()))) - hidden,
+            given,
+            entry.packs() if entry else {},
+            structs,
+        )
         follow = partial(preprocess, text, headers or {}, defines or {})
         if others:
             live = follow(None)
@@ -225,15 +263,26 @@ class Signature:
                     f"{kernel}: the text has several functions of this name; name one with the types of its parameters: "
                     f"{overloads(code, (first, *others))}"
                 )
-        parameters = _parameters(kernel, text, code, first, names, follow, structs, packs)
+        declared = _Declared(kernel, text, code, first, names, follow)
+        parameters = declared.parameters(None)
         for other in others:
-            if _parameters(kernel, text, code, other, names, follow, structs, packs) != parameters:
+            if _Declared(kernel, text, code, other, names, follow).parameters(None) != parameters:
                 lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
                 raise ValueError(
                     f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
                     f"decide which one is compiled; declare it once, or give each kernel a name of its own"
                 )
-        integers = {p.name for p in parameters if not p.pointer and p.type in INTEGERS and p.length is None}
+        if ask is not None and any(p.type == _OPAQUE for p in parameters):
+            types = entry.parameters if entry else ()
+            open_types = [
+                p.name for p in types if p.kind == "type" and p.name and p.name not in given and p.default is None
+            ]
+            answered = _answered(kernel, parameters, declared.bases(), open_types, ask, dtypes, structs)
+            parameters = declared.parameters(answered)
+            for p, base in zip(parameters, declared.bases(), strict=True):
+                if p.asked and p.untyped and p.type == "uint8" and p.shape is not None:
+                    raise unknown_struct(kernel, p.name, base.removeprefix("struct "))
+        integers = {p.name for p in parameters if not p.pointer and p.type in (*INTEGERS, _OPAQUE) and p.length is None}
         constants = {*(defines or {}), *(entry.names if entry else ())}
         parameters = tuple(
             replace(p, shape=None)
@@ -241,50 +290,131 @@ class Signature:
             else p
             for p in parameters
         )
-        parameters = tuple(resolved(kernel, p, structs) for p in parameters)
-        parameters = opaque(kernel, parameters, (text, *(headers or {}).values()))
-        return cls(kernel, parameters, entry)
+        return cls(kernel, tuple(map(resolved, parameters)), entry)
+
+    def compare(self, spellings: Sequence[str], types: Mapping[str, str]) -> str:
+        """Returns what is wrong with the types of a compiled kernel's parameters, or ``""``.
+
+        A launch passes the types that were read from the text, and the compiler has the last word about them.
+
+        Args:
+            spellings: the types as the compiler tells them, ``float const*``.
+            types: the dtypes of the types that the arrays decide.
+        """
+        for p, spelling in zip(self.parameters, spellings, strict=False):
+            depth, _, _, base = _taken_apart(spelling)
+            dtype, element, decided = p.c_type(types), library_type(base), p.untyped and types.get(p.type)
+            has = "uint64" if depth == 2 or "(" in base else dtype_of(base) or (element.dtype if element else None)
+            if p.map_of is not None or (p.length is not None and p.element is None):
+                continue
+            if decided or (p.asked and not p.untyped):
+                fits = has in (dtype, None) or p.element is not None
+            elif p.asked:
+                fits = True
+            elif p.untyped:
+                fits = depth == 1 and base == "void"
+            else:
+                fits = (depth > 0) == p.pointer and has == dtype
+            if not fits:
+                passed = (
+                    "an array of any dtype"
+                    if p.untyped and not decided
+                    else f"an array of {dtype}"
+                    if p.pointer
+                    else f"a {dtype}"
+                )
+                instead = (
+                    "pass an array of this type" if p.type in types else f"declare `{p.name}` with the C type itself"
+                )
+                return (
+                    f"`{p.name}`: the launch passes {passed}, and the compiler says that it is `{spelling}`; {instead}"
+                )
+        return ""
 
 
-def _parameters(
-    kernel: str,
-    text: str,
-    code: Code,
-    function: Function,
-    names: TypeNames,
-    follow: Callable[[int | None], Preprocessed],
-    structs: Mapping[str, Element],
-    packs: Mapping[str, Sequence[str]],
-) -> tuple[Parameter, ...]:
-    start, end = function.parameters, function.end
-    if end < 0:
-        raise ValueError(f"{kernel}: its list of parameters has no end")
-    pieces: list[Piece] = []
-    listed, comments = _live(kernel, text, code, start, end, follow)
-    for place, piece in split(listed):
-        at = start + place
-        if piece.strip() and piece.split() != ["void"]:
-            first = at + len(piece) - len(piece.lstrip())
-            pieces += [
-                Piece(one, first, at + len(piece.rstrip()), at + len(piece))
-                for listed_here in _listed(piece, names)
-                for one in _unpacked(kernel, listed_here, packs)
-            ]
-    bare = [_parameter(kernel, i, piece.declaration, names, structs) for i, piece in enumerate(pieces)]
-    comments_of = shape_comments(kernel, text, code, end, comments, pieces, [p.pointer for p in bare])
-    found = []
-    for p, comment in zip(bare, comments_of, strict=True):
-        shape, nullable = shape_of(kernel, p.name, comment) if p.pointer and comment else (None, False)
-        found.append(replace(p, shape=shape, nullable=nullable))
-    # The launch runs where its arrays are, so that one array must be given.
-    by_default = [
-        p.pointer and p.accessor is None and _has_null(piece.declaration) for p, piece in zip(bare, pieces, strict=True)
-    ]
-    if any(p.pointer and not p.nullable and not null for p, null in zip(found, by_default, strict=True)):
-        found = [
-            replace(p, nullable=True, optional=True) if null else p for p, null in zip(found, by_default, strict=True)
+class Answers(Protocol):
+    """What the compiler says about a kernel's parameters for a choice of types."""
+
+    @property
+    def parameters(self) -> Sequence[ParameterType]:
+        """The types, in the order of the declaration."""
+        ...
+
+    def record(self, position: int, given: Element | None) -> tuple[object, int]:
+        """Returns the NumPy dtype of the class of a parameter, or None without one, and its bytes. The dtype has the members that a
+        given struct has, if there is one."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What the names in a declaration are: macros, names of types that a text may declare, the arguments of the kernel's template and
+    of its pack, and the structs that Python gives."""
+
+    macros: Macros
+    declared: frozenset[str]
+    given: Mapping[str, str]
+    packs: Mapping[str, Sequence[str]]
+    structs: Mapping[str, Element]
+
+
+class _Declared:
+    """The declaration of a kernel in its text."""
+
+    def __init__(
+        self,
+        kernel: str,
+        text: str,
+        code: Code,
+        function: Function,
+        names: _Names,
+        follow: Callable[[int | None], Preprocessed],
+    ) -> None:
+        self._kernel, self._text, self._code, self._end = kernel, text, code, function.end
+        start, end = function.parameters, function.end
+        if end < 0:
+            raise ValueError(f"{kernel}: its list of parameters has no end")
+        listed, self._comments = _live(kernel, text, code, start, end, follow)
+        self._pieces: list[Piece] = []
+        for place, piece in split(listed):
+            at = start + place
+            if piece.strip() and piece.split() != ["void"]:
+                first = at + len(piece) - len(piece.lstrip())
+                self._pieces += [
+                    Piece(one, first, at + len(piece.rstrip()), at + len(piece))
+                    for listed_here in _listed(piece, names.macros)
+                    for one in _unpacked(kernel, listed_here, names.packs)
+                ]
+        self._read = [_parameter(kernel, i, piece.declaration, names) for i, piece in enumerate(self._pieces)]
+
+    def bases(self) -> list[str]:
+        """Returns what the type of each parameter is without ``const``, pointers and references, as the text has it."""
+        return [base for _, base in self._read]
+
+    def parameters(self, answered: Sequence[Parameter] | None) -> tuple[Parameter, ...]:
+        """Returns the parameters with their shapes.
+
+        Args:
+            answered: the parameters with the types of the compiler; None if it is not asked.
+        """
+        bare = answered or [p for p, _ in self._read]
+        # A type that only the compiler knows may be a pointer.
+        pointers = [p.pointer or p.type == _OPAQUE for p in bare]
+        comments = shape_comments(
+            self._kernel, self._text, self._code, self._end, self._comments, self._pieces, pointers
+        )
+        found = []
+        for p, comment in zip(bare, comments, strict=True):
+            shape, nullable = shape_of(self._kernel, p.name, comment) if p.pointer and comment else (None, False)
+            found.append(replace(p, shape=shape, nullable=nullable))
+        # The launch runs where its arrays are, so that one array must be given.
+        nulls = [
+            p.pointer and p.accessor is None and _has_null(piece.declaration)
+            for p, piece in zip(bare, self._pieces, strict=True)
         ]
-    return tuple(found)
+        if any(p.pointer and not p.nullable and not null for p, null in zip(found, nulls, strict=True)):
+            found = [replace(p, nullable=True, optional=True) if n else p for p, n in zip(found, nulls, strict=True)]
+        return tuple(found)
 
 
 def _has_null(declaration: str) -> bool:
@@ -293,7 +423,7 @@ def _has_null(declaration: str) -> bool:
     return bool(default) and default[0][1].strip() in ("nullptr", "NULL", "0", "{}")
 
 
-def _listed(declaration: str, names: TypeNames) -> list[str]:
+def _listed(declaration: str, names: Macros) -> list[str]:
     """Returns the parameters of a macro that stands for several, or the one parameter of another declaration."""
     if not declaration.strip().isidentifier():
         return [declaration]
@@ -344,125 +474,230 @@ def _live(
     return listed, [span for span in comments if found.live("", span[0])]
 
 
-def _parameter(
-    kernel: str, position: int, declaration: str, names: TypeNames, structs: Mapping[str, Element]
-) -> Parameter:
+def _parameter(kernel: str, position: int, declaration: str, names: _Names) -> tuple[Parameter, str]:
+    """Returns a parameter as its declaration reads, and its type without ``const``, pointers and references. The type of the parameter
+    is left open if it is no number of C, no type of CUDA, and may be declared by a text: the compiler is asked."""
     if tensor_map := _TENSOR_MAP.fullmatch(" ".join(declaration.split())):
-        return Parameter(f"{tensor_map[1]}_map", "TensorMap", map_of=tensor_map[1])
-    words = names.expanded(ATTRIBUTES.sub(" ", split(declaration, "=")[0][1]))
-    words = _ENUM.sub("", " ".join(_QUALIFIERS.sub(" ", words).replace("*", " * ").split()))
-    if accessor := _accessor(kernel, words, names, structs):
-        return accessor
+        return Parameter(f"{tensor_map[1]}_map", "TensorMap", map_of=tensor_map[1]), "TensorMap"
+    words = names.macros.expanded(ATTRIBUTES.sub(" ", split(declaration, "=")[0][1]))
+    words = _ENUM.sub("", " ".join(re.sub(r"([*&])", r" \1 ", _QUALIFIERS.sub(" ", words)).split()))
     if function := _FUNCTION.fullmatch(words):
-        return Parameter(function[1], "uint64")
-    words = _hidden(words)
-    if alias := _NAMED_TYPE.fullmatch(words):  # a typedef or an alias template may be of a pointer
-        target = names.target(_shown(alias[2]))
-        if "*" in re.sub(r"<.*>", "", target):
-            words = f"{' '.join(_QUALIFIERS.sub(' ', target).replace('*', ' * ').split())} {alias[3]}"
-    if vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip()):
-        return Parameter(vector[2], "int64", length=vector[1])
-    if (array := _ARRAY.fullmatch(words)) and "[" not in array[1]:
-        words = f"{array[1].rstrip()} * {array[2]}"  # an array parameter is a pointer
-    # A reference is passed as the address of its object, like a pointer.
-    words = re.sub(r"\s*(?<!&)&(?!&)\s*", " * ", words).rstrip()
-    if _is_unnamed(words, names, structs):
+        return Parameter(function[1], "uint64"), ""
+    if (vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip())) and "Int64s" not in names.declared:
+        return Parameter(vector[2], "int64", length=vector[1]), ""
+    if within := _NAMED_WITHIN.search(words):
+        return Parameter(within[1], _OPAQUE, pointer=True), ""
+    if array := _ARRAY.fullmatch(words):  # an array parameter is a pointer
+        if "[" in array[1]:
+            return Parameter(re.sub(r"\[.*", "", array[1]).split()[-1], _OPAQUE, pointer=True), ""
+        words = f"{array[1].rstrip()} * {array[2]}"
+    if _is_unnamed(words, names):
         words = f"{words} parameter{position}"
-    pointer = "*" in words
-    if words.count("*") > 2 or "&" in words or "[" in words:
+    left, _, name = words.rpartition(" ")
+    if not left or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _WORDS:
+        raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
+    if left.startswith("Int64s") and "*" in left and "Int64s" not in names.declared:
+        raise TypeError(f"{kernel}: parameter `{name}` has type {left!r}, for which no Python value can be passed")
+    if "<" in left:  # the compiler takes it apart
+        outside = left.rpartition(">")[2].split()
+        pointer = not {"*", "&"}.isdisjoint(outside)
+        base = re.sub(r"\Aconst | const\Z", "", left.rstrip("*& "))
+        return Parameter(name, _OPAQUE, pointer=pointer, const="const" in (left.split()[0], *outside)), base
+    # A reference is passed as the address of its object, like a pointer.
+    plain = re.sub(r"& &|&", lambda m: m[0] if " " in m[0] else "*", left)
+    pointee, star, qualifiers = plain.partition("*")
+    pointer, const = bool(star), not star or "const" in pointee.split()
+    base = " ".join(word for word in pointee.split() if word != "const")
+    if {*qualifiers.split()} - {"const", "*"}:
+        raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
+    if "&" in plain or plain.count("*") > 2 or "[" in plain:
         raise TypeError(
             f"{kernel}: parameter `{declaration.strip()}`: pass arrays as T*, numbers by value, small tuples as Int64s<N>"
         )
-    if addresses := _ADDRESSES.fullmatch(words):
-        return Parameter(addresses[2], "uint64", pointer=True, const=addresses[1] is not None)
-    left, _, name = words.rpartition(" ")
-    pointee, _, qualifiers = left.partition("*")
-    base = _shown(" ".join(w for w in pointee.split() if w != "const"))
-    if not base or qualifiers.strip() not in ("", "const") or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _WORDS:
-        raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
-    target = names.target(base)
-    known = dtype_of(base) or dtype_of(target) or next((of for of in (base, target) if element_of(of, structs)), base)
-    if known not in DTYPES and element_of(known, structs) is None and element_of(names.instance(base), structs):
-        known = names.instance(base)
-    if known in REFUSED:
-        raise TypeError(f"{kernel}: parameter `{name}` is of {known}, {REFUSED[known]}")
-    const = not pointer or "const" in pointee.split() or "const" in target.split()
-    if pointer and "void" in (base, target.replace("const", " ").strip()):
-        return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
-    # A name for a class of a library or of an absent header, whose layout Python does not know.
-    if (
-        known == base
-        and known not in (*DTYPES, *_WORDS)
-        and not element_of(known, structs)
-        and re.search("[<:(]", target)
-    ):
-        known = base = target
-    if known not in DTYPES and (
-        known in _WORDS or not (known.removeprefix("struct ").isidentifier() or element_of(known, structs))
-    ):
-        if pointer and known not in _WORDS and not base.startswith("Int64s"):
-            return Parameter(name, known, pointer=True, const=const, untyped=True)
-        raise TypeError(
-            f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed{_instead(base, names)}"
-        )
-    return Parameter(name, known, pointer=pointer, const=const)
+    if plain.count("*") == 2:
+        return Parameter(name, "uint64", pointer=True, const="const" in qualifiers.partition("*")[0].split()), base
+    given = names.given.get(base, base)
+    const, base = const or given.startswith("const "), given.removeprefix("const ")
+    if base in REFUSED:
+        raise TypeError(f"{kernel}: parameter `{name}` is of {base}, {REFUSED[base]}")
+    if base == "void" and pointer:
+        return Parameter(name, "uint8", pointer=True, const=const, untyped=True), base
+    declared = base.removeprefix("struct ") in names.declared
+    if not declared and (dtype := dtype_of(base)) is not None:
+        return Parameter(name, dtype, pointer=pointer, const=const), base
+    if not declared and base.isidentifier() and (element := library_type(base)) is not None:
+        return Parameter(name, base, pointer=pointer, const=const, element=element), base
+    if _WORDS.issuperset(base.split()) or base == "Int64s":
+        raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
+    if declared or not base.isidentifier() or base in names.structs:
+        return Parameter(name, _OPAQUE, pointer=pointer, const="const" in left.split()), base
+    return Parameter(name, base, pointer=pointer, const=const), base
 
 
-def _hidden(words: str) -> str:
-    """Returns a declaration with other characters in place of what qualifies the types in the arguments of a template."""
-    depth, found = 0, []
-    for part in re.split(r"([<>*&]|\bconst\b)", words):
-        depth += (part == "<") - (part == ">")
-        found.append(_IN_ARGUMENTS.get(part, part) if depth else part)
-    return "".join(found)
-
-
-def _shown(words: str) -> str:
-    """Returns what :func:`_hidden` hides."""
-    for part, hidden in _IN_ARGUMENTS.items():
-        words = words.replace(hidden, part)
-    return words
-
-
-def _instead(base: str, names: TypeNames) -> str:
-    """Returns what to declare instead of a parameter of a type that no Python value can be passed for."""
-    number = names.argument(outer := base.partition("::")[0].strip())
-    if "::" in base and number is not None and dtype_of(number):
-        return f": {number}, which the kernel's name gives for {outer}, has no members"
-    if base.rpartition("::")[2].startswith("TensorInfo"):
-        return "; declare PackedTensorAccessor32<T, N>, which the launch fills from an array of N dimensions"
-    if "::" in base or "<" in base:
-        return "; declare its members as parameters of their own, or a struct of the text, whose layout is given as structs={...}"
-    return ""
-
-
-def _is_unnamed(words: str, names: TypeNames, structs: Mapping[str, Element]) -> bool:
+def _is_unnamed(words: str, names: _Names) -> bool:
     """Returns whether a declaration has a type and no name."""
-    if words.endswith(("*", ">")) or re.search(r"\*\s*const$", words):
+    if words.endswith(("*", "&", ">")) or re.search(r"\*\s*const$", words):
         return True
     base = " ".join(word for word in words.split() if word != "const")
-    known = dtype_of(base) or dtype_of(names.target(base)) or element_of(base, structs)
-    return known is not None and "*" not in base and (" " not in base or base.split()[-1] in _WORDS)
+    if " " not in base and "::" in base:
+        return True
+    known = dtype_of(base) is not None or base in KNOWN or base in names.declared
+    return known and (" " not in base or base.split()[-1] in _WORDS)
 
 
-def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, Element]) -> Parameter | None:
-    """Returns the parameter of a packed accessor, or None for another declaration."""
+# The compiler's answers
 
-    def bits_of(base: str) -> int:
-        return 8 * DTYPES[dtype].itemsize if (dtype := dtype_of(base) or dtype_of(names.target(base))) else 0
 
-    found = accessors.declared(kernel, words, bits_of)
-    if found is None and (alias := _NAMED_TYPE.fullmatch(words)):
-        target = names.target(alias[2])
-        if target == alias[2]:
-            return None
-        found = accessors.declared(kernel, " ".join(filter(None, (alias[1], target, alias[3]))), bits_of)
-    if found is None:
-        return None
-    base = dtype_of(found.type) or dtype_of(names.target(found.type)) or found.type
-    if base not in DTYPES and (number := complex_of(names.target(found.type))) is not None:
-        accessor = replace(found.accessor, paired=True)
-        return Parameter(found.name, number.dtype, pointer=True, const=found.const, accessor=accessor, element=number)
-    if base not in DTYPES and (base in _WORDS or not base.isidentifier() or element_of(base, structs)):
-        raise TypeError(f"{kernel}: parameter `{found.name}` has elements of {found.type!r}, which is no dtype")
-    return Parameter(found.name, base, pointer=True, const=found.const, accessor=found.accessor)
+def _answered(
+    kernel: str,
+    parameters: Sequence[Parameter],
+    bases: Sequence[str],
+    open_types: Sequence[str],
+    ask: Callable[[Mapping[str, str], Sequence[int]], Answers],
+    dtypes: Sequence[str],
+    structs: Mapping[str, Element],
+) -> list[Parameter]:
+    """Returns the parameters of a declaration with the types that the compiler tells.
+
+    Args:
+        kernel: the kernel's name, for messages.
+        parameters, bases: the parameters as the text has them, and the types in it.
+        open_types: the parameters of the kernel's template that its name gives no type.
+        ask, dtypes, structs: see :meth:`Signature.parse`.
+    """
+    parameters = list(parameters)
+    low = next((d for d in dtypes if d in ("float16", "bfloat16")), dtypes[0])
+    high = next((d for d in reversed(dtypes) if d not in (low, "float16", "bfloat16")), "float32")
+    open_places = [i for i, p in enumerate(parameters) if p.type == _OPAQUE]
+    asked = {bases[i] for i in open_places}
+    words = {word for i in open_places for word in re.findall(r"\w+", bases[i])}
+    decided = [p.type for p in parameters if p.type not in (*DTYPES, _OPAQUE, "TensorMap") and p.element is None]
+    undecided = list(dict.fromkeys([*decided, *open_types]))
+    if "acc_t" in undecided:
+        undecided = [name for name in dict.fromkeys(["scalar_t", *undecided]) if name != "acc_t"]
+    undecided = [name for name in undecided if name not in asked or name in open_types]
+    first: CompileError | None = None
+    while True:
+        try:
+            answers = ask(dict.fromkeys(undecided, low), open_places)
+            break
+        except CompileError as error:
+            first = first or error
+            # Nothing declares these names, not even what seems to, as in a branch that a condition removes: the arrays decide them.
+            names = {name for found in _UNDEFINED.findall(str(error)) for name in found if name} & words - {*undecided}
+            if not names or any(f"removes the declaration of `{name}`" in str(error) for name in names):
+                raise first from None
+            undecided += sorted({"scalar_t" if name == "acc_t" else name for name in names})
+    if len(answers.parameters) != len(parameters):
+        raise TypeError(
+            f"{kernel}: the text shows {len(parameters)} parameters, and the compiler sees {len(answers.parameters)}: "
+            f"declare each parameter without a macro for several"
+        )
+
+    def told(answers: Answers) -> list[Parameter]:
+        return [
+            replace(_told(kernel, p, base, answers, i, structs), asked=True) if p.type == _OPAQUE else p
+            for i, (p, base) in enumerate(zip(parameters, bases, strict=True))
+        ]
+
+    found = told(answers)
+    for name in undecided if high != low else ():
+        try:
+            other = told(ask({**dict.fromkeys(undecided, low), name: high}, open_places))
+        except CompileError:
+            continue  # the text takes one dtype alone
+        for i, (p, q) in enumerate(zip(found, other, strict=True)):
+            if parameters[i].type != _OPAQUE or p in (q, replace(q, accessor=p.accessor)):
+                continue
+            if (p.type, replace(q, type=p.type)) == (low, p) and q.type == high:
+                found[i] = replace(p, type=name)
+            elif name == "scalar_t" and (p.type, q.type) == (DTYPES[low].acc, DTYPES[high].acc) and not p.pointer:
+                found[i] = replace(p, type="acc_t")
+            elif p.pointer:
+                spelled = bases[i] if not bases[i].isidentifier() else f"decltype({p.name})"
+                found[i] = Parameter(p.name, spelled, pointer=True, const=p.const, untyped=True, asked=True)
+            else:
+                raise TypeError(
+                    f"{kernel}: parameter `{p.name}` has type {bases[i]!r}, which follows from the dtype of the arrays: declare "
+                    f"scalar_t, acc_t or a C type, or give the arguments of the template in the kernel's name"
+                )
+    return found
+
+
+def _told(
+    kernel: str, p: Parameter, base: str, answers: Answers, position: int, structs: Mapping[str, Element]
+) -> Parameter:
+    """Returns a parameter with the type that the compiler tells."""
+    answer = answers.parameters[position]
+    depth, pointer_const, const, spelled = _taken_apart(answer.spelling)
+    if depth > 2 or (depth == 2 and "(" in answer.spelling):
+        raise TypeError(f"{kernel}: parameter `{p.name}` is of type `{answer.spelling}`: pass arrays as T*")
+    if depth == 2:
+        return Parameter(p.name, "uint64", pointer=True, const=pointer_const)
+    if "(" in spelled.partition("<")[0]:  # a pointer to a function
+        return Parameter(p.name, "uint64")
+    pointer = depth == 1
+    plain = Parameter(p.name, "uint8", pointer=pointer, const=const if pointer else True)
+    if pointer and spelled == "void":
+        return replace(plain, untyped=True)
+    name = spelled.rpartition("::")[2] if "<" not in spelled else spelled
+    if not pointer and (found := accessor_of(spelled)) is not None:
+        of, accessor = found
+        reads = p.const or of.endswith(" const")
+        of = of.removesuffix(" const")
+        if (dtype := dtype_of(of)) is not None:
+            return Parameter(p.name, dtype, pointer=True, const=reads, accessor=accessor)
+        if (number := complex_of(of)) is not None:
+            accessor = replace(accessor, paired=True)
+            return Parameter(p.name, number.dtype, pointer=True, const=reads, accessor=accessor, element=number)
+        raise TypeError(f"{kernel}: parameter `{p.name}` has elements of {of!r}, which is no dtype")
+    if (dtype := dtype_of(spelled) or (dtype_of(answer.element) if answer.kind == "e" else None)) is not None:
+        if rows := re.search(
+            r"\(\*\)\s*((?:\[\d+\])+)\Z", answer.spelling
+        ):  # a pointer to arrays, as of typedef float vec3[3]
+            width = math.prod(map(int, re.findall(r"\d+", rows[1])))
+            return replace(plain, type=dtype, element=Element(base, dtype, width, DTYPES[dtype].itemsize))
+        return replace(plain, type=dtype)
+    if spelled.startswith("Int64s<"):
+        return replace(plain, type="int64", length=spelled[7:].rstrip(">ul"))
+    given = structs.get(name) or structs.get(base.removeprefix("struct "))
+    if given is None and (element := library_type(spelled)) is not None:
+        return replace(plain, type=element.dtype, element=replace(element, name=base or element.name))
+    if answer.kind == "o" and given is None:
+        return replace(
+            plain, element=Element(spelled, "uint8", answer.size, answer.alignment, without_data(answer.size))
+        )
+    if answer.kind in "so":
+        record, size = answers.record(position, given)
+        if given is not None:
+            return replace(plain, element=given)
+        if record is not None:
+            own = Element(base if base.isidentifier() else spelled, "uint8", size, min(answer.alignment, 16), record)
+            return replace(plain, element=own)
+    if pointer and answer.kind in "si":
+        return replace(plain, untyped=True)
+    if answer.kind in "si":
+        raise unknown_struct(kernel, p.name, base.removeprefix("struct ") or name)
+    raise TypeError(
+        f"{kernel}: parameter `{p.name}` has type {answer.spelling!r}, for which no Python value can be passed"
+    )
+
+
+def _taken_apart(spelling: str) -> tuple[int, bool, bool, str]:
+    """Returns the pointers and references of a type, whether the outer pointer's target is a ``const`` pointer, whether the element is
+    ``const``, and the element.
+
+    >>> _taken_apart("float const*")
+    (1, False, True, 'float')
+    """
+    depth, pointer_const = 0, False
+    if extents := _EXTENTS.search(spelling):
+        depth, spelling = 1, spelling[: extents.start()]
+    while (found := _POINTER.search(spelling)) and not spelling.endswith(">"):
+        pointer_const = pointer_const or (depth == 1 and found[1] is not None)
+        depth, spelling = depth + 1, spelling[: found.start()]
+    words = spelling.split(" ")
+    const = "const" in words[-2:]
+    while words[-1] in ("const", "volatile"):
+        words.pop()
+    return depth, pointer_const, const, " ".join(words)

@@ -26,10 +26,8 @@ from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.sharing import Setting, held_across_fork
 
 from .current import capturing
-from .declaration import check_declaration
 from .hooks import close_generated_launches
 from .kernel_source import KernelSource, check_text, with_header
-from .signature import Signature
 
 __all__ = ["TextFile", "active", "rereads", "watch", "watching"]
 
@@ -197,13 +195,13 @@ def _source(kernel: Any, file: TextFile) -> tuple[KernelSource, Any, bool]:
     try:
         text, beside = read(file.path, kernel.options, file.headers, kernel.constants)
         spliced, headers = with_header(text, kernel.name, {**beside, **file.headers}, kernel.filename)
-        source = replace(kernel.source, text=spliced, headers=headers)
+        source = replace(kernel.source, text=spliced, headers=headers, answers={})
         if source == kernel.source:
             return kernel.source, (text, beside), True
         if (text, beside) != file.seen:
             _check(kernel, source)
         return source, (text, beside), True
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, CompileError) as error:
         return source, str(error), False
 
 
@@ -215,9 +213,7 @@ def _check(kernel: Any, source: KernelSource) -> None:
         TypeError: the declaration of a parameter is wrong.
     """
     check_text(source.text, kernel.name)
-    headers = source.included()
-    signature = Signature.parse(source.text, kernel.name, headers, source.defines, source.structs)
-    check_declaration(signature, source.text, kernel.geometry.sizes, kernel.constants, headers)
+    signature = source.signature(kernel.geometry.sizes, kernel.dtypes, source.ask)
     if signature != kernel.signature:
         pairs = zip_longest(kernel.signature.parameters, signature.parameters)
         changed = ", ".join(f"`{(old or new).name}`" for old, new in pairs if old != new)

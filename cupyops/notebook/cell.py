@@ -14,7 +14,7 @@ from cupyops.compile.compiler import OPTIONS, compile_text, supported_architectu
 from cupyops.compile.cuda_text import scan
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError
-from cupyops.launch.signature import Signature
+from cupyops.launch.kernel_source import signature_of
 from cupyops.simulator import RESIDENT_BLOCKS, host
 from cupyops.simulator.simulated import prepare
 from cupyops.torch import CheckFailed, Operator, check_op
@@ -68,7 +68,7 @@ def operators_of(options: argparse.Namespace, cell: str, scope: Mapping[str, Any
 
 
 def _derived(options: argparse.Namespace, text: str, name: str) -> Derived:
-    geometry = geometry_of(options, name, sizes_of(Signature.parse(text, name).parameters))
+    geometry = geometry_of(options, name, sizes_of(signature_of(text, name).parameters))
     return Derived(Kernel(text, name, geometry, constants=constants_of(options), filename=FILENAME))
 
 

@@ -256,6 +256,16 @@ class Simulator(Host):
             if mode.counting:
                 mode.counting.launches.append(Counted(kernel, arguments.types, grid, counts))
 
+    def twins(self) -> Mapping[str, str]:
+        with _importing:
+            from .simulated import twins
+        return twins()
+
+    def answers(self, source: str, what: str, options: Sequence[str]) -> tuple[str, ...]:
+        with _importing:
+            from .simulated import answers
+        return answers(source, what, options)
+
     def code(self, kernel: Kernel, types: Mapping[str, str]) -> Any:
         return self._prepared(kernel, types, _mode()).code
 

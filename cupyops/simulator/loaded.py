@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cupyops.compile.ask import answer_in, demangled
 from cupyops.compile.file_scope import DeviceVariable, variables
 from cupyops.compile.linking import parts
 from cupyops.errors import CompileError
@@ -19,7 +20,7 @@ from .abi import Module, Origin, Range, Variable
 from .build import load_library
 from .lines import imports, objects, section
 
-__all__ = ["HostCode", "load"]
+__all__ = ["HostCode", "answers_of", "load"]
 
 # What a compiled kernel may take from the process beside the functions of the math library: the runtime's functions, and what
 # the compiler itself calls.
@@ -83,6 +84,15 @@ class HostCode(LoadedCode):
         ctypes.memmove(address, data, len(data))
 
 
+def answers_of(library: Any, count: int) -> tuple[str, ...]:
+    """Returns the answers of a library to the questions of its source (:mod:`cupyops.compile.ask`)."""
+    if not count:
+        return ()
+    tell = library.cupyops_get_answer
+    tell.restype = ctypes.c_char_p
+    return tuple(answer_in(demangled(tell(number).decode())) for number in range(count))
+
+
 def load(kernel: Any, types: Mapping[str, str], text: str, path: Path) -> HostCode:
     """Returns the loaded library of a kernel.
 
@@ -116,7 +126,7 @@ def _loaded(path: Path, own: bool, what: str) -> Any:
         if found is None:
             raise
         raise CompileError(
-            f"{what}: no text defines `{_demangled(found[1])}`, which the text declares; give the text that defines it in link="
+            f"{what}: no text defines `{demangled(found[1])}`, which the text declares; give the text that defines it in link="
         ) from None
     finally:
         if own:
@@ -141,14 +151,5 @@ def _check_imports(elf: bytes, what: str) -> None:
             continue
         if _origin(ctypes.CDLL(math), name) != math:
             raise CompileError(
-                f"{what}: the text calls `{_demangled(name)}`, a function of the host, which CUDA does not have"
+                f"{what}: the text calls `{demangled(name)}`, a function of the host, which CUDA does not have"
             )
-
-
-def _demangled(symbol: str) -> str:
-    demangle = getattr(ctypes.CDLL(None), "__cxa_demangle", None)
-    if demangle is None:
-        return symbol
-    demangle.restype = ctypes.c_char_p
-    found = demangle(symbol.encode(), None, None, ctypes.byref(ctypes.c_int()))
-    return found.decode(errors="replace") if found else symbol

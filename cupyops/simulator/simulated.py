@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cupyops.arrays import Info
+from cupyops.compile.ask import asked_in
 from cupyops.compile.compiler import STANDARD, lines_by_file
 from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError, LaunchError
@@ -24,7 +25,7 @@ from . import build, flags, host
 from .abi import Checks, Fault, Launch
 from .counts import Counts, base_of, counters, read_counts
 from .explain import explain
-from .loaded import load
+from .loaded import answers_of, load
 from .memory import Memory
 from .report import Locator, describe
 from .translate import translate
@@ -32,7 +33,7 @@ from .translate import translate
 if TYPE_CHECKING:
     from cupyops.launch.kernel import Kernel
 
-__all__ = ["Simulated", "prepare", "twins"]
+__all__ = ["Simulated", "answers", "prepare", "twins"]
 
 # The runtime runs one launch at a time. A fork waits until the launch ends: during a launch the child would inherit a
 # half-finished launch, and signal handlers that belong to a thread missing in the child.
@@ -82,6 +83,7 @@ class Simulated:
         runtime.cupyops_finished.restype = ctypes.c_ulonglong
         with _RUNNING:
             self.code = load(kernel, types, text, self.path)
+            kernel.compare(answers_of(self.code.library, len(asked_in(text))), types)
             self._module = self.code.module(kernel.name)
         symbol = ctypes.cast(self.code.library.cupyops_get_module, ctypes.c_void_p).value
         self.locator = Locator(self.path, symbol or 0, files)
@@ -293,6 +295,19 @@ def prepare(
 def twins() -> dict[str, str]:
     """Returns the C++ replacements of the PTX headers in ``kernels_cu/hardware``, by header name."""
     return {path.name: path.read_text(encoding="utf-8") for path in (build.HERE / "hardware").glob("*.cuh")}
+
+
+def answers(source: str, what: str, options: Sequence[str]) -> tuple[str, ...]:
+    """Returns the compiler's answers to the questions of a source, see :meth:`cupyops.arrays.Host.answers`."""
+    text = translate(source, (), what)
+    standard = next((f"-std={m[1]}" for o in reversed(options) if (m := STANDARD.fullmatch(o))), "")
+    more: Any = {"checked": False, "watched": False, "optimize": False, "sources": {}}
+    try:
+        path = build.build(text, build.needs_cuda(source), standard=standard, **more)
+    except CompileError as error:
+        raise CompileError(f"{what} does not compile: {error}") from None
+    with _RUNNING:
+        return answers_of(build.load_library(path), len(asked_in(source)))
 
 
 def _compile(

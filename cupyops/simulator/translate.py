@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from cupyops.compile.ask import asked_in
 from cupyops.compile.cuda_text import Code, scan
 from cupyops.compile.definitions import split
 from cupyops.compile.file_scope import variables
@@ -75,7 +76,7 @@ def translate(text: str, kernels: Sequence[str], what: str) -> str:
     Args:
         text: the result of :func:`cupyops.launch.kernel_source.KernelSource.final`. Of several linked texts, the first
             has the kernels.
-        kernels: the names of the kernel functions.
+        kernels: the names of the kernel functions; none for a text of questions alone.
         what: the kernel's name and dtypes, for messages.
 
     Raises:
@@ -83,7 +84,8 @@ def translate(text: str, kernels: Sequence[str], what: str) -> str:
             line.
     """
     first, *others = parts(text)
-    pieces = [_without_shared(first, what) + _entry(first, kernels), *(_without_shared(t, what) for t in others)]
+    entries = (_entry(first, kernels) if kernels else "") + _answers(first)
+    pieces = [_without_shared(first, what) + entries, *(_without_shared(t, what) for t in others)]
     return joined(pieces)
 
 
@@ -285,6 +287,22 @@ void operator delete(void* memory) noexcept { cupyops_deallocate(memory); }
 void operator delete[](void* memory) noexcept { cupyops_deallocate(memory); }
 void operator delete(void* memory, size_t) noexcept { cupyops_deallocate(memory); }
 void operator delete[](void* memory, size_t) noexcept { cupyops_deallocate(memory); }
+"""
+
+
+def _answers(text: str) -> str:
+    """Returns the C++ that tells the types of the questions of a text, see :mod:`cupyops.compile.ask`."""
+    questions = asked_in(text)
+    if not questions:
+        return ""
+    names = (question.partition("<")[2][:-1] for question in questions)
+    told = ", ".join(f"typeid(CupyopsAnswered<{name}>*).name()" for name in names)
+    return f"""
+template <class CupyopsT> struct CupyopsAnswered;
+extern "C" __attribute__((visibility("default"))) const char* cupyops_get_answer(unsigned cupyops_number) {{
+    const char* const cupyops_answers[] = {{{told}}};
+    return cupyops_answers[cupyops_number];
+}}
 """
 
 

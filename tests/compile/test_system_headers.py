@@ -14,7 +14,6 @@ from cupyops.compile.header_list import HEADERS, SystemHeader
 from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _NUMBERS
 from cupyops.compile.system_headers import header
 from cupyops.errors import CompileError, MissingDependencyError
-from cupyops.launch.parameter_types import DEFINITIONS
 from cupyops.simulator.simulated import twins
 
 LIST = "(const float* x /* (n) */, float* y /* (n) */, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }"
@@ -49,7 +48,7 @@ def names_of(folder: str) -> list[str]:
 def final(text: str, simulated: bool = False, **given: object) -> str:
     kernel = Kernel(text, "k", Threads("n"), **given)  # type: ignore[arg-type]
     # Without the comparison of the parameters' types, which has names of its own.
-    text = kernel.final_text({}, twins() if simulated else None).replace(f"{DEFINITIONS}\n", "")
+    text = kernel.final_text({}, twins() if simulated else None).partition('#line 1 "cupyops/types"')[0]
     return text.partition('\n#line 1 "cupyops/parameters"')[0]
 
 

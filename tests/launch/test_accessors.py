@@ -8,12 +8,13 @@ import pytest
 import torch
 
 import cupyops
-from cupyops import Kernel, Threads
+from cupyops import CompileError, Kernel, Threads
 from cupyops.arrays import Info
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.launch.accessors import check_accessor
 from cupyops.launch.arguments import check
 from cupyops.launch.generated import launch_source
+from cupyops.launch.kernel_source import signature_of
 from cupyops.launch.signature import Signature
 from tests.launch.devices import device_of  # noqa: F401 - the fixture `device`
 from tests.launch.test_generated import Array, Gpu, Written
@@ -161,7 +162,13 @@ class Strided(Array):
 def test_the_generated_launch_packs_sizes_and_strides(monkeypatch: pytest.MonkeyPatch, vouched: bool) -> None:
     gpu = Gpu(monkeypatch)
     monkeypatch.setattr("tests.launch.test_generated.Array", Strided)
-    written = Written(gpu, Signature.parse(SMALL, "small"), Threads("n"), {"scalar_t": "float32"}, {"N": 1})
+    written = Written(
+        gpu,
+        Kernel(SMALL, "small", Threads("n"), constants={"N": 1}).signature,
+        Threads("n"),
+        {"scalar_t": "float32"},
+        {"N": 1},
+    )
     launch = written.vouched if vouched else written.launch
     x, y = Strided((3, 4), (1, 7)), Strided((5,), (2,), pointer=8192)
     z = Strided((6, 8), (8, 1), pointer=12288)
@@ -206,13 +213,13 @@ def test_an_accessor_of_complex_numbers_has_their_sizes_and_strides(device: str)
 @pytest.mark.parametrize(
     ("x", "words"),
     [
-        (torch.zeros(3, 4), "`x` must have 2 as its last dimension, the float32s of a c10::complex<float>, got shape"),
+        (torch.zeros(3, 4), "`x` must have 2 as its last dimension, the float32s of a at::complex<float>, got shape"),
         (torch.zeros(4, 2), "`x` must have 3 dimensions, as its accessor, got shape"),
         (
             torch.zeros(3, 5)[:, :4].view(3, 2, 2),
-            "`x` must have every c10::complex<float> in one piece, a whole number",
+            "`x` must have every at::complex<float> in one piece, a whole number",
         ),
-        (torch.zeros(25)[1:].view(3, 4, 2), "`x` must begin at a multiple of 8 bytes, as c10::complex<float> does"),
+        (torch.zeros(25)[1:].view(3, 4, 2), "`x` must begin at a multiple of 8 bytes, as at::complex<float> does"),
     ],
 )
 def test_an_array_that_is_not_of_complex_numbers_is_refused(x: torch.Tensor, words: str) -> None:
@@ -225,10 +232,10 @@ def test_the_generated_launch_packs_sizes_and_strides_of_complex_numbers(monkeyp
     gpu = Gpu(monkeypatch)
     monkeypatch.setattr("tests.launch.test_generated.Array", Strided)
     text = (
-        'extern "C" __global__ void k(at::PackedTensorAccessor32<c10::complex<float>, 2> x, '
+        '#include "pytorch.cuh"\nextern "C" __global__ void k(at::PackedTensorAccessor32<c10::complex<float>, 2> x, '
         "at::cuda::detail::TensorInfo<c10::complex<float>, int> y, long long n) {}"
     )
-    written = Written(gpu, Signature.parse(text, "k"), Threads("n"), {}, {})
+    written = Written(gpu, signature_of(text, "k"), Threads("n"), {}, {})
     x, y = Strided((3, 4, 2), (2, 14, 1)), Strided((5, 2), (4, 1), pointer=8192)
     written.launch(x, y, 9)
     assert not written.returned
@@ -258,13 +265,8 @@ def test_debug_mode_and_graphs_get_the_sizes_with_the_address() -> None:
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        ("torch::PackedTensorAccessor32<float> x", "have a number of dimensions, and indices of 32 or 64 bits"),
         ("torch::PackedTensorAccessor<float, 2, torch::RestrictPtrTraits, short> x", "indices of 32 or 64 bits"),
         ("torch::PackedTensorAccessor32<float4, 2> x", "parameter `x` has elements of 'float4', which is no dtype"),
-        (
-            "torch::PackedTensorAccessor32<scalar_t, RANK> x",
-            "the dimensions of the accessor `x`, RANK, must be a number",
-        ),
         (
             "torch::PackedTensorAccessor32<float, 1> x /* (n) or null */",
             "has the sizes of an array: leave out `or null`",
@@ -275,6 +277,20 @@ def test_a_declaration_that_no_launch_can_fill(declared: str, words: str) -> Non
     text = f'#include "pytorch.cuh"\nextern "C" __global__ void f(const float* other, {declared}, int n) {{}}'
     with pytest.raises(TypeError, match=words):
         Kernel(text, "f", Threads("n")).declared  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ("torch::PackedTensorAccessor32<float> x", "too few arguments for alias template"),
+        ("torch::PackedTensorAccessor32<float, RANK> x", 'identifier "RANK" is undefined'),
+    ],
+)
+def test_an_accessor_that_is_no_type_is_shown_with_the_compilers_words(declared: str, words: str) -> None:
+    text = f'#include "pytorch.cuh"\nextern "C" __global__ void f(const float* other, {declared}, int n) {{}}'
+    with pytest.raises(CompileError, match=rf"f.cu:2: error: {words}.*\n>? +\d") as caught:
+        Kernel(text, "f", Threads("n")).declared  # noqa: B018
+    assert "Cupyops" not in str(caught.value)
 
 
 def test_no_other_launch_changes() -> None:

@@ -4,14 +4,15 @@ import pytest
 import torch
 
 import cupyops
-from cupyops import Kernel, Threads
+from cupyops import CompileError, Kernel, Threads
+from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.launch.declaration import check_declaration
 from cupyops.launch.signature import Signature
 
 
 def checked(declaration: str, sizes: tuple[str, ...] = (), text: str = "", **constants: int) -> None:
     text += f'extern "C" __global__ void k({declaration}) {{}}'
-    check_declaration(Signature.parse(text, "k"), text, sizes, constants)
+    check_declaration(Signature.parse(text, "k"), sizes, constants)
 
 
 @pytest.mark.parametrize(
@@ -57,26 +58,6 @@ def test_types_that_fit() -> None:
     checked("float* x, // (N, 3, WIDTH)\n int N", WIDTH=4)
 
 
-@pytest.mark.parametrize(
-    "directive",
-    [
-        "#if __CUDA_ARCH__\n#define scalar_t float\n#endif\n",
-        "#ifdef __CUDA_ARCH__\n  #  define scalar_t\tdouble\n#endif\n",
-    ],
-)
-def test_a_type_that_the_text_redefines_is_refused(directive: str) -> None:
-    """The arrays would be read as another type than they are."""
-    with pytest.raises(TypeError, match="the text defines 'scalar_t' as a macro"):
-        checked("scalar_t* x", text=directive)
-    checked("scalar_t* x", text="#define scalar_t_of int\n// #define scalar_t float\n")
-
-
-MEANINGS = {
-    "/* why */\n#ifdef __CUDA_ARCH_FEAT_SM90_ALL\n#define real half\n#endif\n": "defines 'real' as a macro",
-    "#if __CUDA_ARCH__ > 800\nusing real = half;\n#endif\n": "declares 'real' by typedef or using",
-    "typedef float other, real, *third;\n": "declares 'real' by typedef or using",
-    "using real = Opaque;\n": "declares 'real' by typedef or using",
-}
 RESOLVED = {
     "#define real float\n": "float32",
     "#define real\t\\\n float\n": "float32",
@@ -85,10 +66,13 @@ RESOLVED = {
     'extern "C" { using real = double; }\n': "float64",
     "namespace { using real = float; }\n": "float32",
     "#ifdef HALF\n#define real half\n#else\n#define real float\n#endif\n": "float32",
-    "#define BITS 16\n#if BITS == 16 && !defined(WIDE)\nusing real = half;\n#else\nusing real = float;\n#endif\n": "float16",
+    "#include <cuda_fp16.h>\n"
+    "#define BITS 16\n#if BITS == 16 && !defined(WIDE)\nusing real = __half;\n#else\nusing real = float;\n#endif\n": "float16",
     "#ifndef GUARD_H\n#define GUARD_H\ntypedef float real;\n#endif\n": "float32",
     "#ifdef __CUDACC__\ntypedef float real;\n#else\ntypedef double real;\n#endif\n": "float32",
     "#define real half\n#undef real\n#define real double\n": "float64",
+    "#if __CUDA_ARCH__ > 800\nusing real = double;\n#endif\n": "float64",
+    "typedef float other, real, *third;\n": "float32",
 }
 NO_MEANINGS = [
     "#if 0\n#define real float\n#endif\n",
@@ -101,18 +85,35 @@ NO_MEANINGS = [
 REAL = 'extern "C" __global__ void k(const real* x, real* y, int n) { if (n) y[0] = x[0]; }'
 
 
-@pytest.mark.parametrize("where", ["text", "header", "header of a header"])
-@pytest.mark.parametrize("meaning", MEANINGS)
-def test_a_type_that_text_or_header_gives_a_meaning_is_refused(meaning: str, where: str) -> None:
-    headers = {
-        "text": {},
-        "header": {"a.cuh": meaning},
-        "header of a header": {"a.cuh": '#include "b.cuh"\n', "b.cuh": meaning},
-    }
-    text = meaning if where == "text" else '#include "a.cuh"\n'
-    found = "the text" if where == "text" else f"the header {'a' if where == 'header' else 'b'}.cuh"
-    with pytest.raises(TypeError, match=f"^k: {found} {MEANINGS[meaning]}; the arrays of a call decide what it is"):
-        Kernel(text + REAL, "k", Threads("n"), headers=headers[where])
+def test_a_type_that_stands_for_an_unknown_one_is_shown_with_the_compilers_words() -> None:
+    kernel = Kernel("using real = Opaque;\n" + REAL, "k", Threads("n"))
+    with pytest.raises(
+        CompileError, match=r'k.cu:1: error: identifier "Opaque" is undefined\n(?:.*\n)?> +1 \| using real'
+    ):
+        kernel.signature  # noqa: B018 - raises
+
+
+def test_a_type_that_a_macro_declares_is_compared_when_the_kernel_is_compiled() -> None:
+    """The text seems to declare no such type, so that the arrays decide it."""
+    text = f"#define DECLARE(name) typedef double name\nnamespace a {{ DECLARE(real); {REAL} }}"
+    kernel = Kernel(text, "k", Threads("n"))
+    with pytest.raises(
+        CompileError, match=r"k.cu:2: k: `x`: the launch passes an array of float32, .* is `double const\*`"
+    ):
+        kernel.compare(
+            compile_text(kernel.final_text({"real": "float32"}), "k", "sm_90", OPTIONS).types, {"real": "float32"}
+        )
+
+
+def test_a_type_that_depends_on_the_gpu_is_compared_when_the_kernel_is_compiled() -> None:
+    text = "#if __CUDA_ARCH__ > 800\nusing real = double;\n#else\nusing real = float;\n#endif\n" + REAL
+    kernel = Kernel(text, "k", Threads("n"))
+    assert kernel.signature.parameters[0].type == "float64"
+    old = compile_text(kernel.final_text({}), "k", "sm_80", OPTIONS)
+    with pytest.raises(
+        CompileError, match="`x`: the launch passes an array of float64, .* says that it is `float const\\*`"
+    ):
+        kernel.compare(old.types, {})
 
 
 @pytest.mark.parametrize("where", ["text", "header", "header of a header"])

@@ -14,7 +14,7 @@ import pytest
 from cupyops import Kernel, LaunchError, Threads, debug_mode, save_repro, simulate
 from cupyops.compile.cache import Binary
 from cupyops.launch import debug, driver, variables
-from cupyops.launch.elements import specification, struct_elements
+from cupyops.launch.elements import specification
 from cupyops.launch.generated import launch_source
 from cupyops.launch.repro import literal
 from cupyops.launch.signature import Signature
@@ -30,7 +30,6 @@ extern "C" __global__ void mixed(
 extern "C" __global__ void plain(const float* x,  // (n)
     int n) {}
 """
-SIGNATURE = Signature.parse(TEXT, "mixed", structs=struct_elements("mixed", {"Pair": PAIR}))
 
 
 class Strided(Array):
@@ -69,7 +68,7 @@ def call(**changed: Any) -> list[Any]:
 def mixed(monkeypatch: pytest.MonkeyPatch) -> tuple[Gpu, Written]:
     gpu = Gpu(monkeypatch)
     monkeypatch.setattr(Gpu, "tensors", _of_strided)
-    written = Written(gpu, SIGNATURE, Threads("n"), {}, {})
+    written = Written(gpu, Kernel(TEXT, "mixed", Threads("n"), structs={"Pair": PAIR}).signature, Threads("n"), {}, {})
     dtypes = ("float32", "int16", None)
     for launch in (written.launch, written.vouched):
         launch.__globals__["variants"].update({(0, *dtypes): written.variants[0]})
@@ -127,9 +126,9 @@ def test_a_struct_of_the_text_needs_its_layout() -> None:
     unknown = re.sub(r"(struct Pair \{)", r"\1 int (*function)(int); int bits : 3;", TEXT)
     assert unknown != TEXT
     with pytest.raises(
-        TypeError, match=r"mixed: `pairs` is of the struct Pair, whose layout Python does not know; give it: struct"
+        TypeError, match=r"mixed: `one` is of the struct Pair, whose layout Python does not know; give it: struct"
     ):
-        Kernel(unknown, "mixed", Threads("n"))
+        Kernel(unknown, "mixed", Threads("n")).signature  # noqa: B018 - raises
     for given, words in (
         ({"Pair": "f4"}, r"`structs\['Pair'\]` must be a NumPy structured dtype or a ctypes.Structure"),
         ({"Pair": PAIR.newbyteorder()}, "must have fields of numbers in this machine's byte order, got `a` of"),
@@ -248,14 +247,14 @@ def test_what_the_gpu_prints_is_quoted_and_still_printed(capfd: pytest.CaptureFi
         ("using Half = __half2; __global__ void k(Half* x)", "k"),
         ("template <class T> __global__ void k(T* x)", "k<float4>"),
         ("template <class T> __global__ void k(T* x)", "k<Pair>"),
-        ("struct Pair { int a; }; typedef struct Pair P; __global__ void k(P* x)", "k"),
+        ("typedef struct Pair P; __global__ void k(P* x)", "k"),
     ],
 )
 def test_elements_are_found_behind_type_names_and_template_arguments(declaration: str, name: str) -> None:
-    structs = struct_elements("k", {"Pair": PAIR})
-    (x,) = Signature.parse(f"{declaration} {{}}", name, structs=structs).parameters
+    text = f"#include <cuda_fp16.h>\nstruct Pair {{ int a; double b; }}; {declaration} {{}}"
+    (x,) = Kernel(text, name, 1, structs={"Pair": PAIR}).signature.parameters
     assert x.element is not None
-    assert x.element.name in ("float4", "__half2", "Pair")
+    assert x.element.name in ("Pixel", "float4", "Half", "Pair", "P")
 
 
 @pytest.mark.simulator

@@ -11,6 +11,7 @@ import torch
 
 import cupyops
 from cupyops import CompileError, Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
+from cupyops.compile.cache import Binary
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.launch import debug, driver
 from tests.gpu.stub_gpu import Driver, Stub
@@ -250,7 +251,7 @@ def test_shared_memory_that_a_gpu_does_not_have(monkeypatch: pytest.MonkeyPatch)
     gpus = Gpus()
     monkeypatch.setattr("cupyops.compile.toolchain.cupy", lambda: gpus)
     monkeypatch.setattr("cupyops.launch.load.target_for", "sm_{}".format)
-    monkeypatch.setattr("cupyops.launch.load.binary_for", lambda *args: None)
+    monkeypatch.setattr("cupyops.launch.load.binary_for", lambda *args: Binary(b"", "", {}, 0.0))
     monkeypatch.setattr(driver, "load", lambda binary, name: gpus)
     monkeypatch.setattr(driver, "check_parameters", lambda *args: None)
     monkeypatch.setattr(driver, "allow_shared_memory", refused)

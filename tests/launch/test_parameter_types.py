@@ -1,11 +1,14 @@
 # ruff: noqa: E501 - declarations in one line each
 """The compiler compares the types of a kernel's parameters with what a launch passes."""
 
+import secrets
+
 import numpy as np
 import pytest
 
 import cupyops
-from cupyops import CompileError, Kernel, Module, Threads
+from cupyops import CompileError, Kernel, MissingDependencyError, Module, Threads
+from cupyops.compile import compiler
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.dtypes import DTYPES
 
@@ -129,24 +132,20 @@ TYPES = {
 }
 
 
-def types_of(kernel: Kernel, dtype: str) -> dict[str, str] | None:
-    """Returns the choice of types of a call with arrays of a dtype, or None if the call is refused before a compilation."""
-    p = kernel.signature.parameters[0]
-    return dict.fromkeys(kernel.signature.bindings, dtype) if p.untyped or p.type == dtype else None
-
-
 @pytest.mark.sample(25)
 @pytest.mark.parametrize("name", TYPES)
 def test_an_array_of_another_type_is_refused_and_of_the_right_type_is_taken(name: str) -> None:
     before, right = TYPES[name]
     kernel = Kernel(before + COPY, "k", 32)
-    types = types_of(kernel, right)
-    assert types is not None
-    compile_text(kernel.final_text(types), "k", "sm_90", OPTIONS)
-    other = types_of(kernel, "float64" if right == "float32" else "float32")
-    if other is not None:
-        with pytest.raises(CompileError, match="CupyopsTypedParameter"):
-            compile_text(kernel.final_text(other), "k", "sm_90", OPTIONS)
+    assert [p.type for p in kernel.signature.parameters[:2]] == [right, right]
+    compared(kernel)
+
+
+def compared(kernel: Kernel, **types: str) -> None:
+    """Compiles a kernel, and compares its parameters with the signature."""
+    binary = compile_text(kernel.final_text(types), kernel.name, "sm_90", OPTIONS)
+    assert len(binary.types) == len(kernel.source.kernels())
+    kernel.compare(binary.types, types)
 
 
 @pytest.mark.simulator
@@ -155,10 +154,51 @@ def test_a_specialization_that_a_constant_chooses() -> None:
     x, y = np.arange(4.0), np.zeros(4)
     with cupyops.simulate():
         kernel(x, y, 4)
-        words = "k.cu:4: k: `x`: the launch passes elements of float32, and the compiler says that `const double\\*` is an array of float64"
-        with pytest.raises(CompileError, match=words):
+        with pytest.raises(TypeError, match="k: `x` must have dtype float64, got float32"):
             kernel(x.astype("f4"), y.astype("f4"), 4)
     assert y.tolist() == x.tolist()
+
+
+def test_the_simulators_compiler_answers_as_nvrtc_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        '#include "pytorch.cuh"\n'
+        + REAL
+        + "enum class Kind : char { A }; struct Pair { float a; int b[2]; float4 v; double* p; };\n"
+        "template <class T> struct Box { T low; short high : 9; };\n"
+        "template <class T, bool B> __global__ void k(const typename Real<B>::type* x, T y, Kind k, Pair p, const Pair* ps, "
+        "Box<T>* boxes, float (*rows)[3], volatile T** addresses, const torch::PackedTensorAccessor32<T, 2> a) {}"
+    )
+    asked = Kernel(text, "k<float, true>").signature
+
+    def missing() -> None:
+        raise MissingDependencyError("no NVRTC")
+
+    monkeypatch.setattr("cupyops.launch.asked.answers", lambda *given: missing())
+    assert Kernel(text, "k<float, true>").signature == asked
+    monkeypatch.setattr("cupyops.simulator.host.candidates", lambda: iter(()))
+    with pytest.raises(
+        MissingDependencyError, match=r"k<float, true>: .* neither NVRTC \(no NVRTC\) nor a C\+\+ compiler"
+    ):
+        Kernel(text, "k<float, true>").signature  # noqa: B018 - raises
+
+
+def test_a_declaration_compiles_nothing_and_a_warm_cache_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"// {secrets.token_hex(8)}\ntypedef float real;\n" + COPY.replace("typedef", "").strip()
+    compiled: list[str] = []
+    real = compiler.compile_text
+    monkeypatch.setattr(compiler, "compile_text", lambda *given: compiled.append(given[1]) or real(*given))
+    kernel = Kernel(
+        text.replace("typedef float", "struct S { using of = float; }; using").replace(
+            "using real", "using real = S::of"
+        ),
+        "k",
+    )
+    assert compiled == []
+    assert kernel.signature.parameters[0].type == "float32"
+    assert compiled == ["k"]
+    again = Kernel(kernel.text, "k")
+    assert again.signature == kernel.signature
+    assert compiled == ["k"]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +222,11 @@ def test_a_parameter_of_another_kind_does_not_compile(declared: str, read: str) 
     head = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n__global__ void k({}) {{}}"
     kernel = Kernel(head.format(declared), "k", 1)
     text = kernel.final_text({}).replace(f"void k({declared})", f"void k({read})")
-    with pytest.raises(CompileError, match="CupyopsTypedParameter"):
-        compile_text(text, "k", "sm_90", OPTIONS)
+    types = compile_text(text, "k", "sm_90", OPTIONS).types
+    with pytest.raises(
+        CompileError, match=r"k.cu:3: k: `\w`: the launch passes an? .*, and the compiler says that it is `"
+    ):
+        kernel.compare(types, {})
 
 
 @pytest.mark.parametrize(
@@ -197,7 +240,6 @@ def test_a_parameter_of_another_kind_does_not_compile(declared: str, read: str) 
             "k<float, 2>",
         ),
         ("__global__ void k(float* x) {}\n__global__ void k(int* x) {}", "k(int*)"),
-        ('__device__ int k(int a) { return a; }\nextern "C" __global__ void k(float* x, int n = 3) {}', "k"),
         ('#define float4 Mine\n#define T int\nstruct Mine { int a; };\nextern "C" __global__ void k(T* x) {}', "k"),
         ("typedef float vec3[3];\n__global__ void k(const vec3* x, vec3* y) {}", "k"),
         ("__global__ void k(float2* x, uchar4* y, dim3 z, float4 v) {}", "k"),
@@ -205,22 +247,25 @@ def test_a_parameter_of_another_kind_does_not_compile(declared: str, read: str) 
 )
 def test_declarations_that_are_taken(text: str, name: str) -> None:
     kernel = Kernel(text, name, 32)
-    final = kernel.final_text({})
-    assert "CupyopsTypedTakes<0" in final
-    compile_text(final, name, "sm_90", OPTIONS)
+    compared(kernel)
 
 
 def test_the_kernels_of_a_module_have_one_text() -> None:
     module = Module("__global__ void a(float* x) {}\n__global__ void b(int* y, double z) {}")
     texts = {module.kernel(name).final_text({}) for name in ("a", "b")}
     assert len(texts) == 1
-    assert "CupyopsTypedTakes<1001" in texts.pop()
+    types = compile_text(texts.pop(), "a", "sm_90", OPTIONS).types
+    assert types == ("void (*)(float*)", "void (*)(int*, double)")
+    for name in ("a", "b"):
+        module.kernel(name).compare(types, {})
+    with pytest.raises(CompileError, match="b: `z`: the launch passes a float64, .* `float`"):
+        module.kernel("b").compare(("void (*)(float*)", "void (*)(int*, float)"), {})
 
 
 def test_dtypes_of_the_table_have_kinds() -> None:
     for dtype in DTYPES:
         kernel = Kernel("__global__ void k(scalar_t* x) {}", "k", 1, dtypes=dtype)
-        compile_text(kernel.final_text({"scalar_t": dtype}), "k", "sm_90", OPTIONS)
+        compared(kernel, scalar_t=dtype)
 
 
 @pytest.mark.simulator

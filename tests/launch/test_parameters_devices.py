@@ -220,21 +220,16 @@ WRONG_LAYOUTS = {
 @pytest.mark.parametrize("case", WRONG_LAYOUTS)
 @pytest.mark.simulator
 def test_a_layout_that_is_not_the_compilers_shows_both(case: str) -> None:
-    """On both devices: NVRTC needs no GPU."""
-    from cupyops.compile.compiler import OPTIONS, compile_text
-
     dtype, field = WRONG_LAYOUTS[case]
     move = Kernel(STRUCTS, "move", Threads("n"), structs={"Particle": dtype})
     given = np.zeros(2, dtype)
-    with cupyops.simulate(), pytest.raises(CompileError) as simulated:
+    with cupyops.simulate(), pytest.raises(CompileError) as caught:
         move(given, given.copy(), given[0], np.zeros(1), 2)
-    with pytest.raises(CompileError) as compiled:
-        compile_text(move.final_text({}), "move", "sm_90", OPTIONS)
-    for words in (str(simulated.value), str(move.source.located(compiled.value))):
-        assert "the struct Particle of the text has another layout than structs['Particle']" in words
-        marked = [line.split()[0] for line in words.splitlines() if line.endswith("<-")]
-        assert field in marked, words
-        assert re.search(r"\(size\) +56 bytes", words)
+    words = str(caught.value)
+    assert "the struct Particle of the text has another layout than structs['Particle']" in words
+    marked = [line.split()[0] for line in words.splitlines() if line.endswith("<-")]
+    assert field in marked, words
+    assert re.search(r"\(size\) +56 bytes", words)
 
 
 # Kernels without arrays, function pointers, lambdas, printf

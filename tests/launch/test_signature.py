@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from cupyops.dtypes import DTYPES
+from cupyops.errors import CompileError
+from cupyops.launch.kernel_source import signature_of
 from cupyops.launch.signature import Parameter, Signature
 
 
@@ -22,10 +24,8 @@ def parameter(declaration: str) -> Parameter:
 
 def test_a_number_in_place_of_a_class_is_named() -> None:
     text = "template <typename Policy> __global__ void k(typename Policy::Index i, float* y) {}"
-    with pytest.raises(
-        TypeError, match="`i` has type 'Policy::Index', .*: float, which the kernel's name gives for Policy"
-    ):
-        Signature.parse(text, "k<float>")
+    with pytest.raises(CompileError, match="cannot determine which instance of function template"):
+        signature_of(text, "k<float>")
 
 
 # Finding the kernel
@@ -233,14 +233,10 @@ def test_small_tuples(spelled: str) -> None:
     [
         ("float*** x", r"`float\*\*\* x`: pass arrays as T\*"),
         ("float&& x", r"pass arrays as T\*"),
-        ("float x[][4]", r"pass arrays as T\*"),
         ("Int64s<3>* s", "for which no Python value can be passed"),
-        ("struct Point p", "`p` is of the struct Point, whose layout Python does not know"),
-        ("std::string n", "`n` has type 'std::string'"),
         ("void x", "`x` has type 'void'"),
         ("void*** x", r"pass arrays as T\*"),
         ("long double x", "`x` has type 'long double'"),
-        ("float (*f)[4]", r"pass arrays as T\*"),
         ("PARAMETERS", "`PARAMETERS` must have a type and a name, and no macros"),
         ("float* RESTRICT x", "and no macros"),
         ("unknown", "must have a type and a name"),
@@ -420,8 +416,6 @@ def test_types_that_arrays_decide() -> None:
         ("unsigned int", Parameter("parameter0", "uint32")),
         ("const float* __restrict__", Parameter("parameter0", "float32", pointer=True)),
         ("int = 5", Parameter("parameter0", "int32")),
-        ("std::bool_constant<(N > 1)>", Parameter("parameter0", "uint8")),
-        ("std::true_type tag", Parameter("tag", "uint8")),
     ],
 )
 def test_addresses_references_and_parameters_without_names(declaration: str, found: Parameter) -> None:

@@ -1,0 +1,266 @@
+# ruff: noqa: E501 - the definitions in C++ have long lines
+"""Asks the compiler for types: of the parameters of a kernel, and of the data members of classes.
+
+A question is a type in C++, such as ``decltype(&a::scale<float>)``. The source of a question (:func:`asking`) instantiates a
+template with it. The mangled name of the instance has the type as the compiler understands it, with every typedef, alias, macro,
+pack and member type followed. NVRTC tells the name for a name expression, and a C++ compiler for the host by ``typeid``. The same
+definitions serve both. They stand behind the source, need no header, and all their names begin with ``Cupyops``.
+"""
+
+import ctypes
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "QUESTIONS",
+    "Field",
+    "ParameterType",
+    "answer_in",
+    "arguments_in",
+    "asked_in",
+    "asking",
+    "demangled",
+    "element_of",
+    "fields_in",
+    "fields_of",
+    "folded",
+    "item_of",
+    "parameters_in",
+    "parameters_of",
+    "split_types",
+    "type_of",
+]
+
+QUESTIONS = "cupyops/types"  # the file name of the questions in messages
+_ANSWER = "template <class CupyopsAskedT> __device__ char CupyopsAnswer = 0;"
+_QUESTION = re.compile(r"^typedef .* (CupyopsQuestion\d+);$", re.MULTILINE)
+
+# `n` is a number, a pointer or void, whose type is told; `e` an enumeration, whose integer type is told; `s` a class, `o` a class
+# without data, `i` a class without a definition. A class may have no name, and then it is no argument of a template.
+_DEFINITIONS = """
+struct __half;
+struct __nv_bfloat16;
+template <class CupyopsAskedT> struct CupyopsAskedSame { typedef CupyopsAskedT CupyopsAskedType; };
+template <class CupyopsAskedT> struct CupyopsAskedVoid : CupyopsAskedSame<void> {};
+template <unsigned long long...> struct CupyopsAskedNumbers : CupyopsAskedSame<void> {};
+template <class CupyopsAskedT> struct CupyopsAskedElement : CupyopsAskedSame<CupyopsAskedT> {};
+template <class CupyopsAskedT> struct CupyopsAskedElement<const CupyopsAskedT> : CupyopsAskedElement<CupyopsAskedT> {};
+template <class CupyopsAskedT> struct CupyopsAskedElement<volatile CupyopsAskedT> : CupyopsAskedElement<CupyopsAskedT> {};
+template <class CupyopsAskedT> struct CupyopsAskedElement<const volatile CupyopsAskedT> : CupyopsAskedElement<CupyopsAskedT> {};
+template <class CupyopsAskedT> struct CupyopsAskedElement<CupyopsAskedT*> : CupyopsAskedElement<CupyopsAskedT> {};
+template <class CupyopsAskedT> struct CupyopsAskedElement<CupyopsAskedT* const> : CupyopsAskedElement<CupyopsAskedT> {};
+template <class CupyopsAskedT> struct CupyopsAskedElement<CupyopsAskedT&> : CupyopsAskedElement<CupyopsAskedT> {};
+template <class CupyopsAskedT, decltype(sizeof(0)) CupyopsAskedN> struct CupyopsAskedElement<CupyopsAskedT[CupyopsAskedN]> : CupyopsAskedElement<CupyopsAskedT> {};
+template <class CupyopsAskedT, decltype(sizeof(0)) CupyopsAskedN> struct CupyopsAskedElement<const CupyopsAskedT[CupyopsAskedN]> : CupyopsAskedElement<CupyopsAskedT> {};
+template <class CupyopsAskedT, class = void> struct CupyopsAskedSize { static constexpr unsigned long long CupyopsAskedBytes = 0, CupyopsAskedAligned = 0; };
+template <class CupyopsAskedT> struct CupyopsAskedSize<CupyopsAskedT, typename CupyopsAskedNumbers<sizeof(CupyopsAskedT)>::CupyopsAskedType> { static constexpr unsigned long long CupyopsAskedBytes = sizeof(CupyopsAskedT), CupyopsAskedAligned = alignof(CupyopsAskedT); };
+template <class CupyopsAskedT, char = __is_enum(CupyopsAskedT) ? 'e' : !__is_class(CupyopsAskedT) && !__is_union(CupyopsAskedT) ? 'n' : CupyopsAskedSize<CupyopsAskedT>::CupyopsAskedBytes ? 's' : 'i'> struct CupyopsAskedKind : CupyopsAskedSame<CupyopsAskedT> { static constexpr char CupyopsAskedIs = 'n'; };
+template <class CupyopsAskedT> struct CupyopsAskedKind<CupyopsAskedT, 'e'> : CupyopsAskedSame<__underlying_type(CupyopsAskedT)> { static constexpr char CupyopsAskedIs = 'e'; };
+template <class CupyopsAskedT> struct CupyopsAskedKind<CupyopsAskedT, 'i'> : CupyopsAskedSame<void> { static constexpr char CupyopsAskedIs = 'i'; };
+template <class CupyopsAskedT> struct CupyopsAskedKind<CupyopsAskedT, 's'> : CupyopsAskedSame<void> { static constexpr char CupyopsAskedIs = __is_empty(CupyopsAskedT) ? 'o' : 's'; };
+template <> struct CupyopsAskedKind<__half, 's'> : CupyopsAskedSame<__half> { static constexpr char CupyopsAskedIs = 'n'; };
+template <> struct CupyopsAskedKind<__nv_bfloat16, 's'> : CupyopsAskedSame<__nv_bfloat16> { static constexpr char CupyopsAskedIs = 'n'; };
+template <class CupyopsAskedE, char CupyopsAskedIs, class CupyopsAskedOf, unsigned long long CupyopsAskedBytes, unsigned long long CupyopsAskedAligned> struct CupyopsAskedTold;
+template <class CupyopsAskedP, class CupyopsAskedE = typename CupyopsAskedElement<CupyopsAskedP>::CupyopsAskedType> struct CupyopsAskedTell : CupyopsAskedSame<CupyopsAskedTold<CupyopsAskedP, CupyopsAskedKind<CupyopsAskedE>::CupyopsAskedIs, typename CupyopsAskedKind<CupyopsAskedE>::CupyopsAskedType, CupyopsAskedSize<CupyopsAskedE>::CupyopsAskedBytes, CupyopsAskedSize<CupyopsAskedE>::CupyopsAskedAligned>> {};
+template <class...> struct CupyopsAskedList;
+template <class CupyopsAskedF> struct CupyopsAskedParameters;
+template <class CupyopsAskedR, class... CupyopsAskedPs> struct CupyopsAskedParameters<CupyopsAskedR (*)(CupyopsAskedPs...)> : CupyopsAskedSame<CupyopsAskedList<typename CupyopsAskedTell<CupyopsAskedPs>::CupyopsAskedType...>> { typedef CupyopsAskedList<CupyopsAskedPs...> CupyopsAskedPlain; };
+template <int CupyopsAskedI, class CupyopsAskedL> struct CupyopsAskedAt : CupyopsAskedSame<void> {};
+template <class CupyopsAskedP, class... CupyopsAskedPs> struct CupyopsAskedAt<0, CupyopsAskedList<CupyopsAskedP, CupyopsAskedPs...>> : CupyopsAskedElement<CupyopsAskedP> {};
+template <int CupyopsAskedI, class CupyopsAskedP, class... CupyopsAskedPs> struct CupyopsAskedAt<CupyopsAskedI, CupyopsAskedList<CupyopsAskedP, CupyopsAskedPs...>> : CupyopsAskedAt<CupyopsAskedI - 1, CupyopsAskedList<CupyopsAskedPs...>> {};
+template <class CupyopsAskedT, unsigned long long... CupyopsAskedNs> struct CupyopsAskedArray { typedef CupyopsAskedNumbers<CupyopsAskedNs...> CupyopsAskedExtents; typedef CupyopsAskedT CupyopsAskedItem; };
+template <class CupyopsAskedT, decltype(sizeof(0)) CupyopsAskedN, unsigned long long... CupyopsAskedNs> struct CupyopsAskedArray<CupyopsAskedT[CupyopsAskedN], CupyopsAskedNs...> : CupyopsAskedArray<CupyopsAskedT, CupyopsAskedNs..., CupyopsAskedN> {};
+template <class CupyopsAskedT> struct CupyopsAskedObject : CupyopsAskedSame<void> {};
+template <class CupyopsAskedT> struct CupyopsAskedObject<CupyopsAskedT&> : CupyopsAskedSame<bool> {};
+template <char CupyopsAskedIs, class CupyopsAskedOf, unsigned long long CupyopsAskedBytes, unsigned long long CupyopsAskedAligned, unsigned long long CupyopsAskedPlace, class CupyopsAskedNs> struct CupyopsAskedField;
+template <class CupyopsAskedM, bool = true> struct CupyopsAskedData { static constexpr bool CupyopsAskedIs = false; };
+template <class CupyopsAskedM, class CupyopsAskedC> struct CupyopsAskedData<CupyopsAskedM CupyopsAskedC::*, CupyopsAskedSize<CupyopsAskedM>::CupyopsAskedBytes != 0> : CupyopsAskedArray<CupyopsAskedM> { static constexpr bool CupyopsAskedIs = true; };
+"""
+
+# The member of a name. A bit field and a reference have no address: the answer is bool for a member whose place nobody tells.
+_FIELD = """\
+template <class CupyopsAskedE, class = void> struct CupyopsAskedMember_{0} {{ static constexpr bool CupyopsAskedIs = false, CupyopsAskedAny = false; }};
+template <class CupyopsAskedE> struct CupyopsAskedMember_{0}<CupyopsAskedE, typename CupyopsAskedVoid<decltype(&CupyopsAskedE::{0})>::CupyopsAskedType> : CupyopsAskedData<decltype(&CupyopsAskedE::{0})> {{ static constexpr bool CupyopsAskedAny = true; }};
+template <class CupyopsAskedE, class = void> struct CupyopsAskedOther_{0} : CupyopsAskedSame<void> {{}};
+template <class CupyopsAskedE> struct CupyopsAskedOther_{0}<CupyopsAskedE, typename CupyopsAskedVoid<decltype(((CupyopsAskedE*)0)->{0})>::CupyopsAskedType> : CupyopsAskedObject<decltype((((CupyopsAskedE*)0)->{0}))> {{}};
+template <class CupyopsAskedE, bool = CupyopsAskedMember_{0}<CupyopsAskedE>::CupyopsAskedIs, bool = CupyopsAskedMember_{0}<CupyopsAskedE>::CupyopsAskedAny> struct CupyopsAskedField_{0} : CupyopsAskedOther_{0}<CupyopsAskedE> {{ typedef void CupyopsAskedItem; }};
+template <class CupyopsAskedE> struct CupyopsAskedField_{0}<CupyopsAskedE, false, true> : CupyopsAskedSame<void> {{ typedef void CupyopsAskedItem; }};
+template <class CupyopsAskedE> struct CupyopsAskedField_{0}<CupyopsAskedE, true, true> {{
+    typedef typename CupyopsAskedMember_{0}<CupyopsAskedE>::CupyopsAskedItem CupyopsAskedItem;
+    typedef CupyopsAskedField<CupyopsAskedKind<CupyopsAskedItem>::CupyopsAskedIs, typename CupyopsAskedKind<CupyopsAskedItem>::CupyopsAskedType, CupyopsAskedSize<CupyopsAskedItem>::CupyopsAskedBytes, CupyopsAskedSize<CupyopsAskedItem>::CupyopsAskedAligned, CUPYOPS_OFFSET_OF(CupyopsAskedE, {0}), typename CupyopsAskedMember_{0}<CupyopsAskedE>::CupyopsAskedExtents> CupyopsAskedType;
+}};
+"""
+# NVRTC has no offsetof.
+_OFFSET = """\
+#ifdef CUPYOPS_SIMULATOR
+#define CUPYOPS_OFFSET_OF(T, member) __builtin_offsetof(T, member)
+#else
+#define CUPYOPS_OFFSET_OF(T, member) __INTADDR__(&(((T*)0)->member))
+#endif
+"""
+
+
+@dataclass(frozen=True)
+class ParameterType:
+    """The type of a parameter, as the compiler understands it.
+
+    Attributes:
+        spelling: the type in C++, ``float const*``.
+        kind: of the element, which is what remains of the type without pointers, references and extents: ``"n"`` for a number
+            and for void, ``"e"`` for an enumeration, ``"s"`` for a class, ``"o"`` for a class without data, ``"i"`` for a class
+            without a definition.
+        element: the type of the number, or the integer type of the enumeration; ``"void"`` for a class.
+        size, alignment: of the element in bytes; 0 without a size.
+    """
+
+    spelling: str
+    kind: str
+    element: str
+    size: int
+    alignment: int
+
+
+@dataclass(frozen=True)
+class Field:
+    """A data member of a class.
+
+    Attributes:
+        name: the name.
+        kind, element, size, alignment: as of a :class:`ParameterType`. The element is what remains without extents.
+        offset: in bytes; -1 for a bit field and for a reference, whose places no compiler tells.
+        extents: of an array.
+    """
+
+    name: str
+    kind: str
+    element: str
+    size: int
+    alignment: int
+    offset: int
+    extents: tuple[int, ...] = ()
+
+
+def parameters_of(function: str) -> str:
+    """Returns the question for the types of a function's parameters. `function` is an expression of its address."""
+    return f"CupyopsAskedParameters<decltype({function})>::CupyopsAskedType"
+
+
+def type_of(given: str) -> str:
+    """Returns the question for a type that has a name, whose answer :func:`parameters_in` takes apart in a list."""
+    return f"CupyopsAskedTell<{given}>::CupyopsAskedType"
+
+
+def element_of(function: str, position: int) -> str:
+    """Returns the type of the elements of a function's parameter."""
+    return (
+        f"CupyopsAskedAt<{position}, CupyopsAskedParameters<decltype({function})>::CupyopsAskedPlain>::CupyopsAskedType"
+    )
+
+
+def item_of(element: str, name: str) -> str:
+    """Returns the type of a data member of a class, without extents."""
+    return f"CupyopsAskedField_{name}<{element}>::CupyopsAskedItem"
+
+
+def fields_of(element: str, names: Iterable[str]) -> str:
+    """Returns the question which of some names are data members of a class."""
+    return f"CupyopsAskedList<{', '.join(f'CupyopsAskedField_{name}<{element}>::CupyopsAskedType' for name in names)}>"
+
+
+def asking(questions: Sequence[str], names: Iterable[str] = ()) -> str:
+    """Returns the CUDA C++ that follows a source and asks questions.
+
+    Args:
+        questions: types in C++.
+        names: the names of data members that the questions have.
+    """
+    lines = [f'\n#line 1 "{QUESTIONS}"', _ANSWER, _DEFINITIONS, _OFFSET, *map(_FIELD.format, names)]
+    return "\n".join([*lines, *_typedefs(questions)])
+
+
+def folded(functions: Sequence[str]) -> str:
+    """Returns the CUDA C++ that follows a source and asks for the types of functions, whose addresses are given."""
+    return "\n".join([f'\n#line 1 "{QUESTIONS}"', _ANSWER, *_typedefs([f"decltype({f})" for f in functions])])
+
+
+def _typedefs(questions: Sequence[str]) -> list[str]:
+    return [*(f"typedef {question} CupyopsQuestion{i};" for i, question in enumerate(questions)), ""]
+
+
+def asked_in(source: str) -> list[str]:
+    """Returns the name expressions of the questions of a source, in their order."""
+    return [f"&CupyopsAnswer<{name}>" for name in _QUESTION.findall(source)]
+
+
+def answer_in(instance: str) -> str:
+    """Returns the answer in the name of an instance, ``CupyopsAnswer<...>``."""
+    return instance[instance.index("<") + 1 : instance.rindex(">")].strip()
+
+
+def parameters_in(answer: str) -> tuple[ParameterType, ...]:
+    """Returns the answer to the question of :func:`parameters_of`."""
+    return tuple(
+        ParameterType(spelling, _character(kind), element, _number(size), _number(alignment))
+        for spelling, kind, element, size, alignment in map(arguments_in, arguments_in(answer))
+    )
+
+
+def fields_in(answer: str, names: Iterable[str]) -> tuple[Field, ...]:
+    """Returns the answer to the question of :func:`fields_of`."""
+    found = []
+    for name, told in zip(names, arguments_in(answer), strict=True):
+        if told == "bool":
+            found.append(Field(name, "n", "bool", 0, 0, -1))
+        elif told != "void":
+            kind, element, size, alignment, offset, extents = arguments_in(told)
+            counts = tuple(map(_number, arguments_in(extents)))
+            found.append(
+                Field(name, _character(kind), element, _number(size), _number(alignment), _number(offset), counts)
+            )
+    return tuple(found)
+
+
+def _character(told: str) -> str:
+    """Returns the character of ``(char)115``, as a demangled name spells it."""
+    return chr(int(told.rpartition(")")[2]))
+
+
+def _number(told: str) -> int:
+    """Returns the number of ``112ull``."""
+    return int(told.rstrip("ul"))
+
+
+def arguments_in(instance: str) -> list[str]:
+    """Returns the arguments of an instance of a template, ``Pair<float, int>``, or the parameters of a function's type."""
+    opening = instance.index("<")
+    return split_types(instance[opening + 1 : instance.rindex(">")])
+
+
+def split_types(listed: str) -> list[str]:
+    """Returns the types of a list with commas between them."""
+    found, depth, start = [], 0, 0
+    for at, c in enumerate(listed):
+        depth += (c in "<([{") - (c in ">)]}")
+        if c == "," and not depth:
+            found.append(listed[start:at].strip())
+            start = at + 1
+    last = listed[start:].strip()
+    return [*found, last] if last or found else []
+
+
+def demangled(symbol: str) -> str:
+    """Returns the C++ of a mangled name or type, or the name itself if nobody can tell.
+
+    The function of the C++ runtime is in every process that has loaded CuPy or a simulated kernel.
+    """
+    for library in (None, "libstdc++.so.6"):
+        try:
+            demangle = getattr(ctypes.CDLL(library), "__cxa_demangle", None)
+        except OSError:
+            continue
+        if demangle is not None:
+            demangle.restype = ctypes.c_char_p
+            found = demangle(symbol.encode(), None, None, ctypes.byref(ctypes.c_int()))
+            return found.decode(errors="replace") if found else symbol
+    return symbol
