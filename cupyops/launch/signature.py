@@ -600,13 +600,14 @@ def _answered(
             for i, (p, base) in enumerate(zip(parameters, bases, strict=True))
         ]
 
-    found = told(answers)
+    low_ones = told(answers)
+    found = list(low_ones)
     for name in undecided if high != low else ():
         try:
-            other = told(ask({**dict.fromkeys(undecided, low), name: high}, open_places))
+            high_ones = told(ask({**dict.fromkeys(undecided, low), name: high}, open_places))
         except CompileError:
             continue  # the text takes one dtype alone
-        for i, (p, q) in enumerate(zip(found, other, strict=True)):
+        for i, (p, q) in enumerate(zip(low_ones, high_ones, strict=True)):
             if parameters[i].type != _OPAQUE or p in (q, replace(q, accessor=p.accessor)):
                 continue
             if (p.type, replace(q, type=p.type)) == (low, p) and q.type == high:

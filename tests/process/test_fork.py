@@ -167,7 +167,7 @@ child_amid(begun, first, first)
 """
 
 DECLARING = """
-from cupyops.launch import kernel as module
+from cupyops.launch import kernel_source as module
 
 begun = threading.Event()
 check = module.check_declaration
