@@ -57,7 +57,6 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _DECLARES = re.compile(
     r"\b(?:struct|class|union|enum|namespace|using|concept|typename|[\w>*&]+)\s+([A-Za-z_]\w*)\s*(?=[={:;<]|\((?!\s*\*))"
 )
-_CAPITALS = re.compile(r"_*[A-Z][A-Z0-9_]*")
 _ALSO_KNOWN = re.compile(r"[\"'](?:const )?(\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
 
 
@@ -322,17 +321,12 @@ class KernelSource:
                     why = "host code, which is left out: declare what a kernel uses __device__"
                 words += f"\n`{name}` is {why}"
         texts = "\n".join([self.text, *self.headers.values()])
-        for name in sorted(undefined):
-            if _CAPITALS.fullmatch(name) and not re.search(rf"\bdefine\s+{name}\b", texts):
-                words += (
-                    f"\nnothing declares `{name}`: if another file or the build of the project defines the macro, give it as "
-                    f"constants={{{name!r}: ...}} or as options=('-D{name}=...',)"
-                )
-        for name in sorted(n for n in undefined if not n.startswith("__")):
-            if name.upper() != name and not re.search(
-                rf"(?:[\w>]\s+|[*&]\s*){name}\s*[(=;,[{{]", texts.replace("return ", "")
-            ):
-                words += f"\nnothing declares `{name}`: give the text or the header that declares it"
+        words += "".join(
+            f"\n`{name}` is undefined: give the text or the header that declares it, or, if a build defines it as a macro, "
+            f"options=('-D{name}=...',)"
+            for name in sorted(undefined)
+            if not _OF_RUNTIME.fullmatch(name) and f"`{name}` is" not in words
+        )
         for name in sorted(n for n in undefined if _OF_RUNTIME.fullmatch(n)):
             words += f"\n`{name}` is of the CUDA runtime, which device code does not have here: call it from Python, with CuPy or PyTorch"
         words += "".join(f"\n{told}" for found, told in TOLD.items() if found in words)
