@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import cupyops.torch  # noqa: F401  (makes tensors known)
-from cupyops import load_bundle
+from cupyops import Kernel, MissingDependencyError, Threads, load_bundle
 from cupyops.__main__ import main
 from cupyops.compile import bundle
 from cupyops.compile.bundle import Entry, find, write_bundle
@@ -41,6 +41,35 @@ def code(text: str, capability: int, *options: str) -> bytes | None:
 
 
 # Lookups
+
+
+@needs_nvrtc
+def test_a_bundle_tells_the_types_of_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "typedef float real; struct Pair { real a; int b[2]; };\n"
+        "__global__ void of_bundled_types(const real* x, Pair p, int n) {}"
+    )
+    kernel = Kernel(text, "of_bundled_types", Threads("n"))
+    file = tmp_path / "types.bundle"
+    assert main(["bundle", "-o", str(file), "--kernels", "of_bundled_types", "--arch", "80"]) == 0
+
+    def missing(*given: object) -> None:
+        raise MissingDependencyError("no NVRTC")
+
+    monkeypatch.setattr("cupyops.launch.asked.answers", missing)
+    monkeypatch.setattr("cupyops.simulator.host.candidates", lambda: iter(()))
+    with pytest.raises(MissingDependencyError, match="neither NVRTC"):
+        Kernel(text, "of_bundled_types", Threads("n")).signature  # noqa: B018 - raises
+    loaded = load_bundle(file)
+    found = Kernel(text, "of_bundled_types", Threads("n"))
+    assert found.signature == kernel.signature
+    binary = find(found.final_text({}), 80, ())
+    assert binary is not None
+    found.compare(binary.types, {})
+    assert binary.types == ("void (*)(float const*, Pair, int)",)
+    loaded.about["answers"]["0" * 40] = [3]
+    with pytest.raises(ValueError, match="an answer of the compiler is no text"):
+        bundle._check(loaded.about, loaded._archive)
 
 
 def test_a_kernel_is_found_by_text_options_and_architecture(path: Path) -> None:
