@@ -567,7 +567,7 @@ def _answered(
     """
     parameters = list(parameters)
     low = next((d for d in dtypes if d in ("float16", "bfloat16")), dtypes[0])
-    high = next((d for d in reversed(dtypes) if d not in (low, "float16", "bfloat16")), "float32")
+    high = next(d for d in (*reversed(dtypes), "float32", "float64") if d not in (low, "float16", "bfloat16"))
     open_places = [i for i, p in enumerate(parameters) if p.type == _OPAQUE]
     asked = {bases[i] for i in open_places}
     words = {word for i in open_places for word in re.findall(r"\w+", bases[i])}
@@ -602,7 +602,7 @@ def _answered(
 
     low_ones = told(answers)
     found = list(low_ones)
-    for name in undecided if high != low else ():
+    for name in undecided:
         try:
             high_ones = told(ask({**dict.fromkeys(undecided, low), name: high}, open_places))
         except CompileError:

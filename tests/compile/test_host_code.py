@@ -258,7 +258,7 @@ def test_a_call_of_host_code_is_told_for_a_gpu_too() -> None:
     [
         ("y[0] = tex1Dfetch(from, 0);", "`from` is a texture reference, which CUDA 12 removed: declare a parameter cudaTextureObject_t"),
         ("surf1Dwrite(1, to, 0);", "`to` is a surface reference, which CUDA 12 removed: declare a parameter cudaSurfaceObject_t"),
-        ("y[0] = _ROWS_ + 1;", "`_ROWS_` is undefined: give the text or the header that declares it, or, if a build defines it as a macro, options=("),
+        ("y[0] = _ROWS_ + 1;", "`_ROWS_` is undefined: give the text or the header that declares it, or, if"),
         ("y[0] = environment(n);", "`environment` is undefined: give the text or the header that declares it"),
         ("cudaFree(y);", "`cudaFree` is of the CUDA runtime, which device code does not have here: call it from Python"),
         ("y[0] = nodes->first;", "the text declares no type `Node`, so the arrays of a call decide it: give the text that declares it"),

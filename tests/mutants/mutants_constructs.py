@@ -5,6 +5,7 @@ _HOST = "cupyops/compile/host_code.py"
 _HALVES = "cupyops/simulator/cuda/halves.h"
 _TYPES = "cupyops/launch/typenames.py"
 _LAYOUTS = "cupyops/launch/layouts.py"
+_SIGNATURE = "cupyops/launch/signature.py"
 _SPLICING = "cupyops/compile/splicing.py"
 _TRANSLATE = "cupyops/simulator/translate.py"
 _SOURCE = "cupyops/compile/source.py"
@@ -64,15 +65,15 @@ CONSTRUCTS = (
         "if '(' not in comment:",
     ),
     ("device code is left out", _HOST, "if marked or not plain.strip(", "if not plain.strip("),
-    ("an enumeration is no integer", _TYPES, 'of = " ".join((match[', 'of = "no ".join((match['),
+    ("an enumeration is no integer", _SIGNATURE, 'if answer.kind == "e" else None', 'if answer.kind == "x" else None'),
     ("macros with parameters are not followed", _TYPES, "self._called(code))", "code)"),
     (
-        "vectors in a struct are not aligned",
+        "fields of a struct lie one behind the other",
         _LAYOUTS,
-        "alignment = offset + dtype.itemsize, max(alignment, aligned)",
-        "alignment = offset + dtype.itemsize, alignment",
+        "offsets.append(field.offset)",
+        "offsets.append(sum(one.itemsize for one in formats[:-1]))",
     ),
-    ("fields of a struct are not aligned", _LAYOUTS, "else offset + -offset % aligned", "else offset"),
+    ("fields of a struct have no extents", _LAYOUTS, "if field.extents else dtype", "if False else dtype"),
     (
         "a bfloat16 is cut instead of rounded",
         "cupyops/dtypes.py",
@@ -143,15 +144,15 @@ CONSTRUCTS = (
         "tuple(stride for stride in",
     ),
     (
-        "an alias template is no pointer",
-        "cupyops/launch/signature.py",
-        'if "*" in re.sub(r"<.*>", "", target):',
-        'if "*" in target and "<" not in alias[2]:',
+        "a type that is asked for is no pointer",
+        _SIGNATURE,
+        "pointer = depth == 1",
+        "pointer = p.pointer",
     ),
     (
         "an array by value has one element",
         "cupyops/launch/library_types.py",
-        "Element(name, dtype, int(count), DTYPES[dtype].itemsize)",
+        "Element(name, dtype, int(array[2]), DTYPES[dtype].itemsize)",
         "Element(name, dtype, 1, DTYPES[dtype].itemsize)",
     ),
     (
