@@ -3,7 +3,7 @@ structs."""
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +31,7 @@ from .library_types import Element
 from .locate import TOLD, located
 from .signature import Signature
 from .template import entry_of, numbers_of, split_name
+from .told import Ask
 
 __all__ = [
     "KernelSource",
@@ -227,7 +228,7 @@ class KernelSource:
         self,
         sizes: Sequence[str],
         dtypes: Sequence[str],
-        ask: Callable[[Mapping[str, str], Sequence[int]], Asked] | None = None,
+        ask: Ask | None = None,
     ) -> Signature:
         """Returns the parameters of the kernel.
 
