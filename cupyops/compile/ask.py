@@ -20,11 +20,11 @@ __all__ = [
     "arguments_in",
     "asked_in",
     "asking",
+    "asking_types",
     "demangled",
     "element_of",
     "fields_in",
     "fields_of",
-    "folded",
     "item_of",
     "parameters_in",
     "parameters_of",
@@ -179,7 +179,7 @@ def asking(questions: Sequence[str], names: Iterable[str] = ()) -> str:
     return "\n".join([*lines, *_typedefs(questions)])
 
 
-def folded(functions: Sequence[str]) -> str:
+def asking_types(functions: Sequence[str]) -> str:
     """Returns the CUDA C++ that follows a source and asks for the types of functions, whose addresses are given."""
     return "\n".join([f'\n#line 1 "{QUESTIONS}"', _ANSWER, *_typedefs([f"decltype({f})" for f in functions])])
 

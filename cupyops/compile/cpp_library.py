@@ -359,10 +359,10 @@ def specialized(code: str) -> frozenset[str]:
     return frozenset(_SPECIALIZED.findall(code)) if _OPENS_STD.search(code) else frozenset()
 
 
-def specializations(text: str) -> str:
+def specializations(text: str, own: str) -> str:
     """Returns a text for NVRTC whose specializations of classes of the library in ``namespace std``, ``numeric_limits`` for one,
-    stand in ``namespace cuda::std``, which has the classes."""
-    if not _OPENS_STD.search(text) or not _SPECIALIZED.search(text):
+    stand in ``namespace cuda::std``, which has the classes. `own` is the code of the text without shared headers."""
+    if not _OPENS_STD.search(own) or not _SPECIALIZED.search(own):
         return text
     code = scan(text)
     for match in reversed([*_SPECIALIZED.finditer(code.bare)]):

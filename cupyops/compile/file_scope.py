@@ -42,15 +42,20 @@ _OF_CLASS = re.compile(
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 
 
-def folded(text: str) -> str:
+def folded(text: str, own_code: str) -> str:
     """Returns a text for NVRTC whose floating constants in namespaces are ``constexpr`` if they read one another.
+
+    Args:
+        text: the final text.
+        own_code: the code of the final text without shared headers, which have no such constants. It is searched first, since it is
+            short.
 
     nvcc folds ``const double b = 1. / a;``. NVRTC takes ``b`` for a variable of the GPU, which code would have to initialize. So
     constants that call functions, which no kernel may read, are left out.
     """
-    types = {"float", "double", *(name for match in _REAL.finditer(text) for name in match.groups() if name)}
+    types = {"float", "double", *(name for match in _REAL.finditer(own_code) for name in match.groups() if name)}
     floating = re.compile(_FLOATING.format("|".join(sorted(types))))
-    if not floating.search(text):
+    if not floating.search(own_code):
         return text
     code, macros = scan(text), macros_of(text)
     found, called = list[re.Match[str]](), list[re.Match[str]]()
@@ -105,12 +110,12 @@ def _calls(code: str, macros: Mapping[str, tuple[bool, str]]) -> bool:
     return False
 
 
-def with_constants_of_classes(text: str) -> str:
+def with_constants_of_classes(text: str, own: str) -> str:
     """Returns a text whose constants of classes that may be no integers are ``constexpr``: ``static const T zero = T(0);``.
 
-    nvcc takes the value in the class, as g++ once did.
+    nvcc takes the value in the class, as g++ once did. The arguments are those of :func:`folded`.
     """
-    if not _OF_CLASS.search(text):
+    if not _OF_CLASS.search(own):
         return text
     code = scan(text)
     for match in reversed([*_OF_CLASS.finditer(code.bare)]):

@@ -175,10 +175,12 @@ def assemble(
         asking = _asking(spliced, name, other)
         lines += [f"#define {other} {OF_COMPILER[name]}"] if asking != spliced else []
         spliced = asking
-    spliced = with_constants_of_classes(spliced)
-    spliced = spliced if simulated else folded(specializations(spliced))
+    own_code = "\n".join(own_texts)
+    spliced = with_constants_of_classes(spliced, own_code)
+    spliced = spliced if simulated else folded(specializations(spliced, own_code), own_code)
+    spliced = _unmarked(spliced) if _LAMBDA.search(own_code) else spliced
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
-    return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", _unmarked(spliced)))
+    return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", spliced))
 
 
 def _asking(text: str, name: str, other: str) -> str:

@@ -30,6 +30,7 @@ ATTRIBUTES = re.compile(
     r"\[\[[^][]*\]\]|\b(?:__attribute__|__align__|alignas)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 )
 _BOUNDED = re.compile(r"\b__(?:launch_bounds|maxnreg|cluster_dims|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
+_TYPE_BEFORE = re.compile(r"(?<!\breturn)(?<!\belse)(?<!\bnew)(?:[\w>]\s|[*&])\s*\Z")  # before the name of a function
 _SPECIFIERS = frozenset(("extern", "C", "static", "inline", "__global__"))
 _C_WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "auto"))
 
@@ -202,9 +203,10 @@ def declares(text: str, name: str) -> bool:
         return False
     code = scan(text)
     kernels = {f.named for f in code.functions}
+    called = (match.start() for match in re.finditer(rf"\b{name}\s*\(", code.bare))
     return any(
-        match.start(1) not in kernels and code.scope(match.start(1)) is not None
-        for match in re.finditer(rf"(?<!\breturn)(?<!\belse)(?<!\bnew)(?:[\w>]\s|[*&])\s*({name})\s*\(", code.bare)
+        at not in kernels and _TYPE_BEFORE.search(code.bare, max(at - 99, 0), at) and code.scope(at) is not None
+        for at in called
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import kernels_cu
 from cupyops.compile.absent import absent, give
-from cupyops.compile.ask import folded
+from cupyops.compile.ask import asking_types
 from cupyops.compile.cache import Binary
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.dialect import standard_of
@@ -110,7 +110,7 @@ class KernelSource:
         own, named, headers = self._assembled(text, self.kernels(), types, twins)
         # The compiler tells the types of the kernels: see Signature.compare. Variables that are templates came with C++14.
         old = any(re.fullmatch(r"--?std=\S*(?:03|11)", option) for option in self.options)
-        own += "" if old or "" in named else folded(named)
+        own += "" if old or "" in named else asking_types(named)
         common: Any = {"simulated": twins is not None, "options": self.options}
         others = (
             assemble(
@@ -215,7 +215,8 @@ class KernelSource:
             roots: the kernels that are compiled; without them, the `texts` keep all device code.
             simulated: whether the simulator compiles the texts.
         """
-        if not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
+        shipped = isinstance(self.text, kernels_cu.Text)  # without host code
+        if shipped or not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
             return dict(texts)
         found, gone = host_code_of(texts, "\n".join([others, *texts.values()]), self.defines)
         if not roots:
