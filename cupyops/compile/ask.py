@@ -9,10 +9,11 @@ definitions serve both. They stand behind the source, need no header, and all th
 
 import ctypes
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = [
+    "PARAMETERS",
     "QUESTIONS",
     "Field",
     "ParameterType",
@@ -27,11 +28,11 @@ __all__ = [
     "fields_of",
     "item_of",
     "parameters_in",
-    "parameters_of",
     "split_types",
     "type_of",
 ]
 
+_TOGETHER = 8  # names of data members in a question
 QUESTIONS = "cupyops/types"  # the file name of the questions in messages
 _ANSWER = "template <class CupyopsAskedT> __device__ char CupyopsAnswer = 0;"
 _QUESTION = re.compile(r"^typedef .* (CupyopsQuestion\d+);$", re.MULTILINE)
@@ -141,9 +142,8 @@ class Field:
     extents: tuple[int, ...] = ()
 
 
-def parameters_of(function: str) -> str:
-    """Returns the question for the types of a function's parameters. `function` is an expression of its address."""
-    return f"CupyopsAskedParameters<decltype({function})>::CupyopsAskedType"
+PARAMETERS = "CupyopsAskedParameters<CupyopsAskedFunction>::CupyopsAskedType"
+"""The question for the types of the function's parameters."""
 
 
 def type_of(given: str) -> str:
@@ -151,10 +151,10 @@ def type_of(given: str) -> str:
     return f"CupyopsAskedTell<{given}>::CupyopsAskedType"
 
 
-def element_of(function: str, position: int) -> str:
-    """Returns the type of the elements of a function's parameter."""
+def element_of(position: int) -> str:
+    """Returns the type of the elements of a parameter."""
     return (
-        f"CupyopsAskedAt<{position}, CupyopsAskedParameters<decltype({function})>::CupyopsAskedPlain>::CupyopsAskedType"
+        f"CupyopsAskedAt<{position}, CupyopsAskedParameters<CupyopsAskedFunction>::CupyopsAskedPlain>::CupyopsAskedType"
     )
 
 
@@ -163,20 +163,23 @@ def item_of(element: str, name: str) -> str:
     return f"CupyopsAskedField_{name}<{element}>::CupyopsAskedItem"
 
 
-def fields_of(element: str, names: Iterable[str]) -> str:
-    """Returns the question which of some names are data members of a class."""
-    return f"CupyopsAskedList<{', '.join(f'CupyopsAskedField_{name}<{element}>::CupyopsAskedType' for name in names)}>"
+def fields_of(element: str, names: Sequence[str]) -> list[str]:
+    """Returns the questions which of some names are data members of a class. Few names are in a question: see :func:`demangled`."""
+    listed = [f"CupyopsAskedField_{name}<{element}>::CupyopsAskedType" for name in names]
+    return [f"CupyopsAskedList<{', '.join(listed[i : i + _TOGETHER])}>" for i in range(0, len(listed), _TOGETHER)]
 
 
-def asking(questions: Sequence[str], names: Iterable[str] = ()) -> str:
+def asking(function: str, questions: Sequence[str], names: Sequence[str] = ()) -> str:
     """Returns the CUDA C++ that follows a source and asks questions.
 
     Args:
+        function: an expression of the address of the function that the questions are about.
         questions: types in C++.
-        names: the names of data members that the questions have.
+        names: the names of data members that the questions have. In the questions they are no macros.
     """
-    lines = [f'\n#line 1 "{QUESTIONS}"', _ANSWER, _DEFINITIONS, _OFFSET, *map(_FIELD.format, names)]
-    return "\n".join([*lines, *_typedefs(questions)])
+    own = f"typedef decltype({function}) CupyopsAskedFunction;"
+    lines = [f'\n#line 1 "{QUESTIONS}"', own, *(f"#undef {name}" for name in names), _ANSWER, _DEFINITIONS, _OFFSET]
+    return "\n".join([*lines, *map(_FIELD.format, names), *_typedefs(questions)])
 
 
 def asking_types(functions: Sequence[str]) -> str:
@@ -194,8 +197,8 @@ def asked_in(source: str) -> list[str]:
 
 
 def answer_in(instance: str) -> str:
-    """Returns the answer in the name of an instance, ``CupyopsAnswer<...>``."""
-    return instance[instance.index("<") + 1 : instance.rindex(">")].strip()
+    """Returns the answer in the name of an instance, ``CupyopsAnswer<...>``; empty for a name that nobody demangles."""
+    return instance.partition("<")[2].rpartition(">")[0].strip()
 
 
 def parameters_in(answer: str) -> tuple[ParameterType, ...]:
@@ -206,10 +209,14 @@ def parameters_in(answer: str) -> tuple[ParameterType, ...]:
     )
 
 
-def fields_in(answer: str, names: Iterable[str]) -> tuple[Field, ...]:
-    """Returns the answer to the question of :func:`fields_of`."""
+def fields_in(answers: Sequence[str], names: Sequence[str]) -> tuple[Field, ...]:
+    """Returns the answers to the questions of :func:`fields_of`.
+
+    Raises:
+        ValueError: an answer is too long to be read.
+    """
     found = []
-    for name, told in zip(names, arguments_in(answer), strict=True):
+    for name, told in zip(names, [one for answer in answers for one in arguments_in(answer)], strict=True):
         if told == "bool":
             found.append(Field(name, "n", "bool", 0, 0, -1))
         elif told != "void":
@@ -252,7 +259,8 @@ def split_types(listed: str) -> list[str]:
 def demangled(symbol: str) -> str:
     """Returns the C++ of a mangled name or type, or the name itself if nobody can tell.
 
-    The function of the C++ runtime is in every process that has loaded CuPy or a simulated kernel.
+    The function of the C++ runtime is in every process that has loaded CuPy or a simulated kernel. It refuses names of more than
+    1,024 characters.
     """
     for library in (None, "libstdc++.so.6"):
         try:

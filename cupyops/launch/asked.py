@@ -17,6 +17,7 @@ from cupyops.compile import ask, bundle
 from cupyops.compile.ask import Field, ParameterType
 from cupyops.compile.compiler import answers
 from cupyops.compile.cuda_text import scan
+from cupyops.compile.toolchain import nvrtc
 from cupyops.errors import CompileError, MissingDependencyError
 
 from .definitions import declarations
@@ -27,6 +28,7 @@ from .typenames import data_members, without_attributes
 
 __all__ = ["Asked", "without_body"]
 
+_DEPTH = 8  # classes within one another
 _AXES = ("x", "y", "z", "w")  # the members of CUDA's vectors
 # A question may name private data. The access of a member does not change its place, and a struct is a class whose members and bases
 # are public.
@@ -51,35 +53,52 @@ class Asked:
         self._source, self._types = source, types
         given = (name for element in source.structs.values() for name in _names(element.record))
         names, self._repeated = data_members((source.text, *source.included().values()))
-        names = list(dict.fromkeys((*names, *given, *(_AXES if names else ()))))
-        names = [name for name in names if name not in source.defines]
-        self._members, self._positions = names, [*positions] if names else []
+        self._members = list(dict.fromkeys((*names, *given, *(_AXES if names else ()))))
         texts = "\n".join([source.text, *source.headers.values()])
-        self._edited = bool(self._positions) and _PRIVATE.search(texts) is not None
-        self.parameters, self._fields = self._told()
+        self._edited = bool(self._members) and _PRIVATE.search(texts) is not None
+        self._fields: dict[tuple[int, tuple[str, ...]], tuple[Field, ...]] = {}
+        self.parameters = self._told(positions if self._members else ())
 
-    def _told(self) -> tuple[tuple[ParameterType, ...], dict[int, tuple[Field, ...]]]:
-        def questions(address: str) -> list[str]:
-            listed = (ask.fields_of(ask.element_of(address, i), self._members) for i in self._positions)
-            return [ask.parameters_of(address), *listed]
-
+    def _told(self, positions: Sequence[int]) -> tuple[ParameterType, ...]:
+        """Asks for the parameters, and for the data members of classes, of classes within these, and so on."""
+        places: list[tuple[int, tuple[str, ...]]] = [(position, ()) for position in positions]
         try:
-            types, *fields = self._answers(questions)
-            parameters = ask.parameters_in(types)
-            if self._edited:
+            types, *answers = self._answers([ask.PARAMETERS, *self._questions(places)])
+            parameters = self._parameters(types)
+            if self._edited and places:
                 # The access of the members of a base decides whether members of a class lie in the padding at its end.
-                (types,) = self._answers(lambda address: [ask.parameters_of(address)], edited=False)
-                parameters, of_edited = ask.parameters_in(types), parameters
-                fields = fields if parameters == of_edited else []
-                self._positions = self._positions if fields else []
-        except CompileError:
-            if not self._positions:
+                (types,) = self._answers([ask.PARAMETERS], edited=False)
+                if self._parameters(types) != parameters:
+                    return self._parameters(types)
+            while places:
+                count = len(answers) // len(places)
+                for i, place in enumerate(places):
+                    self._fields[place] = ask.fields_in(answers[i * count : (i + 1) * count], self._members)
+                places = [
+                    (position, (*path, f.name))
+                    for position, path in places
+                    for f in self._fields[position, path]
+                    if f.kind == "s" and len(path) < _DEPTH
+                ]
+                answers = list(self._answers(self._questions(places))) if places else []
+        except (CompileError, ValueError):
+            if not positions:
                 raise
-            self._positions, fields = [], []  # a member of which no address can be taken, for one
-            (types,) = self._answers(lambda address: [ask.parameters_of(address)], edited=False)
-            parameters = ask.parameters_in(types)
-        told = (ask.fields_in(answer, self._members) for answer in fields)
-        return parameters, dict(zip(self._positions, told, strict=True))
+            self._fields = {}  # a member of which no address can be taken, for one
+            (types,) = self._answers([ask.PARAMETERS], edited=False)
+            parameters = self._parameters(types)
+        return parameters
+
+    def _questions(self, places: Sequence[tuple[int, tuple[str, ...]]]) -> list[str]:
+        return [question for place in places for question in ask.fields_of(_element(*place), self._members)]
+
+    def _parameters(self, answer: str) -> tuple[ParameterType, ...]:
+        if not answer:
+            raise CompileError(
+                f"{self._source.name}: the types of its parameters have names of more than 1,000 characters together, which nobody "
+                f"reads: pass a struct that is no instance of a template"
+            )
+        return ask.parameters_in(answer)
 
     def record(self, position: int, given: Element | None) -> tuple[Any, int]:
         """Returns the NumPy dtype of the class of a parameter, or None, and its bytes.
@@ -92,13 +111,13 @@ class Asked:
             CompileError: the layout from Python is another one.
         """
         size = self.parameters[position].size
-        if position not in self._fields:
+        if (position, ()) not in self._fields:
             return None, size
-        fields = self._fields[position]
+        fields = self._fields[position, ()]
         if given is not None and given.record is not None:
             fields = tuple(f for f in fields if f.name in given.record.names)
         whole = self.parameters[position]
-        record = record_of(fields, size, lambda f: self._inner([f.name], position, f, given))
+        record = record_of(fields, size, lambda f: self._inner((f.name,), position, f))
         if given is None and _hides(fields, size, whole.alignment, self._repeated):
             record = None
         if given is None or given.record is None or record is None:
@@ -107,41 +126,35 @@ class Asked:
             raise CompileError(problem)
         return record, size
 
-    def _inner(self, path: list[str], position: int, field: Field, given: Element | None) -> Any:
+    def _inner(self, path: tuple[str, ...], position: int, field: Field) -> Any:
         """Returns the dtype of a member that is of a class."""
-
-        def item(address: str) -> str:
-            found = ask.element_of(address, position)
-            for name in path:
-                found = ask.item_of(found, name)
-            return found
-
-        (told,) = self._answers(lambda address: [ask.fields_of(item(address), self._members)])
-        fields = ask.fields_in(told, self._members)
-        if fields:
-            return record_of(fields, field.size, lambda f: self._inner([*path, f.name], position, f, given))
+        if fields := self._fields.get((position, path), ()):
+            return record_of(fields, field.size, lambda f: self._inner((*path, f.name), position, f))
         try:
-            (told,) = self._answers(lambda address: [ask.type_of(item(address))])
+            (told,) = self._answers([ask.type_of(_element(position, path))])
         except CompileError:
             return None  # the class has no name
-        return of_library(ask.arguments_in(told)[0])
+        return of_library(ask.arguments_in(told)[0]) if told else None
 
-    def _answers(self, questions: Callable[[str], list[str]], edited: bool = True) -> tuple[str, ...]:
-        """Returns the answers to questions, which are made for the kernel's address.
+    def _answers(self, questions: Sequence[str], edited: bool = True) -> tuple[str, ...]:
+        """Returns the answers to questions.
 
         Args:
+            questions: types in C++.
             edited: the questions are about a text whose classes have no private data.
         """
         source, edited = self._source, edited and self._edited
-        content = [source.identity, sorted(self._types.items()), questions("kernel"), self._members, edited]
+        content = [source.identity, sorted(self._types.items()), [*questions], self._members, edited]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
         found = bundle.answers(key)
         if found is None:
             asking = partial(self._asking, questions, edited)
             try:
-                found = answers(key, asking, source.name, source.options)
+                nvrtc()
             except MissingDependencyError as missing:
                 found = self._of_host(asking, missing)
+            else:
+                found = answers(key, asking, source.name, source.options)
         source.answers[key] = found
         return found
 
@@ -154,12 +167,18 @@ class Asked:
                 f"a C++ compiler for the simulator"
             ) from missing
 
-    def _asking(
-        self, questions: Callable[[str], list[str]], edited: bool, twins: Mapping[str, str] | None = None
-    ) -> str:
+    def _asking(self, questions: Sequence[str], edited: bool, twins: Mapping[str, str] | None = None) -> str:
         """Returns the source of questions: the final text without the body of the kernel, and the questions."""
         text, address = self._source.declaration(self._types, twins)
-        return (_public(text) if edited else text) + ask.asking(questions(address), self._members)
+        return (_public(text) if edited else text) + ask.asking(address, questions, self._members)
+
+
+def _element(position: int, path: Sequence[str]) -> str:
+    """Returns the type of the elements of a parameter, or of a member of theirs, in C++."""
+    found = ask.element_of(position)
+    for name in path:
+        found = ask.item_of(found, name)
+    return found
 
 
 def _public(text: str) -> str:

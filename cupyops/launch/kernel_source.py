@@ -10,7 +10,7 @@ from typing import Any
 
 import kernels_cu
 from cupyops.compile.absent import absent, give
-from cupyops.compile.ask import asking_types
+from cupyops.compile.ask import QUESTIONS, asking_types
 from cupyops.compile.cache import Binary
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.dialect import standard_of
@@ -201,6 +201,10 @@ class KernelSource:
         try:
             return Asked(self, types, positions)
         except CompileError as error:
+            places = re.findall(r"^(\S.*?):\d+: error", str(error), re.MULTILINE)
+            if places and {QUESTIONS}.issuperset(places):
+                told = "the arguments in its name fit no kernel of the text, or several"
+                raise CompileError(f"{self.name}: {told}\n{error}") from error.__cause__
             raise self.located(error) from error.__cause__
 
     def _of_device(

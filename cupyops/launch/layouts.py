@@ -36,8 +36,11 @@ def record_of(fields: Sequence[Field], size: int, inner: Callable[[Field], Any])
             continue  # no data
         if dtype is None:
             return None
+        try:
+            formats.append(numpy.dtype((dtype, field.extents)) if field.extents else dtype)
+        except ValueError:
+            return None  # NumPy has no dtype of so many bytes
         names.append(field.name)
-        formats.append(numpy.dtype((dtype, field.extents)) if field.extents else dtype)
         offsets.append(field.offset)
     layout: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": size}
     return numpy.dtype(layout) if names else None

@@ -184,7 +184,7 @@ def _parameter(kernel: str, position: int, declaration: str, names: Names) -> tu
     if "<" in left:  # the compiler takes it apart
         outside = left.rpartition(">")[2].split()
         pointer = not {"*", "&"}.isdisjoint(outside)
-        base = re.sub(r"\Aconst | const\Z", "", left.rstrip("*& "))
+        base = re.sub(r"\Aconst |(?: const| \*| &)+\Z", "", left)
         return Parameter(name, OPEN, pointer=pointer, const="const" in (left.split()[0], *outside)), base
     # A reference is passed as the address of its object, like a pointer.
     plain = re.sub(r"& &|&", lambda m: m[0] if " " in m[0] else "*", left)

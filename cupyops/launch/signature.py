@@ -17,6 +17,7 @@ that is no integer of the kernel, gives no shape, with a warning. Non-``const`` 
 :mod:`.scanned` reads the text. Types that the text does not tell are asked of the compiler (:mod:`.asked`, :mod:`.told`).
 """
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from .packing import BFloat16Struct
 from .parameter import OPEN, Parameter
 from .scanned import Names, Scanned
 from .shape_comments import foreign_names
-from .template import Entry, parameter_types
+from .template import Entry, parameter_types, undecided
 from .told import Ask, answered, taken_apart
 from .typenames import Macros, dtype_of, may_declare
 
@@ -209,6 +210,11 @@ class Signature:
             open_types = [
                 p.name for p in types if p.kind == "type" and p.name and p.name not in given and p.default is None
             ]
+            words = " ".join(declared.bases())
+            for parameter in types:
+                # An array decides T by T* and by Vector<T>*, and not by T::pointer.
+                if parameter.name in open_types and not re.search(rf"\b{parameter.name}\b(?!\s*::)", words):
+                    raise ValueError(undecided(kernel, entry, parameter))
             found_types = answered(kernel, parameters, declared.bases(), open_types, ask, dtypes, structs)
             parameters = declared.parameters(found_types)
             for p, base in zip(parameters, declared.bases(), strict=True):

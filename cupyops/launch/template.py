@@ -14,7 +14,16 @@ from dataclasses import dataclass, replace
 from cupyops.compile.definitions import Function, split
 from cupyops.dtypes import DTYPES
 
-__all__ = ["Entry", "TemplateParameter", "entry_of", "numbers_of", "overload", "parameter_types", "split_name"]
+__all__ = [
+    "Entry",
+    "TemplateParameter",
+    "entry_of",
+    "numbers_of",
+    "overload",
+    "parameter_types",
+    "split_name",
+    "undecided",
+]
 
 _NAME = re.compile(
     r"\s*((?:::)?\s*[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*)\s*(?:<(.*)>)?\s*(?:\((|[^()\d].*)\))?\s*", re.DOTALL
@@ -94,7 +103,7 @@ class Entry:
             given = self.given[i] if i < len(self.given) else p.name
             if given != p.name or p.kind == "other":
                 if i >= len(self.given) and p.name and p.default is None:
-                    raise ValueError(_undecided(kernel, self, p))  # a template
+                    raise ValueError(undecided(kernel, self, p))  # a template
                 if i >= len(self.given):
                     break  # a pack without arguments
                 found.append((given, True))
@@ -105,7 +114,7 @@ class Entry:
             elif p.default is not None:
                 found.append((self._substituted(p.default, found), False))
             else:
-                raise ValueError(_undecided(kernel, self, p))
+                raise ValueError(undecided(kernel, self, p))
         found += [(a, True) for a in self.given[len(self.parameters) :]]  # of a pack
         while found and not found[-1][1]:
             found.pop()
@@ -116,7 +125,9 @@ class Entry:
         return re.sub(r"\b[A-Za-z_]\w*\b", lambda m: known.get(m[0], m[0]), default)
 
 
-def _undecided(kernel: str, entry: Entry, parameter: TemplateParameter) -> str:
+def undecided(kernel: str, entry: Entry | None, parameter: TemplateParameter) -> str:
+    """Returns the message that nothing gives a parameter of a template an argument."""
+    assert entry is not None
     told = ", ".join(p.name or "..." for p in entry.parameters)
     name = entry.path.rpartition("::")[2]
     if parameter.kind == "value":

@@ -163,7 +163,7 @@ def _told(
         return replace(plain, type=element.dtype, element=replace(element, name=base or element.name))
     if answer.kind == "o" and given is None:
         return replace(
-            plain, element=Element(spelled, "uint8", answer.size, answer.alignment, without_data(answer.size))
+            plain, element=Element(base or spelled, "uint8", answer.size, answer.alignment, without_data(answer.size))
         )
     if answer.kind in "so":
         record, size = answers.record(position, given)

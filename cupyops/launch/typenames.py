@@ -60,6 +60,7 @@ C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
 _CLASS = re.compile(r"([<,]\s*)?\b(?:struct|class|union|enum)\b((?:[\s\w]|::|\([^();{}]*\))*)")
 _USING = re.compile(r"\busing\s+(?:[\w\s:]*::\s*)?(\w+)")
 _TYPEDEF = re.compile(r"\btypedef\b((?:(?!\btypedef\b)[^;{}])*);|\}((?:(?!\btypedef\b)[^;{}()=])*);")
+_EXTENTS = re.compile(r"(?:\[[^][]*\]\s*)+\Z")
 _POINTED = re.compile(r"\(\s*(?:\w+\s*::\s*)*[*&]\s*(\w+)")  # of a pointer to a function or to an array
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _MACRO = re.compile(r"\w+")
@@ -97,7 +98,7 @@ def may_declare(text: str) -> frozenset[str]:
             listed = match[1] or match[2] or ""
             found.update(_POINTED.findall(listed))
             for _, one in split(listed):
-                words = _WORD.findall(one.partition("[")[0])
+                words = _WORD.findall(_EXTENTS.sub("", one))
                 found.update(words[-1:] if match[1] or len(words) == 1 else ())
     return frozenset(found) - _KEYWORDS
 
@@ -111,12 +112,9 @@ def data_members(texts: Iterable[str]) -> tuple[list[str], frozenset[str]]:
     """Returns names with all names of data members of the classes of some texts, in their order, and those that several classes have.
     Other names may be among them."""
     found: Counter[str] = Counter()
-    macros: set[str] = set()
     for text in texts:
         found.update(_members(text))
-        defined = (_MACRO.match(d.rest) for d in scan(text).directives if d.name == "define")
-        macros.update(name[0] for name in defined if name)
-    names = [name for name in found if name not in macros and name not in _KEYWORDS and not _OF_CUDA.fullmatch(name)]
+    names = [name for name in found if name not in _KEYWORDS and not _OF_CUDA.fullmatch(name)]
     return names, frozenset(name for name, count in found.items() if count > 1)
 
 

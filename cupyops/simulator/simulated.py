@@ -306,6 +306,7 @@ def answers(source: str, what: str, options: Sequence[str]) -> tuple[str, ...]:
         path = build.build(text, build.needs_cuda(source), standard=standard, **more)
     except CompileError as error:
         raise CompileError(f"{what} does not compile: {error}") from None
+    build.runtime()  # the library needs it
     with _RUNNING:
         return answers_of(build.load_library(path), len(asked_in(source)))
 

@@ -56,7 +56,7 @@ def test_a_bundle_tells_the_types_of_parameters(tmp_path: Path, monkeypatch: pyt
     def missing(*given: object) -> None:
         raise MissingDependencyError("no NVRTC")
 
-    monkeypatch.setattr("cupyops.launch.asked.answers", missing)
+    monkeypatch.setattr("cupyops.launch.asked.nvrtc", missing)
     monkeypatch.setattr("cupyops.simulator.host.candidates", lambda: iter(()))
     with pytest.raises(MissingDependencyError, match="neither NVRTC"):
         Kernel(text, "of_bundled_types", Threads("n")).signature  # noqa: B018 - raises

@@ -81,7 +81,7 @@ _DECLARED = re.compile(
     r"\.(?:entry|func|param|local|shared|global|const)\b[^;=(){}\n]*?([\w$]+)(?=(?:\[\d*\])*\s*(?:[,;=({)]|$))",
     re.MULTILINE,
 )
-_VARIABLE = re.compile(r"^\s*(?:\.(?:weak|visible)\s+)?\.(?:global|const)\b[^;=]*?([\w$]+)(?:\[\d*\])*(?: = [^;]*)?;$", re.MULTILINE)
+_VARIABLE = re.compile(r"^\s*\.(?:global|const)\b[^;=]*?([\w$]+)(?:\[\d*\])*(?: = [^;]*)?;$", re.MULTILINE)
 
 
 def code_of(source: Source) -> str:

@@ -73,6 +73,7 @@ RESOLVED = {
     "#define real half\n#undef real\n#define real double\n": "float64",
     "#if __CUDA_ARCH__ > 800\nusing real = double;\n#endif\n": "float64",
     "typedef float other, real, *third;\n": "float32",
+    "template <class... T> struct A { using of = double; };\ntypedef A<int[1], int[2]>::of real;\n": "float64",
 }
 NO_MEANINGS = [
     "#if 0\n#define real float\n#endif\n",

@@ -1,6 +1,7 @@
 """The layouts of structs, which the compiler tells."""
 
 import ctypes
+import secrets
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import cupyops
 from cupyops import CompileError, Kernel, Threads
+from cupyops.compile import compiler
 
 
 def record(text: str, name: str = "S", **defines: int) -> Any:
@@ -131,6 +133,50 @@ def test_a_struct_that_is_no_type_is_shown_with_the_compilers_words(text: str, w
 def test_layouts_that_the_compiler_alone_knows(text: str, offsets: list[int], size: int) -> None:
     found = record(text)
     assert ([found.fields[name][1] for name in found.names], found.itemsize) == (offsets, size)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("struct S { float* x; int n, loop, m; };\ntemplate <class T, int loop> __global__ void k(const S* s) {}", "loop"),
+        ("#define index(i, j) ((i) * 4 + (j))\nstruct S { float* x; int index; };", "index"),
+        ("#define k 3\n#undef k\nstruct S { float* x; int k, m; };", "k"),
+        ("#ifdef _WIN32\n#define n 3\n#endif\nstruct S { float* x; int n, m; };", "n"),
+        ("#include <float.h>\nstruct S { int n; __device__ float* end() { if (n == INT_MAX) return NULL; return 0; }\n"
+         " __device__ float least() { if (n) return FLT_EPSILON; return M_PI; } };", "n"),
+    ],
+)  # fmt: skip
+def test_members_with_names_of_macros_and_of_parameters_of_the_template(text: str, name: str) -> None:
+    if "__global__" in text:
+        element = Kernel(text, "k<float, 1>", 1).signature.parameters[0].element
+        assert element is not None
+        found = element.record
+    else:
+        found = record(text)
+    assert name in found.names
+    assert found.names[-1] in ("m", name)
+
+
+def test_a_struct_of_many_members_among_many_words() -> None:
+    members = " ".join(f"int a_rather_long_name_of_a_member_{i};" for i in range(60))
+    others = " ".join(f"int of_another_{i};" for i in range(300))
+    found = record(f"struct Other {{ {others} }}; struct S {{ {members} Other* other; }};")
+    assert (len(found.names), found.itemsize) == (61, 248)
+
+
+def test_structs_within_structs_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    real = compiler.compile_text
+    monkeypatch.setattr(compiler, "compile_text", lambda *given: compiled.append(given[1]) or real(*given))
+    inner = "".join(f"int4 a{i}; struct {{ float2 b{i}, c{i}; }} d{i};" for i in range(5))
+    found = record(f"// {secrets.token_hex(4)}\nstruct S {{ {inner} }};")
+    assert found.fields["d4"][0].fields["c4"][0].names == ("x", "y")
+    assert len(compiled) == 3
+
+
+def test_a_struct_that_is_too_large_for_numpy_is_a_pointer_to_anything() -> None:
+    text = "struct G { unsigned n; long long buffer[1 << 29]; };\n__global__ void k(G* g, int n) {}"
+    assert Kernel(text, "k", 1).signature.parameters[0].untyped
 
 
 @pytest.mark.simulator

@@ -2,6 +2,8 @@
 """The compiler compares the types of a kernel's parameters with what a launch passes."""
 
 import secrets
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -173,13 +175,77 @@ def test_the_simulators_compiler_answers_as_nvrtc_does(monkeypatch: pytest.Monke
     def missing() -> None:
         raise MissingDependencyError("no NVRTC")
 
-    monkeypatch.setattr("cupyops.launch.asked.answers", lambda *given: missing())
+    monkeypatch.setattr("cupyops.launch.asked.nvrtc", missing)
     assert Kernel(text, "k<float, true>").signature == asked
     monkeypatch.setattr("cupyops.simulator.host.candidates", lambda: iter(()))
     with pytest.raises(
         MissingDependencyError, match=r"k<float, true>: .* neither NVRTC \(no NVRTC\) nor a C\+\+ compiler"
     ):
         Kernel(text, "k<float, true>").signature  # noqa: B018 - raises
+
+
+@pytest.mark.simulator
+def test_the_simulators_compiler_answers_before_any_launch() -> None:
+    script = """
+import numpy, cupyops
+from cupyops.compile import toolchain
+from cupyops.launch import asked
+def missing(): raise cupyops.MissingDependencyError("no NVRTC")
+asked.nvrtc = missing
+k = cupyops.Kernel("struct P { float* x; int n; }; __global__ void k(P p) { p.x[0] = p.n; }", "k")
+x = numpy.zeros(1, "f4")
+with cupyops.simulate():
+    k[1]((x, 3))
+assert x[0] == 3
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_header_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def folders(names: object) -> list[object]:
+        raise MissingDependencyError("<curand_kernel.h> is not installed")
+
+    monkeypatch.setattr(compiler, "folders_of", folders)
+    text = f"// {secrets.token_hex(8)}\n#include <curand_kernel.h>\nstruct P {{ int n; }}; __global__ void k(P p, float* x) {{}}"
+    with pytest.raises(MissingDependencyError, match="^<curand_kernel.h> is not installed$"):
+        Kernel(text, "k").signature  # noqa: B018 - raises
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "error", "words"),
+    [
+        (
+            "template <class K> __global__ __launch_bounds__(K::threads) void k(float* x, typename K::P p) {}",
+            "k",
+            ValueError,
+            "the template's parameter `K` has no argument: give it as part of its name",
+        ),
+        (
+            "enum E { A }; template <class T, E e> __global__ void k(const T* x, E other) {}",
+            "k<float, 4>",
+            CompileError,
+            "k<float, 4>: the arguments in its name fit no kernel of the text, or several",
+        ),
+        (
+            "template <class...> struct Many {}; typedef Many<"
+            + ", ".join(f"int[{i}]" for i in range(1, 300))
+            + "> M; __global__ void k(M* m, float* x) {}",
+            "k",
+            CompileError,
+            "have names of more than 1,000 characters",
+        ),
+    ],
+)
+def test_what_no_compiler_can_tell_is_refused_in_plain_words(text: str, name: str, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        Kernel(text, name).signature  # noqa: B018 - raises
+
+
+def test_a_constant_pointer_to_an_instance_of_the_template() -> None:
+    text = "template <class R> struct O { R a; }; template <class R> __global__ void k(const O<R>* const o, O<R>* q, R* y) {}"
+    o, q, y = Kernel(text, "k").signature.parameters
+    assert (o.type, q.type, y.type) == ("O<R>", "O<R>", "R")
 
 
 def test_a_declaration_compiles_nothing_and_a_warm_cache_answers(monkeypatch: pytest.MonkeyPatch) -> None:
