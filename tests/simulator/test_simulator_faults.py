@@ -309,6 +309,12 @@ def test_each_block_begins_with_shared_memory_that_nobody_has_written() -> None:
     assert np.isnan(run(kernel(body), rows=2, sanitize=False)[0])
 
 
+def test_each_block_begins_with_dynamic_shared_memory_that_nobody_has_written() -> None:
+    body = "extern __shared__ float s[];\nif (blockIdx.x == 0) s[threadIdx.x] = 1;\nif (s[threadIdx.x] == 2) y[0] = 1;"
+    message = fault(kernel(body, shared=256), rows=3)
+    assert f"nobody has written: byte 0 of dynamic shared memory {place(12, 0, block=1, grid=3)}" in message
+
+
 # Alignment and arithmetic
 
 
