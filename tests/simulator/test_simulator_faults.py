@@ -87,6 +87,20 @@ def test_a_write_to_what_is_const() -> None:
     assert f"k: writes to an array that is const: element 0 of `x` (float32[64] on cpu) {place(10, 0)}" == message
 
 
+@pytest.mark.parametrize(
+    "declared", ["__constant__ float c[64];", "namespace a { __constant__ float c[64]; } using a::c;"]
+)
+def test_a_write_to_constant_memory(declared: str) -> None:
+    found = kernel(
+        "if (k) reinterpret_cast<float*>(&c)[threadIdx.x] = 2;\ny[threadIdx.x] = c[threadIdx.x];", before=declared
+    )
+    run(found)
+    message = fault(found, k=1)
+    assert (
+        f"k: out of bounds: writes 4 bytes at memory that belongs to no array of the launch {place(10, 0)}" == message
+    )
+
+
 def test_a_pointer_to_nowhere() -> None:
     message = fault(kernel("*reinterpret_cast<float*>(0x1234560) = x[0];"))
     assert (
