@@ -145,6 +145,7 @@ class DeviceVariable:
         type: the C type of an element.
         pointer: the variable, or each element of the array, is a pointer.
         sizes: the expressions between the brackets of an array.
+        constant: the variable is a ``__constant__`` one, which kernels only read.
     """
 
     name: str
@@ -152,6 +153,7 @@ class DeviceVariable:
     type: str
     pointer: bool
     sizes: tuple[str, ...]
+    constant: bool = False
 
 
 @lru_cache(64)
@@ -210,7 +212,7 @@ def _variables(code: Code) -> Iterator[DeviceVariable]:
                 break
             name = "::".join((*scope, found["name"]))
             symbol = found["name"] if of_c or not scope else _mangled(scope, found["name"])
-            yield DeviceVariable(name, symbol, base, bool(found["stars"]), sizes)
+            yield DeviceVariable(name, symbol, base, bool(found["stars"]), sizes, "__constant__" in pieces[0])
 
 
 def _mangled(scope: tuple[str, ...], name: str) -> str:

@@ -48,13 +48,14 @@ class HostCode(LoadedCode):
 
     def _tell_addresses(self, elf: bytes) -> None:
         """Gives the runtime the addresses of the library's variables and instructions. A kernel writes none of the simulator's own
-        variables."""
+        variables, and none in constant memory."""
         found, origin = objects(elf), Origin()
+        constants = {place[0] for v in self.variables.values() if v.constant and (place := self.locate(v))}
         ctypes.CDLL(None).dladdr(self.library.cupyops_get_module, ctypes.byref(origin))
         self._variables = (Range * max(len(found), 1))(
             *(
-                Range(origin.base + at, origin.base + at + size, writable and name not in _OWN)
-                for name, at, size, writable in found
+                Range(start, start + size, writable and name not in _OWN and start not in constants)
+                for name, start, size, writable in ((n, origin.base + at, size, w) for n, at, size, w in found)
             )
         )
         module = self.module(self._names[0]).contents

@@ -47,8 +47,8 @@ def test_variables_of_namespaces_are_found_and_nothing_else() -> None:
         "sized",
         "a::b::letter",
     ]
-    assert found["points"] == DeviceVariable("points", "points", "float2", False, ("N", "2"))
-    assert found["other"] == DeviceVariable("other", "other", "float2", False, ())
+    assert found["points"] == DeviceVariable("points", "points", "float2", False, ("N", "2"), constant=True)
+    assert found["other"] == DeviceVariable("other", "other", "float2", False, (), constant=True)
     assert found["where"] == DeviceVariable("where", "where", "unsigned long long int", True, ("3",))
     assert found["a::b::letter"].symbol == "_ZN1a1b6letterE"
     assert not variables("__global__ void k() {}")

@@ -23,15 +23,35 @@ OF_PYTORCH = {
         lambda x: x + 4 + 8 + 4 + 0 + 3 + 16 + 4 + 8,
         ("atomicAdd(&b[2], int8_t(1))", "atomicAdd(&b[2], int8_t(2))"),
     ),
+    "NaN in atomic maxima and minima of PyTorch": Construct(
+        "#include <ATen/cuda/Atomic.cuh>\n"
+        f"__global__ void k{LIST} {{ {AT} __shared__ float s[2][2]; if (threadIdx.x == 0) for (int last = 0; last < 2; ++last) {{\n"
+        "  s[0][last] = s[1][last] = 1; for (int j = 0; j < 2; ++j) { const float v = j == last ? NAN : 2 - 1.5f * j;\n"
+        "   gpuAtomicMax(&s[0][last], v); gpuAtomicMin(&s[1][last], v); } } __syncthreads();\n"
+        " if (i < n) for (int j = 0; j < 4; ++j) y[i] += x[i] + isnan(s[j / 2][j % 2]); }",
+        "k",
+        lambda x: 4 * x + 4,
+        ("? NAN", "? 1"),
+    ),
+    "quotients of complex numbers of PyTorch by a part that is tiny beside the other": Construct(
+        "#include <c10/util/complex.h>\n"
+        f"__global__ void k{LIST} {{ {AT} if (i >= n) return; const c10::complex<float> one(1e10f, 1e10f);\n"
+        " const auto a = one / c10::complex<float>(1e-30f, 1e10f), b = one / c10::complex<float>(1e10f, 1e-30f);\n"
+        " y[i] = x[i] + a.real() + 2 * a.imag() + 4 * b.real() + 8 * b.imag(); }",
+        "k",
+        lambda x: x + 1 - 2 + 4 + 8,
+        ("2 * a.imag()", "3 * a.imag()"),
+    ),
     "16-bit floats of PyTorch with numbers of other types": Construct(
         "#include <torch/extension.h>\n"
         f"template <typename T> __global__ void k{TYPED} {{ {AT} if (i >= n) return; const float f = 2 * x[i] + 1.5f; T v = f - 1;\n"
         " v += 1; float sum = 0; sum += v; if (v < 0 || v >= 1e3f || v == -7) sum = -sum;\n"
-        " y[i] = sum * T(1) / 2 + exp(T(0)) + max(x[i], T(-9)) * 0; }",
+        " const float whole = T(2048) * 3 / 7, brain = 7 + (1 + c10::BFloat16(256.f)) / 3;  // integers leave 16 bits\n"
+        " y[i] = sum * T(1) / 2 + exp(T(0)) + max(x[i], T(-9)) * 0 + (whole - 877) + (brain - 92); }",
         "k<at::Half>",
         lambda x: torch.where(
             (v := ((2 * x.float() + 1.5).sub(1).half() + 1).float()) < 0, -v, v
-        ).div(2).add(1).half(),
+        ).div(2).add(2).half(),
         ("1e3f", "-1e3f"),
         torch.float16,
     ),

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-import cupyops.torch  # noqa: F401  (makes tensors known)
-from cupyops import MissingDependencyError
+import cupyops.torch  # makes tensors known
+from cupyops import Kernel, MissingDependencyError
 from cupyops.arrays import (
     LIBRARIES,
     CupyLibrary,
@@ -87,6 +87,15 @@ def test_reversed_layouts_are_not_dense() -> None:
     """Their elements fill memory, but before the address that a kernel is given."""
     assert not is_dense((4,), (-1,))
     assert not is_dense((2, 3), (3, -1))
+
+
+@pytest.mark.simulator
+def test_a_simulated_kernel_reads_a_reversed_array_back_from_its_first_element() -> None:
+    x, y = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
+    kernel = Kernel("__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[-(int)threadIdx.x]; }", "k", 5)
+    with cupyops.simulate(sanitize=True):
+        kernel[5](x[::-1], y)
+    assert y.tolist() == [4, 3, 2, 1, 0]
 
 
 def test_dense_keeps_what_is_dense_and_copies_the_rest() -> None:

@@ -11,6 +11,7 @@ import torch
 import cupyops.torch  # noqa: F401  (makes tensors known)
 from cupyops import Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
 from cupyops.launch.geometry import Geometry
+from cupyops.simulator import simulate
 from tests.gpu.stub_gpu import TEXT, Driver, Stub, scale
 
 
@@ -190,6 +191,17 @@ def test_a_refused_launch_names_kernel_geometry_and_arguments(gpu: Driver) -> No
         "Arguments: x: float32[3, 4] on cuda:0, y: float32[12] on cuda:0"
     )
     assert caught.value.__cause__ is gpu.failure
+
+
+@pytest.mark.simulator
+def test_a_simulated_cooperative_launch_has_room_by_its_shared_memory() -> None:
+    kernel = Kernel("__global__ void k(float* y) { y[blockIdx.x] = 1; }", "k", 1, shared=200 * 1024, cooperative=True)
+    y = np.zeros(5, np.float32)
+    with simulate():
+        with pytest.raises(LaunchError, match="GPU of 4 multiprocessors has room for 4"):
+            kernel[5](y)
+        kernel[4](y)
+    assert y.tolist() == [1, 1, 1, 1, 0]
 
 
 # Threads by each call

@@ -1,6 +1,7 @@
 """What a compiled layer saves for its backward, beside the same layer of PyTorch's modules: counted in the partitioned graph."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._inductor.decomposition import select_decomp_table
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import autograd_bridge as bridge
 from cupyops.torch import elementwise
@@ -173,6 +175,29 @@ def test_a_compiled_layer_saves_no_more_than_pytorchs(layer: str, dtype: torch.d
     keeps = layer.startswith(("LayerNorm", "LinearGELU, LayerNorm"))
     statistics = ROWS * 2 * 2 if keeps and dtype is torch.bfloat16 else 0
     assert ours <= theirs + statistics
+
+
+def prefers_norms(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    norm = torch.ops.cupyops.layer_norm.default
+    return CheckpointPolicy.PREFER_SAVE if op is norm else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+PREFERS_NORMS = partial(create_selective_checkpoint_contexts, prefers_norms)
+
+
+class Selected(nn.Module):
+    """A scaled norm in a checkpoint whose policy prefers to save the norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled = Scaled(bridge.LayerNorm(WIDTH))
+
+    def forward(self, x: Tensor) -> Any:
+        return checkpoint(self.scaled, x, use_reentrant=False, context_fn=PREFERS_NORMS)
+
+
+def test_a_norm_that_the_policy_of_a_checkpoint_saves_is_not_recomputed() -> None:
+    assert (ROWS, WIDTH) in [x.shape for x in saved_tensors(Selected(), torch.float32)]
 
 
 def test_an_elementwise_operator_of_a_user_is_recomputed_too() -> None:

@@ -112,6 +112,9 @@ def test_special_values(device: str, kernels: bool, dtype: torch.dtype, approxim
     torch.testing.assert_close(ours, theirs, equal_nan=True)
     # PyTorch's own on a CPU loses the sign in some of its loops.
     assert torch.equal(torch.signbit(ours[3:5]), torch.signbit((x if kernels else theirs)[3:5])), "-0 must stay -0"
+    of_nan, of_inf, of_minus_inf = gelu_backward(torch.ones_like(x), x, approximate)[:3].tolist()
+    assert math.isnan(of_nan)
+    assert math.isnan(of_inf + of_minus_inf) or (of_inf, of_minus_inf) == (1, 0), "PyTorch's own are NaN"
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ from torch import Tensor
 from autograd_bridge import add_layer_norm, layer_norm, layer_norm_backward
 from cupyops.launch import driver
 from cupyops.ops.layer_norm.config import forward_config
+from cupyops.torch.check.nearby import filled
 from tests.cases import FLOATS
 from tests.support import alike
 
@@ -292,6 +293,14 @@ def test_statistics(device: str, dtype: torch.dtype) -> None:
     assert y.requires_grad
     assert not mean.requires_grad
     assert not rstd.requires_grad
+
+
+def test_statistics_of_rows_without_elements(device: str) -> None:
+    """No kernel writes them."""
+    with filled():
+        _, mean, rstd = layer_norm(torch.ones(3, 0, device=device), 0, return_stats=True)
+    assert mean.tolist() == [[0.0]] * 3
+    assert rstd.isnan().all()
 
 
 # The sum and its norm

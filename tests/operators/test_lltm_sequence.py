@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from cupyops.ops.lltm.config import SequenceConfig, TensorCoresConfig
 from cupyops.tiling.teams import TeamLaunch
@@ -214,6 +215,25 @@ def test_subsets_of_inputs_that_require_grad(device: str, wanted: int, monkeypat
                 assert a.grad is b.grad
             else:
                 torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("of_h0", [True, False])
+def test_flops_of_the_backward_are_those_of_pytorchs_products(of_h0: bool) -> None:
+    """The first step needs a product for the gradient of h0 alone."""
+
+    def products(x: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor]:
+        for one in x:
+            h = (h @ weights[:, :4].t() + one @ weights[:, 4:].t())[:, :4].sin()
+        return (h,)
+
+    counts = []
+    for f in (op, products):
+        inputs = operands((3, 2, 5, 4), torch.float32, "cpu")
+        inputs[3].requires_grad_(of_h0)
+        with FlopCounterMode(display=False) as counter:
+            f(*inputs)[0][-1].sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize("sizes", [(0, 3, 2, 4), (2, 0, 2, 4), (1, 1, 0, 1), (3, 2, 0, 4), (1, 5, 3, 2)], ids=str)

@@ -179,6 +179,17 @@ def test_mixed_dtypes_at_every_cut(n: int, capability: int, monkeypatch: pytest.
         torch.testing.assert_close(got.double(), wanted.double(), rtol=0, atol=torch.finfo(got.dtype).eps * scale * 8)
 
 
+@pytest.mark.simulator
+def test_a_value_of_several_passes_is_computed_again_where_the_row_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cupyops.launch.driver.capability", lambda device: 80)  # no clusters
+    op = row_reduce("a = exp(sin(x)); s = sum(a); y = a / s", name="programs_test::again")
+    x = torch.randn(1, 8192, dtype=torch.float64)
+    (program,) = op.programs
+    assert config_of(x.shape[1], "float64", work_of(program, {"x": 8}), 80).stream
+    with cupyops.simulate():
+        torch.testing.assert_close(op(x), x.sin().softmax(-1))
+
+
 def test_the_bits_of_a_row_do_not_depend_on_the_others_or_on_its_address(place: str) -> None:
     """Few rows have blocks of their own; unaligned rows take another path; prefetched rows come round by round."""
     op = row_reduce("m = max(x); e = exp(x - m); y = e / sum(e); z = sum(tanh(x))", name="programs_test::bits")

@@ -312,3 +312,11 @@ def test_few_rows_are_resident_at_once_as_far_as_the_registers_of_a_thread_allow
     assert few(4096, added, 75).min_blocks * few(4096, added, 75).block <= 1024
     held = few(7168, Work((2,), (4,)))
     assert (held.vectors > 2, held.min_blocks) == (True, 1), "measured with up to two accesses"
+
+
+def test_few_rows_are_spread_only_while_the_tables_of_their_reductions_fit_in_shared_memory() -> None:
+    """Beyond 48 KiB of static shared memory, a kernel does not compile."""
+    for reductions in (1, 3, 5):
+        work = Work((8,), reductions=reductions)
+        few = config_of(2048, "float64", work, 90).few_rows(2048, work, 8, 90)
+        assert few.spread == 1 or 2 * reductions * few.row_threads * few.vectors * 8 < 48 * 1024

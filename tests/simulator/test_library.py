@@ -138,6 +138,22 @@ def test_to_skip_numbers_of_xorwow_leads_elsewhere_than_to_draw_them() -> None:
     assert y.tolist() == [y[0]] * 3
 
 
+@pytest.mark.simulator
+def test_four_numbers_of_philox_begin_behind_those_that_are_drawn() -> None:
+    text = """#include <curand_kernel.h>
+    __global__ void k(uint4* y) {
+        curandStatePhilox4_32_10_t of_four, of_one;
+        curand_init(5, 0, 0, &of_four), curand_init(5, 0, 0, &of_one);
+        curand(&of_four), curand(&of_one);
+        y[0] = curand4(&of_four);
+        y[1].x = curand(&of_one), y[1].y = curand(&of_one), y[1].z = curand(&of_one), y[1].w = curand(&of_one);
+    }"""
+    y = np.zeros((2, 4), np.uint32)
+    with cupyops.simulate():
+        Kernel(text, "k", Threads())[1](y)
+    assert y[0].tolist() == y[1].tolist()
+
+
 def test_the_standard_librarys_noinline_compiles_beside_cudas(tmp_path: Path) -> None:
     """GCC's shared pointers have this attribute. GCC 13 includes them in headers that texts may include."""
     (tmp_path / "pointers.h").write_text("__attribute__((__noinline__)) inline int two() { return 2; }\n")

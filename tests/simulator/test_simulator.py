@@ -395,6 +395,12 @@ def test_what_the_libraries_of_the_compiler_have() -> None:
     assert run(body, before=before).tolist() == [2.0 * t + 2 * (t + 5) + 1 for t in range(64)]
 
 
+def test_memory_that_is_freed_can_be_allocated_again() -> None:
+    """12 MiB in all, of a heap of 8 MiB."""
+    body = "if (t == 0) for (int i = 0; i < 12; ++i) { void* p = malloc(1 << 20); y[i] = p != nullptr; free(p); }"
+    assert run(body)[:12].all()
+
+
 def test_printf(capfd: pytest.CaptureFixture[str]) -> None:
     run('if (t == 3) printf("thread %d of %s: %.2f\\n", t, "k", x[5]);')
     assert capfd.readouterr().out == "thread 3 of k: 5.00\n"

@@ -87,6 +87,20 @@ def test_a_write_to_what_is_const() -> None:
     assert f"k: writes to an array that is const: element 0 of `x` (float32[64] on cpu) {place(10, 0)}" == message
 
 
+@pytest.mark.parametrize(
+    "declared", ["__constant__ float c[64];", "namespace a { __constant__ float c[64]; } using a::c;"]
+)
+def test_a_write_to_constant_memory(declared: str) -> None:
+    found = kernel(
+        "if (k) reinterpret_cast<float*>(&c)[threadIdx.x] = 2;\ny[threadIdx.x] = c[threadIdx.x];", before=declared
+    )
+    run(found)
+    message = fault(found, k=1)
+    assert (
+        f"k: out of bounds: writes 4 bytes at memory that belongs to no array of the launch {place(10, 0)}" == message
+    )
+
+
 def test_a_pointer_to_nowhere() -> None:
     message = fault(kernel("*reinterpret_cast<float*>(0x1234560) = x[0];"))
     assert (
@@ -307,6 +321,12 @@ def test_each_block_begins_with_shared_memory_that_nobody_has_written() -> None:
         kernel(body), rows=2
     )
     assert np.isnan(run(kernel(body), rows=2, sanitize=False)[0])
+
+
+def test_each_block_begins_with_dynamic_shared_memory_that_nobody_has_written() -> None:
+    body = "extern __shared__ float s[];\nif (blockIdx.x == 0) s[threadIdx.x] = 1;\nif (s[threadIdx.x] == 2) y[0] = 1;"
+    message = fault(kernel(body, shared=256), rows=3)
+    assert f"nobody has written: byte 0 of dynamic shared memory {place(12, 0, block=1, grid=3)}" in message
 
 
 # Alignment and arithmetic

@@ -471,11 +471,37 @@ class OtherDefault(Mix):
         return op
 
 
+def both(x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    return reference(x, w, factor), x * w
+
+
+class BothGradientsOrNone(Mix):
+    """Two results, and no gradient where one of them is not in use."""
+
+    def operator(self) -> Operator:
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(x, w, factor):  # type: ignore[no-untyped-def]
+                return both(x, w, factor)
+
+            @staticmethod
+            def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+                save(ctx, inputs, output[0])
+
+            @staticmethod
+            def backward(ctx, a, b):  # type: ignore[no-untyped-def]
+                if a is None or b is None:
+                    return None, None, None
+                x, w = ctx.saved_tensors
+                grad_x, grad_w = backward_reference(a, x, w, ctx.factor)
+                return grad_x + b * w, grad_w + b * x, None
+
+        schema = f"faulty::mix{next(_numbers)}(Tensor x, Tensor w, float factor) -> (Tensor y, Tensor z)"
+        return Operator(schema, Function, reference=both, elementwise=True)
+
+
 def marked_in_the_function_alone() -> Operator:
     """The Function says that its second result takes no gradient, and the reference does not."""
-
-    def both(x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        return reference(x, w, factor), x * w
 
     class Function(torch.autograd.Function):
         @staticmethod

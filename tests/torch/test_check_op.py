@@ -336,8 +336,10 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
 }
 # The others show in any sample.
 OF_TWO_SAMPLES = {"returns its input", "takes every tensor of the last sample for contiguous"}
-# These faults show elsewhere first; the check that is run alone finds them, too.
+# Most of these faults show elsewhere first; the check that is run alone finds them, too.
 ALONE: dict[str, tuple[Callable[[], Mix], str]] = {
+    "subsets": (faulty.BothGradientsOrNone, "output 0 alone in use: gradient of x is None"),
+    "compile_dynamic": PLANTED["makes a number of a size"][1:],
     "opcheck": (
         lambda: Mix(body=faulty.itself),
         r"test_schema failed with faulty::mix\d+: the body returned `out` in the memory of `x`",

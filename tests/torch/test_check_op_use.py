@@ -193,6 +193,19 @@ def test_the_checks_of_an_operator_run_behind_those_that_they_need() -> None:
         assert [n for n in CHECKS if n in one.needs or n == one.name][-1] == one.name, "it runs before what it needs"
 
 
+@pytest.mark.simulator
+@pytest.mark.parametrize("right", [True, False])
+def test_deterministic_algorithms_are_behind_a_check_as_before(right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    op = Mix(body=faulty.body if right else faulty.last_of_four_left_out).operator()
+    samples = [(torch.randn(7), torch.randn(7), 0.5)]
+    report = check_op(op, samples, checks="written", backends=["simulator"], raises=False)
+    assert bool(report.failed) != right
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
 # Wrong calls
 
 

@@ -148,6 +148,16 @@ def test_the_gradient_of_a_declared_gradient_is_the_references(
     assert torch.autograd.gradgradcheck(lambda x: call(x, 0.5), x)
 
 
+def test_a_complex_result_has_the_gradient_of_the_reference() -> None:
+    def turned(x: Tensor) -> Tensor:
+        return torch.complex(x.cos(), x.sin())
+
+    op = Operator("declare_test::turned(Tensor x) -> Tensor y", turned, reference=turned)
+    x = torch.randn(4, dtype=torch.double, requires_grad=True)
+    for call in (op, op.op):
+        assert torch.autograd.gradcheck(call, x)
+
+
 def test_an_operator_without_any_gradient_says_so_when_it_is_asked() -> None:
     op = Operator("declare_test::none(Tensor x) -> Tensor y", lambda x: x.clone())
     y = op(torch.ones(2, requires_grad=True))
