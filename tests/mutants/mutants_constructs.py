@@ -5,7 +5,7 @@ _HOST = "cupyops/compile/host_code.py"
 _HALVES = "cupyops/simulator/cuda/halves.h"
 _TYPES = "cupyops/launch/typenames.py"
 _LAYOUTS = "cupyops/launch/layouts.py"
-_SIGNATURE = "cupyops/launch/signature.py"
+_TOLD = "cupyops/launch/told.py"
 _SPLICING = "cupyops/compile/splicing.py"
 _TRANSLATE = "cupyops/simulator/translate.py"
 _SOURCE = "cupyops/compile/source.py"
@@ -65,7 +65,7 @@ CONSTRUCTS = (
         "if '(' not in comment:",
     ),
     ("device code is left out", _HOST, "if marked or not plain.strip(", "if not plain.strip("),
-    ("an enumeration is no integer", _SIGNATURE, 'if answer.kind == "e" else None', 'if answer.kind == "x" else None'),
+    ("an enumeration is no integer", _TOLD, 'if answer.kind == "e" else None', 'if answer.kind == "x" else None'),
     ("macros with parameters are not followed", _TYPES, "self._called(code))", "code)"),
     (
         "fields of a struct lie one behind the other",
@@ -145,7 +145,7 @@ CONSTRUCTS = (
     ),
     (
         "a type that is asked for is no pointer",
-        _SIGNATURE,
+        _TOLD,
         "pointer = depth == 1",
         "pointer = p.pointer",
     ),
