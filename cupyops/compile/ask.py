@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = [
-    "PARAMETERS",
     "QUESTIONS",
     "Field",
     "ParameterType",
@@ -28,6 +27,7 @@ __all__ = [
     "fields_of",
     "item_of",
     "parameters_in",
+    "parameters_of",
     "split_types",
     "type_of",
 ]
@@ -142,8 +142,9 @@ class Field:
     extents: tuple[int, ...] = ()
 
 
-PARAMETERS = "CupyopsAskedParameters<CupyopsAskedFunction>::CupyopsAskedType"
-"""The question for the types of the function's parameters."""
+def parameters_of(function: int = 0) -> str:
+    """Returns the question for the types of the parameters of one of the functions of :func:`asking`."""
+    return f"CupyopsAskedParameters<CupyopsAskedFunction{function}>::CupyopsAskedType"
 
 
 def type_of(given: str) -> str:
@@ -152,10 +153,9 @@ def type_of(given: str) -> str:
 
 
 def element_of(position: int) -> str:
-    """Returns the type of the elements of a parameter."""
-    return (
-        f"CupyopsAskedAt<{position}, CupyopsAskedParameters<CupyopsAskedFunction>::CupyopsAskedPlain>::CupyopsAskedType"
-    )
+    """Returns the type of the elements of a parameter of the first function."""
+    plain = "CupyopsAskedParameters<CupyopsAskedFunction0>::CupyopsAskedPlain"
+    return f"CupyopsAskedAt<{position}, {plain}>::CupyopsAskedType"
 
 
 def item_of(element: str, name: str) -> str:
@@ -169,16 +169,16 @@ def fields_of(element: str, names: Sequence[str]) -> list[str]:
     return [f"CupyopsAskedList<{', '.join(listed[i : i + _TOGETHER])}>" for i in range(0, len(listed), _TOGETHER)]
 
 
-def asking(function: str, questions: Sequence[str], names: Sequence[str] = ()) -> str:
+def asking(functions: Sequence[str], questions: Sequence[str], names: Sequence[str] = ()) -> str:
     """Returns the CUDA C++ that follows a source and asks questions.
 
     Args:
-        function: an expression of the address of the function that the questions are about.
+        functions: expressions of the addresses of the functions that the questions are about.
         questions: types in C++.
         names: the names of data members that the questions have. In the questions they are no macros.
     """
-    own = f"typedef decltype({function}) CupyopsAskedFunction;"
-    lines = [f'\n#line 1 "{QUESTIONS}"', own, *(f"#undef {name}" for name in names), _ANSWER, _DEFINITIONS, _OFFSET]
+    own = [f"typedef decltype({function}) CupyopsAskedFunction{i};" for i, function in enumerate(functions)]
+    lines = [f'\n#line 1 "{QUESTIONS}"', *own, *(f"#undef {name}" for name in names), _ANSWER, _DEFINITIONS, _OFFSET]
     return "\n".join([*lines, *map(_FIELD.format, names), *_typedefs(questions)])
 
 

@@ -47,29 +47,41 @@ class Asked:
         source: the kernel's source.
         types: the dtypes of the types that the arrays decide.
         positions: the places of the parameters whose classes are asked for.
+        others: further choices, which differ in arguments of the kernel's template. The same compilation answers them.
+
+    Attributes:
+        parameters: the types of the parameters.
+        of_others: the types under each of the further choices.
     """
 
-    def __init__(self, source: Any, types: Mapping[str, str], positions: Sequence[int]) -> None:
-        self._source, self._types = source, types
+    def __init__(
+        self,
+        source: Any,
+        types: Mapping[str, str],
+        positions: Sequence[int],
+        others: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        self._source, self._choices = source, [types, *others]
         given = (name for element in source.structs.values() for name in _names(element.record))
         names, self._repeated = data_members((source.text, *source.included().values()))
         self._members = list(dict.fromkeys((*names, *given, *(_AXES if names else ()))))
         texts = "\n".join([source.text, *source.headers.values()])
         self._edited = bool(self._members) and _PRIVATE.search(texts) is not None
         self._fields: dict[tuple[int, tuple[str, ...]], tuple[Field, ...]] = {}
-        self.parameters = self._told(positions if self._members else ())
+        self.parameters, *self.of_others = self._told(positions if self._members else ())
 
-    def _told(self, positions: Sequence[int]) -> tuple[ParameterType, ...]:
+    def _told(self, positions: Sequence[int]) -> list[tuple[ParameterType, ...]]:
         """Asks for the parameters, and for the data members of classes, of classes within these, and so on."""
         places: list[tuple[int, tuple[str, ...]]] = [(position, ()) for position in positions]
+        choices = [ask.parameters_of(i) for i in range(len(self._choices))]
         try:
-            types, *answers = self._answers([ask.PARAMETERS, *self._questions(places)])
-            parameters = self._parameters(types)
+            found = self._answers([*choices, *self._questions(places)])
+            parameters, answers = [*map(self._parameters, found[: len(choices)])], list(found[len(choices) :])
             if self._edited and places:
                 # The access of the members of a base decides whether members of a class lie in the padding at its end.
-                (types,) = self._answers([ask.PARAMETERS], edited=False)
-                if self._parameters(types) != parameters:
-                    return self._parameters(types)
+                unedited = [*map(self._parameters, self._answers(choices, edited=False))]
+                if unedited != parameters:
+                    return unedited
             while places:
                 count = len(answers) // len(places)
                 for i, place in enumerate(places):
@@ -85,8 +97,7 @@ class Asked:
             if not positions:
                 raise
             self._fields = {}  # a member of which no address can be taken, for one
-            (types,) = self._answers([ask.PARAMETERS], edited=False)
-            parameters = self._parameters(types)
+            parameters = [*map(self._parameters, self._answers(choices, edited=False))]
         return parameters
 
     def _questions(self, places: Sequence[tuple[int, tuple[str, ...]]]) -> list[str]:
@@ -144,7 +155,7 @@ class Asked:
             edited: the questions are about a text whose classes have no private data.
         """
         source, edited = self._source, edited and self._edited
-        content = [source.identity, sorted(self._types.items()), [*questions], self._members, edited]
+        content = [source.identity, [sorted(c.items()) for c in self._choices], [*questions], self._members, edited]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
         found = bundle.answers(key)
         if found is None:
@@ -169,8 +180,8 @@ class Asked:
 
     def _asking(self, questions: Sequence[str], edited: bool, twins: Mapping[str, str] | None = None) -> str:
         """Returns the source of questions: the final text without the body of the kernel, and the questions."""
-        text, address = self._source.declaration(self._types, twins)
-        return (_public(text) if edited else text) + ask.asking(address, questions, self._members)
+        text, addresses = self._source.declaration(self._choices, twins)
+        return (_public(text) if edited else text) + ask.asking(addresses, questions, self._members)
 
 
 def _element(position: int, path: Sequence[str]) -> str:

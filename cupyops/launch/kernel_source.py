@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import kernels_cu
@@ -19,7 +19,7 @@ from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import around, branch_end, known_macros, preprocess
 from cupyops.compile.project_headers import includes, read
-from cupyops.compile.source import KERNEL, assemble, included
+from cupyops.compile.source import KERNEL, assemble, included, named_kernels
 from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
@@ -179,27 +179,46 @@ class KernelSource:
             *map(sorted, (self.constants.items(), self.headers.items(), own.items(), given.items())),
         ]
 
-    def declaration(self, types: Mapping[str, str], twins: Mapping[str, str] | None) -> tuple[str, str]:
-        """Returns a final text of which the kernel has no body, and the kernel's address as an expression of C++. The arguments are
-        those of :meth:`final`."""
-        types = {name: dtype for name, dtype in types.items() if name.isidentifier()}
-        text = without_body(only(self.text, self.name), self.name)
-        own, (address,), _ = self._assembled(text, (self.name,), types, twins, asked=True)
-        return own, address
+    def declaration(
+        self, choices: Sequence[Mapping[str, str]], twins: Mapping[str, str] | None
+    ) -> tuple[str, list[str]]:
+        """Returns a final text of which the kernel has no body, and the kernel's address under each choice of types, as expressions of
+        C++.
 
-    def ask(self, types: Mapping[str, str], positions: Sequence[int]) -> Asked:
+        Args:
+            choices: choices of types, which differ in the arguments of the kernel's template alone.
+            twins: see :meth:`final`.
+        """
+        first, *others = [{name: d for name, d in types.items() if name.isidentifier()} for types in choices]
+        text = without_body(only(self.text, self.name), self.name)
+        own, (address,), _ = self._assembled(text, (self.name,), first, twins, asked=True)
+        if others:
+            (_, expression), *_ = named_kernels(own)
+            path = expression.partition("<")[0]
+            entry = entry_in(self.text, self.name)
+            assert entry is not None
+            entry = replace(entry, path=path)
+            mine = numbers(self.text, self.name) if self.module else {}
+            shared = {name: value for name, value in self.constants.items() if name not in mine}
+            return own, [address, *(f"&{entry.expression(self.name, types, shared)}" for types in others)]
+        return own, [address]
+
+    def ask(
+        self, types: Mapping[str, str], positions: Sequence[int], others: Sequence[Mapping[str, str]] = ()
+    ) -> Asked:
         """Returns the compiler's answers about the parameters of the kernel.
 
         Args:
             types: the dtypes of the types that the arrays decide.
             positions: the places of the parameters whose classes are asked for.
+            others: further choices, which differ in arguments of the kernel's template.
 
         Raises:
             CompileError: the compiler refuses the text.
             MissingDependencyError: there is no compiler.
         """
         try:
-            return Asked(self, types, positions)
+            return Asked(self, types, positions, others)
         except CompileError as error:
             places = re.findall(r"^(\S.*?):\d+: error", str(error), re.MULTILINE)
             if places and {QUESTIONS}.issuperset(places):
@@ -369,7 +388,10 @@ def signature_of(text: str, kernel: str) -> Signature:
     types = {p.name: "float32" for p in open_ones if p.kind == "type" and p.default is None}
     source = KernelSource(text, kernel, file_name(kernel), {**numbers(text, kernel), **constants}, {}, (), "")
     headers = source.included()
-    ask = lambda given, positions: source.ask({**types, **given}, positions)  # noqa: E731
+
+    def ask(given: Mapping[str, str], positions: Sequence[int], others: Sequence[Mapping[str, str]] = ()) -> Asked:
+        return source.ask({**types, **given}, positions, [{**types, **other} for other in others])
+
     return Signature.parse(text, kernel, headers, {}, {}, ask)
 
 

@@ -211,11 +211,17 @@ class Signature:
                 p.name for p in types if p.kind == "type" and p.name and p.name not in given and p.default is None
             ]
             words = " ".join(declared.bases())
+            if re.search(r"\b(?:scalar_t|acc_t)\b", words) and {"scalar_t", "acc_t"}.isdisjoint(
+                names.declared | hidden
+            ):
+                open_names = ["scalar_t", *open_types]
+            else:
+                open_names = open_types
             for parameter in types:
                 # An array decides T by T* and by Vector<T>*, and not by T::pointer.
                 if parameter.name in open_types and not re.search(rf"\b{parameter.name}\b(?!\s*::)", words):
                     raise ValueError(undecided(kernel, entry, parameter))
-            found_types = answered(kernel, parameters, declared.bases(), open_types, ask, dtypes, structs)
+            found_types = answered(kernel, parameters, declared.bases(), open_names, open_types, ask, dtypes, structs)
             parameters = declared.parameters(found_types)
             for p, base in zip(parameters, declared.bases(), strict=True):
                 if p.asked and p.untyped and p.type == "uint8" and p.shape is not None:

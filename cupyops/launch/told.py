@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cupyops.compile.ask import ParameterType
 from cupyops.dtypes import DTYPES
@@ -34,21 +34,43 @@ class Answers(Protocol):
         """The types, in the order of the declaration."""
         ...
 
+    @property
+    def of_others(self) -> Sequence[Sequence[ParameterType]]:
+        """The types under further choices that were asked for."""
+        ...
+
     def record(self, position: int, given: Element | None) -> tuple[object, int]:
         """Returns the NumPy dtype of the class of a parameter, or None without one, and its bytes. The dtype has the members that a
         given struct has, if there is one."""
         ...
 
 
-Ask = Callable[[Mapping[str, str], Sequence[int]], Answers]
-"""Asks the compiler about a kernel's parameters for a choice of types. The places are those of the parameters whose classes are asked
-for."""
+class Ask(Protocol):
+    """Asks the compiler about a kernel's parameters."""
+
+    def __call__(
+        self, types: Mapping[str, str], positions: Sequence[int], others: Sequence[Mapping[str, str]] = (), /
+    ) -> Answers:
+        """Returns the answers for a choice of types, with the classes of the parameters at some places, and the types for further
+        choices, which differ in arguments of the kernel's template."""
+        ...
+
+
+class _Types(NamedTuple):
+    """Answers without the layouts of classes."""
+
+    parameters: Sequence[ParameterType]
+    of_others: Sequence[Sequence[ParameterType]] = ()
+
+    def record(self, position: int, given: Element | None) -> tuple[None, int]:
+        return None, self.parameters[position].size
 
 
 def answered(
     kernel: str,
     parameters: Sequence[Parameter],
     bases: Sequence[str],
+    open_names: Sequence[str],
     open_types: Sequence[str],
     ask: Ask,
     dtypes: Sequence[str],
@@ -59,7 +81,8 @@ def answered(
     Args:
         kernel: the kernel's name, for messages.
         parameters, bases: the parameters as the text has them, and the types in it.
-        open_types: the parameters of the kernel's template that its name gives no type.
+        open_names: names in these types that the arrays decide.
+        open_types: those of them that are parameters of the kernel's template.
         ask, dtypes, structs: see :meth:`Signature.parse`.
     """
     parameters = list(parameters)
@@ -69,14 +92,22 @@ def answered(
     asked = {bases[i] for i in open_places}
     words = {word for i in open_places for word in re.findall(r"\w+", bases[i])}
     decided = [p.type for p in parameters if p.type not in (*DTYPES, OPEN, "TensorMap") and p.element is None]
-    undecided = list(dict.fromkeys([*decided, *open_types]))
+    undecided = list(dict.fromkeys([*decided, *open_names]))
     if "acc_t" in undecided:
         undecided = [name for name in dict.fromkeys(["scalar_t", *undecided]) if name != "acc_t"]
-    undecided = [name for name in undecided if name not in asked or name in open_types]
+    undecided = [name for name in undecided if name not in asked or name in open_names]
     first: CompileError | None = None
     while True:
+        lowest = dict.fromkeys(undecided, low)
+        of_template = [name for name in undecided if name in open_types]
+        others = [{**lowest, name: high} for name in of_template]
         try:
-            answers = ask(dict.fromkeys(undecided, low), open_places)
+            try:
+                answers = ask(lowest, open_places, others)
+            except CompileError:
+                if not others:
+                    raise
+                answers, of_template = ask(lowest, open_places), []  # the text may take one dtype alone
             break
         except CompileError as error:
             first = first or error
@@ -90,36 +121,43 @@ def answered(
             f"{kernel}: the text shows {len(parameters)} parameters, and the compiler sees {len(answers.parameters)}: "
             f"declare each parameter without a macro for several"
         )
-
-    def told(answers: Answers) -> list[Parameter]:
-        return [
-            replace(_told(kernel, p, base, answers, i, structs), asked=True) if p.type == OPEN else p
-            for i, (p, base) in enumerate(zip(parameters, bases, strict=True))
-        ]
-
-    low_ones = told(answers)
-    found = list(low_ones)
+    found = [
+        replace(_told(kernel, p, base, answers, i, structs), asked=True) if p.type == OPEN else p
+        for i, (p, base) in enumerate(zip(parameters, bases, strict=True))
+    ]
+    lows = list(found)
+    high_types = dict(zip(of_template, answers.of_others, strict=True))
     for name in undecided:
         try:
-            high_ones = told(ask({**dict.fromkeys(undecided, low), name: high}, open_places))
+            types = high_types.get(name) or ask({**lowest, name: high}, ()).parameters
         except CompileError:
             continue  # the text takes one dtype alone
-        for i, (p, q) in enumerate(zip(low_ones, high_ones, strict=True)):
-            if parameters[i].type != OPEN or p in (q, replace(q, accessor=p.accessor)):
+        for i in open_places:
+            p, base = lows[i], bases[i]
+            if types[i] == answers.parameters[i]:
+                continue
+            if not p.pointer and types[i].kind == "s" and p.accessor is None:
+                raise _follows(kernel, p, base)
+            q = replace(_told(kernel, parameters[i], base, _Types(types), i, structs), asked=True)
+            if p in (q, replace(q, accessor=p.accessor)):
                 continue
             if (p.type, replace(q, type=p.type)) == (low, p) and q.type == high:
                 found[i] = replace(p, type=name)
             elif name == "scalar_t" and (p.type, q.type) == (DTYPES[low].acc, DTYPES[high].acc) and not p.pointer:
                 found[i] = replace(p, type="acc_t")
             elif p.pointer:
-                spelled = bases[i] if not bases[i].isidentifier() else f"decltype({p.name})"
+                spelled = base if not base.isidentifier() else f"decltype({p.name})"
                 found[i] = Parameter(p.name, spelled, pointer=True, const=p.const, untyped=True, asked=True)
             else:
-                raise TypeError(
-                    f"{kernel}: parameter `{p.name}` has type {bases[i]!r}, which follows from the dtype of the arrays: declare "
-                    f"scalar_t, acc_t or a C type, or give the arguments of the template in the kernel's name"
-                )
+                raise _follows(kernel, p, base)
     return found
+
+
+def _follows(kernel: str, p: Parameter, base: str) -> TypeError:
+    return TypeError(
+        f"{kernel}: parameter `{p.name}` has type {base!r}, which follows from the dtype of the arrays: declare scalar_t, acc_t or a C "
+        f"type, or give the arguments of the template in the kernel's name"
+    )
 
 
 def _told(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cupyops.compile.ask import answer_in, demangled
+from cupyops.compile.ask import arguments_in, demangled
 from cupyops.compile.file_scope import DeviceVariable, variables
 from cupyops.compile.linking import parts
 from cupyops.errors import CompileError
@@ -26,6 +26,7 @@ __all__ = ["HostCode", "answers_of", "load"]
 # the compiler itself calls.
 _OF_RUNTIME = ("cupyops_", "__tsan_", "__ubsan_", "__sanitizer_cov_")
 _OWN = {"cupyops_module", "threadIdx", "blockIdx", "blockDim", "gridDim"}
+_ANSWERED = re.compile(rb"_ZN15CupyopsAnsweredILi(\d+)E\w+E4toldE")
 _OF_COMPILER = re.compile(
     r"_ITM_\w+|_Unwind_Resume|__gmon_start__|__cxa_finalize|mem(?:cpy|move|set|cmp)|_Z(?:TVN10__cxxabiv1|dlPv)\w*|__gxx_personality_v0|__(?:aarch64|stack_chk_guard|tls_get_addr|dso_handle)\w*"
 )
@@ -85,13 +86,16 @@ class HostCode(LoadedCode):
         ctypes.memmove(address, data, len(data))
 
 
-def answers_of(library: Any, count: int) -> tuple[str, ...]:
-    """Returns the answers of a library to the questions of its source (:mod:`cupyops.compile.ask`)."""
-    if not count:
-        return ()
-    tell = library.cupyops_get_answer
-    tell.restype = ctypes.c_char_p
-    return tuple(answer_in(demangled(tell(number).decode())) for number in range(count))
+def answers_of(elf: bytes, count: int) -> tuple[str, ...]:
+    """Returns the answers of a library to the questions of its source (:mod:`cupyops.compile.ask`): its symbols have them.
+
+    Args:
+        elf: the content of the library.
+        count: the number of the questions.
+    """
+    symbols = {int(match[1]): match[0].decode() for match in _ANSWERED.finditer(elf)} if count else {}
+    instances = [demangled(symbols[number]) for number in range(count)]
+    return tuple(", ".join(arguments_in(one)[1:]) if "<" in one else "" for one in instances)
 
 
 def load(kernel: Any, types: Mapping[str, str], text: str, path: Path) -> HostCode:

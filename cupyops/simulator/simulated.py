@@ -83,7 +83,7 @@ class Simulated:
         runtime.cupyops_finished.restype = ctypes.c_ulonglong
         with _RUNNING:
             self.code = load(kernel, types, text, self.path)
-            kernel.compare(answers_of(self.code.library, len(asked_in(text))), types)
+            kernel.compare(answers_of(self.path.read_bytes(), len(asked_in(text))), types)
             self._module = self.code.module(kernel.name)
         symbol = ctypes.cast(self.code.library.cupyops_get_module, ctypes.c_void_p).value
         self.locator = Locator(self.path, symbol or 0, files)
@@ -306,9 +306,7 @@ def answers(source: str, what: str, options: Sequence[str]) -> tuple[str, ...]:
         path = build.build(text, build.needs_cuda(source), standard=standard, **more)
     except CompileError as error:
         raise CompileError(f"{what} does not compile: {error}") from None
-    build.runtime()  # the library needs it
-    with _RUNNING:
-        return answers_of(build.load_library(path), len(asked_in(source)))
+    return answers_of(path.read_bytes(), len(asked_in(source)))
 
 
 def _compile(

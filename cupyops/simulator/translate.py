@@ -291,19 +291,15 @@ void operator delete[](void* memory, size_t) noexcept { cupyops_deallocate(memor
 
 
 def _answers(text: str) -> str:
-    """Returns the C++ that tells the types of the questions of a text, see :mod:`cupyops.compile.ask`."""
-    questions = asked_in(text)
-    if not questions:
+    """Returns the C++ whose symbols have the types of the questions of a text, see :mod:`cupyops.compile.ask`."""
+    count = len(asked_in(text))
+    if not count:
         return ""
-    names = (question.partition("<")[2][:-1] for question in questions)
-    told = ", ".join(f"typeid(CupyopsAnswered<{name}>*).name()" for name in names)
+    asked = "".join(f"template struct CupyopsAnswered<{i}, CupyopsQuestion{i}>;\n" for i in range(count))
     return f"""
-template <class CupyopsT> struct CupyopsAnswered;
-extern "C" __attribute__((visibility("default"))) const char* cupyops_get_answer(unsigned cupyops_number) {{
-    const char* const cupyops_answers[] = {{{told}}};
-    return cupyops_answers[cupyops_number];
-}}
-"""
+template <int CupyopsI, class CupyopsT> struct CupyopsAnswered {{ static const char told; }};
+template <int CupyopsI, class CupyopsT> const char CupyopsAnswered<CupyopsI, CupyopsT>::told = 0;
+{asked}"""
 
 
 def _entry(text: str, kernels: Sequence[str]) -> str:

@@ -242,6 +242,32 @@ def test_what_no_compiler_can_tell_is_refused_in_plain_words(text: str, name: st
         Kernel(text, name).signature  # noqa: B018 - raises
 
 
+@pytest.mark.parametrize(
+    ("declared", "name", "count", "types"),
+    [
+        ("template <class T> ", "T", 1, ["T", "float32"]),
+        ("template <class T, class I> ", "T", 1, ["T", "float32"]),
+        ("", "scalar_t", 2, ["scalar_t", "float32"]),
+    ],
+)
+def test_the_types_of_a_template_are_asked_for_together(
+    monkeypatch: pytest.MonkeyPatch, declared: str, name: str, count: int, types: list[str]
+) -> None:
+    compiled: list[str] = []
+    real = compiler.compile_text
+    monkeypatch.setattr(compiler, "compile_text", lambda *given: compiled.append(given[1]) or real(*given))
+    other = ", I* z" if "I>" in declared else ""
+    text = f"// {secrets.token_hex(4)}\n" + (
+        f'#include "pytorch.cuh"\nstruct S {{ float a; }};\n{declared}'
+        f"__global__ void k(const torch::PackedTensorAccessor32<{name}, 2> x, at::acc_type<float, true>* y, S* s{other}) {{}}"
+    )
+    x, y, s, *_ = Kernel(text, "k").signature.parameters
+    assert [x.type, y.type] == types
+    assert s.element is not None
+    assert s.element.record.names == ("a",)
+    assert len(compiled) == count
+
+
 def test_a_constant_pointer_to_an_instance_of_the_template() -> None:
     text = "template <class R> struct O { R a; }; template <class R> __global__ void k(const O<R>* const o, O<R>* q, R* y) {}"
     o, q, y = Kernel(text, "k").signature.parameters

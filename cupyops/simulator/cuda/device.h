@@ -7,7 +7,6 @@
 
 // The twins of CUDA's headers in include/ need these two. They are read behind text_only.h, which hides the macros of these headers.
 #include <type_traits>
-#include <typeinfo>
 #include <utility>
 // CUDA has none of the C++ library's special functions, such as std::riemann_zeta, and they take half of the time in which
 // the compiler loads these headers. <utility> has defined the macro by which <math.h> includes them.
