@@ -274,6 +274,34 @@ def test_a_constant_pointer_to_an_instance_of_the_template() -> None:
     assert (o.type, q.type, y.type) == ("O<R>", "O<R>", "R")
 
 
+@pytest.mark.simulator
+def test_a_simulated_kernel_is_compared_with_its_signature() -> None:
+    """A macro declares the type in a namespace, where the text seems to declare none."""
+    plain = COPY.replace('extern "C"', "")
+    text = f"#define DECLARE(name) typedef double name\nnamespace a {{ DECLARE(real); {plain} }}"
+    kernel, x = Kernel(text, "k", Threads("n"), dtypes=("float32",)), np.zeros(4, "f4")
+    with (
+        cupyops.simulate(),
+        pytest.raises(CompileError, match=r"`x`: the launch passes an array of float32, .* `double const\*`"),
+    ):
+        kernel(x, x.copy(), 4)
+
+
+def test_an_answer_holds_for_its_headers_constants_and_options_alone() -> None:
+    text = f"// {secrets.token_hex(8)}\n" + '#include "real.cuh"\n' + COPY
+    chosen = "template <int M> struct Of { using type = float; }; template <> struct Of<2> { using type = double; };\n"
+    for header, given, dtype in (
+        (f"{chosen}using real = Of<1>::type;", {}, "float32"),
+        (f"{chosen}using real = Of<2>::type;", {}, "float64"),
+        (f"{chosen}using real = Of<N>::type;", {"constants": {"N": 1}}, "float32"),
+        (f"{chosen}using real = Of<N>::type;", {"constants": {"N": 2}}, "float64"),
+        (f"{chosen}using real = Of<N>::type;", {"options": ("-DN=1",)}, "float32"),
+        (f"{chosen}using real = Of<N>::type;", {"options": ("-DN=2",)}, "float64"),
+    ):
+        kernel = Kernel(text, "k", 1, headers={"real.cuh": header}, **given)  # type: ignore[arg-type]
+        assert kernel.signature.parameters[0].type == dtype
+
+
 def test_a_declaration_compiles_nothing_and_a_warm_cache_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"// {secrets.token_hex(8)}\ntypedef float real;\n" + COPY.replace("typedef", "").strip()
     compiled: list[str] = []
