@@ -79,7 +79,7 @@ template <class CupyopsAskedM, bool = true> struct CupyopsAskedData { static con
 template <class CupyopsAskedM, class CupyopsAskedC> struct CupyopsAskedData<CupyopsAskedM CupyopsAskedC::*, CupyopsAskedSize<CupyopsAskedM>::CupyopsAskedBytes != 0> : CupyopsAskedArray<CupyopsAskedM> { static constexpr bool CupyopsAskedIs = true; };
 """
 
-# The member of a name. A bit field and a reference have no address: the answer is bool for a member whose place nobody tells.
+# The member of a name. A bit field and a reference have no address: the answer is bool for such a member, whose offset is unknown.
 _FIELD = """\
 template <class CupyopsAskedE, class = void> struct CupyopsAskedMember_{0} {{ static constexpr bool CupyopsAskedIs = false, CupyopsAskedAny = false; }};
 template <class CupyopsAskedE> struct CupyopsAskedMember_{0}<CupyopsAskedE, typename CupyopsAskedVoid<decltype(&CupyopsAskedE::{0})>::CupyopsAskedType> : CupyopsAskedData<decltype(&CupyopsAskedE::{0})> {{ static constexpr bool CupyopsAskedAny = true; }};
@@ -129,7 +129,7 @@ class Field:
     Attributes:
         name: the name.
         kind, element, size, alignment: as of a :class:`ParameterType`. The element is what remains without extents.
-        offset: in bytes; -1 for a bit field and for a reference, whose places no compiler tells.
+        offset: in bytes; -1 for a bit field and for a reference, whose offsets cannot be asked for.
         extents: of an array.
     """
 
@@ -197,7 +197,7 @@ def asked_in(source: str) -> list[str]:
 
 
 def answer_in(instance: str) -> str:
-    """Returns the answer in the name of an instance, ``CupyopsAnswer<...>``; empty for a name that nobody demangles."""
+    """Returns the answer in the name of an instance, ``CupyopsAnswer<...>``; empty if the name cannot be demangled."""
     return instance.partition("<")[2].rpartition(">")[0].strip()
 
 
@@ -257,7 +257,7 @@ def split_types(listed: str) -> list[str]:
 
 
 def demangled(symbol: str) -> str:
-    """Returns the C++ of a mangled name or type, or the name itself if nobody can tell.
+    """Returns the C++ of a mangled name or type, or the name itself if it cannot be demangled.
 
     The function of the C++ runtime is in every process that has loaded CuPy or a simulated kernel. It refuses names of more than
     1,024 characters.

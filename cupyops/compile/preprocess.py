@@ -24,7 +24,6 @@ __all__ = [
     "known_macros",
     "preprocess",
     "undefined_by",
-    "value_of",
 ]
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
@@ -346,14 +345,6 @@ def _all(values: Sequence[bool | None]) -> bool | None:
 
 def _any(values: Sequence[bool | None]) -> bool | None:
     return True if True in values else None if None in values else False
-
-
-def value_of(expression: str) -> int | None:
-    """Returns the value of an expression of integers, or None for another expression."""
-    try:
-        return _Expression(expression, Preprocessed({}, {}, frozenset())).value()
-    except (ValueError, IndexError, RecursionError, ZeroDivisionError):
-        return None
 
 
 def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines: Mapping[str, str]) -> tuple[str, ...]:

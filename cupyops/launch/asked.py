@@ -106,8 +106,8 @@ class Asked:
     def _parameters(self, answer: str) -> tuple[ParameterType, ...]:
         if not answer:
             raise CompileError(
-                f"{self._source.name}: the types of its parameters have names of more than 1,000 characters together, which nobody "
-                f"reads: pass a struct that is no instance of a template"
+                f"{self._source.name}: the names of the types of its parameters are too long to be demangled (1,024 characters): "
+                f"pass a struct that is no instance of a template"
             )
         return ask.parameters_in(answer)
 

@@ -30,17 +30,9 @@ from .definitions import declarations, the_kernel
 from .elements import struct_elements
 from .generated import open_launch
 from .geometry import MAX_GRID_X, Geometry, Grid, is_integer, policy
+from .given_text import check_text, checked_filename, file_name, linked_texts, macros, numbers, prepared
 from .hooks import all_kernels
-from .kernel_source import (
-    KernelSource,
-    check_text,
-    checked_filename,
-    file_name,
-    linked_texts,
-    macros,
-    numbers,
-    prepared,
-)
+from .kernel_source import KernelSource
 from .load import load
 from .locate import declaring_file, placed
 from .repro import keeps_call

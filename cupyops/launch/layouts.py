@@ -2,7 +2,7 @@
 
 The question names every word of the text that may be a data member. The compiler says which words are members of which class, and
 the offset, the type and the extents of each, whether the class is an instance of a template, has bases, or has no name. A class with
-a bit field or a reference has no layout here, since no compiler tells the place of one.
+a bit field or a reference has no layout here, since their offsets cannot be asked for.
 """
 
 from collections.abc import Callable, Sequence

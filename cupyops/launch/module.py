@@ -9,8 +9,8 @@ from cupyops.compile.project_headers import read
 from cupyops.errors import nearest
 
 from .geometry import Geometry
+from .given_text import check_text
 from .kernel import Kernel
-from .kernel_source import check_text
 from .template import overload
 from .variables import Storage, Variables
 

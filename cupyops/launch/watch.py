@@ -26,8 +26,9 @@ from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.sharing import Setting, held_across_fork
 
 from .current import capturing
+from .given_text import check_text, with_header
 from .hooks import close_generated_launches
-from .kernel_source import KernelSource, check_text, with_header
+from .kernel_source import KernelSource
 
 __all__ = ["TextFile", "active", "rereads", "watch", "watching"]
 

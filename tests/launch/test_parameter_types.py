@@ -233,7 +233,7 @@ def test_a_header_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
             + "> M; __global__ void k(M* m, float* x) {}",
             "k",
             CompileError,
-            "have names of more than 1,000 characters",
+            "are too long to be demangled",
         ),
     ],
 )
