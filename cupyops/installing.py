@@ -37,6 +37,7 @@ EXTRAS = {
     "onnx": ("onnx>=1.18", "onnxruntime>=1.22", "onnxscript>=0.7"),
     "notebooks": ("ipykernel>=6.29", "ipython>=8.20", "matplotlib>=3.8", "nbclient>=0.10"),
     "models": ("timm>=1.0", "transformers>=5"),
+    "import": ("libclang>=18",),
     "signed": ("cryptography>=42",),
 }
 

@@ -13,14 +13,14 @@ from difflib import get_close_matches
 from cupyops.errors import nearest
 
 from .cuda_text import Code, Directive, scan
-from .declarations import WORD, declarations, declared_names, macros_of
+from .declarations import WORD, declared_names, macros_of
 from .preprocess import CONDITIONALS, Preprocessed, undefined_by
 from .system_headers import found_in, header
-from .unread import read_spans
 
 __all__ = ["absent", "give", "leave_out"]
 
 _MISSPELT = 0.85  # difflib's ratio from which on the name of an unknown header counts as a misspelt name
+_NO_CODE = re.compile(r'(?:extern\s*"C(?:\+\+)?"|namespace\b[\w\s:]*)\s*\{|[};\s]+')
 _NAMED = re.compile(r'["<]([^">]+)[">]')
 
 
@@ -85,17 +85,9 @@ def _guards_another(macro: str, header_name: str) -> bool:
 
 def _uses(texts: Mapping[str, str], other: str) -> bool:
     """Returns whether texts use a name that another text declares and they do not."""
-    declared = _declared(other)
-    return any(not declared.isdisjoint(WORD.findall(scan(text).bare)) for text in texts.values()) and not any(
-        declared & _declared(text) for text in texts.values()
-    )
-
-
-def _declared(text: str) -> frozenset[str]:
-    """Returns the names that a text declares outside functions and classes, and its macros."""
-    code, macros = scan(text), macros_of(text)
-    items = declarations(code, macros) or ()
-    return frozenset(macros).union(*(declared_names(code.bare[item.start : item.end]) for item in items))
+    names, *own = (declared_names(text) | macros_of(text).keys() for text in (other, *texts.values()))
+    words = (WORD.findall(scan(text).bare) for text in texts.values())
+    return not all(map(names.isdisjoint, words)) and not any(names & of for of in own)
 
 
 def _deciding(followed: Preprocessed, texts: Mapping[str, str], options: Sequence[str]) -> Iterator[str]:
@@ -110,16 +102,13 @@ def _deciding(followed: Preprocessed, texts: Mapping[str, str], options: Sequenc
                 read.update(WORD.findall(directive.rest)[1:])
             elif directive.name in CONDITIONALS:
                 read.update(WORD.findall(directive.rest))
-    spans = read_spans(texts)
     for macro, where, directive in followed.unknown(texts):
-        if macro not in given and _decides(codes[where], directive, spans[where], texts.keys(), read):
+        if macro not in given and _decides(codes[where], directive, texts.keys(), read):
             yield macro
 
 
-def _decides(
-    code: Code, condition: Directive, spans: Sequence[tuple[int, int]], known: Collection[str], read: set[str]
-) -> bool:
-    """Returns whether the branches of a conditional have code that kernels read, a header of `known` or a macro of `read`."""
+def _decides(code: Code, condition: Directive, known: Collection[str], read: set[str]) -> bool:
+    """Returns whether the branches of a conditional have code, a header of `known` or a macro of `read`."""
     opened: list[Directive] = []
     for directive in code.directives:
         if directive.name in ("if", "ifdef", "ifndef"):
@@ -130,9 +119,8 @@ def _decides(
                 break
     else:
         return True
-    for start, end in spans:
-        if code.bare[max(start, first.end) : min(end, directive.start)].strip():
-            return True
+    if _NO_CODE.sub("", code.bare[first.end : directive.start]):
+        return True
     for inner in code.directives_between(first.end, directive.start):
         named = _NAMED.match(inner.rest) if inner.name == "include" else None
         defined = WORD.findall(inner.rest)[:1] if inner.name in ("define", "undef") else []

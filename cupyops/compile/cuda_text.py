@@ -16,8 +16,9 @@ from cupyops.sharing import computed_once
 
 from .definitions import Blocks, Function, functions
 
-__all__ = ["Code", "Directive", "Function", "first_branches", "scan", "without_loop"]
+__all__ = ["LINKAGE", "Code", "Directive", "Function", "scan"]
 
+LINKAGE = re.compile(r'extern(?<!\wextern)\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a literal with a suffix
 # An unterminated comment extends to the end of the text. An unterminated string or character extends to the end of the
 # line.
 _COMMENT = r"//(?:\\\r?\n|[^\n])*|/\*[^*]*(?:\*(?!/)[^*]*)*(?:\*/)?"
@@ -109,7 +110,7 @@ class Code:
 
     @computed_once
     def _blocks(self) -> Blocks:
-        return Blocks(_INITIALIZER.sub(r"\1 \2 ", first_branches(self)))
+        return Blocks(_INITIALIZER.sub(r"\1 \2 ", _first_branches(self)))
 
     def scope(self, place: int) -> tuple[str, ...] | None:
         """Returns the names of the namespaces around an offset, or None inside a function, a class or another block."""
@@ -188,15 +189,10 @@ def _literal(condition: str) -> bool | None:
     return value != bool(found[1])
 
 
-def first_branches(code: Code, compiled: str = "", rank: int = 0) -> str:
+def _first_branches(code: Code) -> str:
     """Returns code with one branch of each conditional whose branches have braces without a match, and blanks for the others.
 
-    Such branches are `if (a) {` before `#else` and `if (b) {` behind it. The longest branch that no condition removes stays.
-
-    Args:
-        code: the text.
-        compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
-        rank: 0 for the longest branch, 1 for the next one if there is one, and so on.
+    Such branches are `if (a) {` before `#else` and `if (b) {` behind it. The longest branch stays.
     """
     bare = code.bare
     blank: list[tuple[int, int]] = []
@@ -206,7 +202,7 @@ def first_branches(code: Code, compiled: str = "", rank: int = 0) -> str:
         if directive.name not in _CONDITIONALS or not (opened or directive.name in ("if", "ifdef", "ifndef")):
             continue
         if opened:
-            opened[-1][-1].add(_measured(bare, compiled, at, directive.start))
+            opened[-1][-1].add(_measured(bare, at, directive.start))
         at = directive.end
         if directive.name in ("if", "ifdef", "ifndef"):
             opened.append([_Branch(at, at)])
@@ -218,16 +214,13 @@ def first_branches(code: Code, compiled: str = "", rank: int = 0) -> str:
         branches = opened.pop()
         kept = branches
         if not all(branch.matches for branch in branches):
-            live = [branch for branch in branches if branch.compiled or not branch.words]
+            empty = [branch for branch in branches if not branch.words]
             # A short branch is often for GPUs that are too old.
-            longest = sorted(live or branches, key=lambda branch: -branch.words)
-            kept = [longest[min(rank, len(longest) - 1)]]
+            kept = [max(empty or branches, key=lambda branch: branch.words)]
             blank += [(branch.start, branch.end) for branch in branches if branch is not kept[0]]
         if opened:
-            around = opened[-1][-1]
-            around.compiled |= any(branch.compiled for branch in branches)
             for branch in kept:
-                around.add(branch)
+                opened[-1][-1].add(branch)
     pieces, at = [], 0
     for start, end in sorted(blank):
         if end > at:  # else it lies in a branch that is blank already
@@ -245,20 +238,17 @@ class _Branch:
 
     Attributes:
         words: the number of words.
-        compiled: whether a condition leaves code of the branch.
         depths: of braces and of parentheses, the least depth and the depth at the end, counted from the depth at the start.
     """
 
     start: int
     end: int
     words: int = 0
-    compiled: bool = False
     depths: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))
 
     def add(self, behind: "_Branch") -> None:
         """Adds the code that follows."""
         self.words += behind.words
-        self.compiled |= behind.compiled
         self.depths = tuple(
             (min(least, end + least_behind), end + end_behind)
             for (least, end), (least_behind, end_behind) in zip(self.depths, behind.depths, strict=True)
@@ -270,7 +260,7 @@ class _Branch:
         return not any(map(any, self.depths))
 
 
-def _measured(bare: str, compiled: str, start: int, end: int) -> _Branch:
+def _measured(bare: str, start: int, end: int) -> _Branch:
     """Returns what is known of code without conditionals."""
     piece = bare[start:end]
     depths = []
@@ -280,11 +270,4 @@ def _measured(bare: str, compiled: str, start: int, end: int) -> _Branch:
             depth += 1 if mark == opening else -1
             least = min(least, depth)
         depths.append((least, depth))
-    return _Branch(start, end, len(piece.split()), bool(compiled[start:end].strip()), tuple(depths))
-
-
-def without_loop(text: str, directive: Directive) -> str:
-    """Returns the text of a directive; blanks for ``#pragma unroll``, whose loop is left out: NVRTC warns of one without a loop."""
-    words = directive.rest.split("(")[0].split()
-    of_loop = directive.name == "pragma" and words[:1] in (["unroll"], ["nounroll"])
-    return re.sub(r"[^\n]", " ", text) if of_loop else text
+    return _Branch(start, end, len(piece.split()), tuple(depths))

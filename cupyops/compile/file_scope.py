@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from .ask import QUESTIONS
 from .cuda_text import Code, scan
-from .declarations import TYPE, is_function, macros_of, plain_head
+from .declarations import macros_of
 
 __all__ = [
     "DeviceVariable",
@@ -40,6 +40,8 @@ _OF_CLASS = re.compile(
     r"\bstatic\s+(const)\s+(?!(?:(?:un)?signed|char|short|int|long|bool|size_t|\w*int\d+_t)\b)[\w:]+\s+\w+\s*=(?!=)"
 )
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_CLASS = re.compile(r"\b(?:struct|class|union)\b(?!\s+\w+\s*[,>=])")  # no parameter of a template
+_BODY = re.compile(r"\)\s*(?:(?:const|noexcept|override|final|->.*)\s*)*\Z", re.DOTALL)  # of a function
 
 
 def folded(text: str, own_code: str) -> str:
@@ -131,7 +133,7 @@ def _in_class(bare: str, place: int) -> bool:
         depth += (bare[at] == "}") - (bare[at] == "{")
         if depth < 0:
             head = bare[max(bare.rfind(c, 0, at) for c in ";{}") + 1 : at]
-            return TYPE.match(plain_head(head)) is not None and not is_function(head)
+            return _CLASS.search(head) is not None and not _BODY.search(head)
     return False
 
 

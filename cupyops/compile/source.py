@@ -16,7 +16,7 @@ from cupyops.errors import CompileError
 
 from .absent import leave_out
 from .cpp_library import specializations
-from .cuda_text import scan
+from .cuda_text import LINKAGE, scan
 from .dialect import beyond_nvrtc
 from .file_scope import folded, with_constants_of_classes
 from .header_list import SAME
@@ -36,7 +36,6 @@ KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
 _NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
 
 _BLANK_AFTER_BACKSLASH = re.compile(r"\\[ \t]+(?=\r?\n)")
-_LINKAGE = re.compile(r'extern(?<!\wextern)\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a literal with a suffix
 # Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
 _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION", "THRUST_VERSION": "(CUDART_VERSION >= 13000 ? 300000 : 200001)"}
 _OF_NVCC |= {"__linux__": "1"} if sys.platform == "linux" else {}
@@ -180,7 +179,7 @@ def assemble(
     spliced = spliced if simulated else folded(specializations(spliced, own_code), own_code)
     spliced = _unmarked(spliced) if _LAMBDA.search(own_code) else spliced
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
-    return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", spliced))
+    return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", LINKAGE.sub(r"\g<0> ", spliced))
 
 
 def _asking(text: str, name: str, other: str) -> str:

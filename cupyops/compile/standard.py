@@ -13,7 +13,7 @@ from functools import lru_cache
 from .cpp_library import FUNCTORS, LIBRARY, OF_COMPLEX, OF_STD, OWN, library_lines, specialized, thrust_lines
 from .own_integers import own_integers
 
-__all__ = ["MACROS", "NUMBERS", "as_library", "definitions", "for_libraries", "unknown"]
+__all__ = ["NUMBERS", "as_library", "definitions", "for_libraries", "unknown"]
 
 _INTEGERS = {
     **{
@@ -143,7 +143,6 @@ _FORMATS = {
     for bits in ("8", "16", "32", "64", "MAX", "PTR")
 }
 _MACROS = _NUMBERS | _FORMATS
-MACROS = frozenset(_MACROS) | {"NULL", "offsetof", *_CHECKS}  # of headers that are left out
 # The names of floating numbers that formulas use.
 NUMBERS = {
     name: float(value.rstrip("f"))

@@ -127,12 +127,13 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
         plain, more = held_arrays(p, values[p.name])
         if plain is not values[p.name]:
             values, held = {**values, p.name: plain}, held + more
-    if declared.signature.has_arrays or held:
+    if held or any(p.pointer and not (p.nullable and values[p.name] is None) for p in declared.signature.parameters):
         library, infos = _infos(declared, values, held)
         types = _types(declared, infos)
         lead = _check_arrays(declared, infos, types, vouched, held)
     else:
-        (library, lead), infos, types = current.place(declared.name), {}, {}
+        (library, lead), infos = current.place(declared.name), {}
+        types = _types(declared, infos)
     if not lead.fake:
         _check_scalars(declared, values, infos, types)
         if objects := declared.signature.objects:

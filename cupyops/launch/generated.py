@@ -284,8 +284,8 @@ def open_launch(kernel: Any, arguments: Arguments, variant: Any) -> None:
         variant: the kernel, loaded for these arguments.
     """
     tensors = getattr(arguments.library, "tensor_access", None)
-    # The checked launch finds the arrays of structs by value.
-    if tensors is None or not arguments.infos or any(_points(p) for p in kernel.signature.objects):
+    # The checked launch finds the arrays of structs by value. The generated launch runs where its first array is.
+    if tensors is None or kernel.nullable or not arguments.infos or any(_points(p) for p in kernel.signature.objects):
         return
     given = [
         [arguments.values[p.name] for p in deciding(kernel.signature, vouched=vouched)] for vouched in (False, True)

@@ -83,6 +83,8 @@ class Kernel:
         link: texts, or paths of files, that are compiled apart and linked with this text. ``options=("-dlto",)`` optimizes
             across them.
         storage: of a :class:`.module.Module`, whose kernels share code.
+        nullable: a call may give None for every array, as host code in C++ may pass any null pointer. A launch without
+            any array runs on the current GPU.
 
     Raises:
         ValueError: the text has no kernel of this name; a parameter of a template has no argument; the policy's block is
@@ -126,6 +128,7 @@ class Kernel:
         structs: Mapping[str, Any] | None = None,
         link: Sequence[str | os.PathLike[str]] = (),
         storage: Storage | None = None,
+        nullable: bool = False,
     ) -> None:
         hide()
         self.file = TextFile(text, headers, watch) if isinstance(text, os.PathLike) else None
@@ -143,6 +146,7 @@ class Kernel:
         self.hardware = Hardware.checked(name, since, exactly, cooperative, shared)
         self.choices = choices
         self.dtypes = dtype_names(name, dtypes)
+        self.nullable = nullable
         self.source = KernelSource(
             text,
             name,
@@ -199,7 +203,8 @@ class Kernel:
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
-        return self.source.signature(self.geometry.sizes, self.dtypes, self.source.ask)
+        found = self.source.signature(self.geometry.sizes, self.dtypes, self.source.ask)
+        return found.nullable() if self.nullable else found
 
     @computed_once
     def declared(self) -> Declared:

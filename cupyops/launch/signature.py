@@ -74,6 +74,11 @@ class Signature:
         """The packed accessors."""
         return tuple(p for p in self.parameters if p.accessor is not None)
 
+    def nullable(self) -> "Signature":
+        """Returns the signature with None allowed for every array. A packed accessor has the sizes of an array, and needs one."""
+        found = (replace(p, nullable=True) if p.pointer and p.accessor is None else p for p in self.parameters)
+        return replace(self, parameters=tuple(found))
+
     @property
     def bindings(self) -> dict[str, tuple[int, ...]]:
         """Maps each type that the caller's arrays decide to the positions of its arrays.

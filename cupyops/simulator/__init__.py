@@ -22,7 +22,17 @@ from cupyops.sharing import Setting, held_across_fork
 
 from .textures import SurfaceObject, TextureObject
 
-__all__ = ["Counted", "SurfaceObject", "TextureObject", "call", "counted", "enabled", "in_call", "simulate"]
+__all__ = [
+    "Counted",
+    "SurfaceObject",
+    "TextureObject",
+    "call",
+    "counted",
+    "enabled",
+    "fake_call",
+    "in_call",
+    "simulate",
+]
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,13 @@ def call() -> Iterator[None]:
         mode = _Mode(True, None, True)
         _host_compiler()
     with _of_call(mode):
+        yield
+
+
+@contextmanager
+def fake_call() -> Iterator[None]:
+    """Does the same for a call on tensors without memory, in which no kernel runs: it needs no compiler."""
+    with _of_call(_mode() if _mode().on else _Mode(True, None, True)):
         yield
 
 

@@ -1,5 +1,6 @@
 // Includes CUDA's bfloat16 header, and adds the functions that the header defines only for NVIDIA's compilers.
 #pragma once
+#include <cuda_fp16.h>  // CUDA's header includes its own, without what is added here
 #include "library_only.h"
 #include_next <cuda_bf16.h>
 #include "halves.h"

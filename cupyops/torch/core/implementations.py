@@ -15,7 +15,7 @@ from cupyops import simulator
 
 from .dispatch import forward_mode, has_tangent, is_compiling
 from .gradients import Context, Gradient, Schema, without_autocast
-from .layouts import with_strides_of
+from .layouts import on_fakes, with_strides_of
 from .tangents import Tangents
 from .tensors import PLAIN_TENSORS
 
@@ -213,7 +213,7 @@ def shapes_of(name: str, body: Callable[..., Any], reference: Callable[..., Any]
         pending = getattr(env, "pending_fresh_unbacked_symbols", [])
         before = len(pending)
         try:
-            found = body(*args)
+            found = on_fakes(body, args)
         except Exception as error:
             if not _reads(error):
                 raise

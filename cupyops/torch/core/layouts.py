@@ -6,13 +6,16 @@ from each other.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-__all__ = ["with_strides_of"]
+from cupyops import simulator
+
+__all__ = ["on_fakes", "with_strides_of"]
 
 MOST_KEPT = 256
 
@@ -44,12 +47,19 @@ def with_strides_of(body: Callable[..., Any], reference: Callable[..., Any]) -> 
     return laid_out
 
 
+def on_fakes(body: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Calls a body on fake tensors. Those on the CPU are the simulator's, as in a call of the body on tensors with memory."""
+    first = next((x for x in args if isinstance(x, Tensor)), None)
+    with simulator.fake_call() if first is not None and first.is_cpu else nullcontext():
+        return body(*args)
+
+
 def _strides(body: Callable[..., Any], args: Sequence[Any], count: int) -> Sequence[tuple[int, ...] | None]:
     """Returns the strides of the body's results; None for a result that has none."""
     mode = FakeTensorMode()
     try:
         with mode, torch.no_grad():
-            found = body(*(mode.from_tensor(x) if isinstance(x, Tensor) else x for x in args))
+            found = on_fakes(body, [mode.from_tensor(x) if isinstance(x, Tensor) else x for x in args])
     except Exception:  # anything; the call is valid: the reference has accepted it
         return [None] * count
     given = found if isinstance(found, (tuple, list)) else (found,)

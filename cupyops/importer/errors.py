@@ -1,0 +1,7 @@
+"""The exception for C++ that has no translation."""
+
+__all__ = ["NotTranslated"]
+
+
+class NotTranslated(NotImplementedError):
+    """A statement of host code has no translation. It is raised where the statement stands, before anything behind it runs."""

@@ -1,0 +1,118 @@
+"""The names that generated code uses besides the words of C++."""
+
+from functools import cache
+from typing import Any
+
+from . import cuda, standard, tensors  # noqa: F401  their import declares the words
+from .binding import host
+from .errors import NotTranslated
+from .memory import DevicePointer
+from .numbers import NUMBERS, divide, quotient, remainder
+from .references import Element, Member, Pointer, Reference, Variable
+from .tuples import TupleElement, copied
+from .words import namespaces
+
+__all__ = ["Struct", "assign", "names", "pointer_cast", "throw"]
+
+
+class Struct:
+    """A struct of the user. Generated classes have `fields`: the names, the types and the offsets of the members."""
+
+    fields: tuple[tuple[Any, ...], ...] = ()
+
+    def __init__(self, *values: Any) -> None:
+        for (name, *_), value in zip(self.fields, values, strict=False):
+            setattr(self, name, value)
+
+    def values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name, *_ in self.fields)
+
+    def copy(self) -> "Struct":
+        """Returns a copy, as C++ makes one for an argument by value."""
+        made = object.__new__(type(self))
+        for name, value in vars(self).items():
+            setattr(made, name, copied(value))
+        return made
+
+    @classmethod
+    def part(cls, whole: "Struct") -> "Struct":
+        """Returns a copy of the part of a derived object that its base class has."""
+        made = object.__new__(cls)
+        for name, *_ in cls.fields:
+            setattr(made, name, copied(getattr(whole, name)))
+        return made
+
+    def assign(self, other: "Struct") -> "Struct":
+        """Takes the values of another one."""
+        self.__dict__.update(other.copy().__dict__)
+        return self
+
+    assign_base = assign
+
+    def as_argument(self) -> tuple[Any, ...]:
+        """Returns the nested tuple that a launch passes by value."""
+        return tuple(v.as_argument() if hasattr(v, "as_argument") else v for v in self.values())
+
+
+def assign(place: Any, value: Any) -> Any:
+    """Assigns to a reference, and returns the value, as C++'s assignment does."""
+    if isinstance(place, Reference):
+        place.value = value
+    else:
+        place.assign(value)
+    return value
+
+
+def address_of(pointer: Pointer | None) -> int:
+    """Returns a pointer as an integer, ``reinterpret_cast<int64_t>(p)``."""
+    if pointer is not None and not isinstance(pointer, DevicePointer):
+        raise NotTranslated("the address of a variable of host code")
+    return 0 if pointer is None else pointer.offset
+
+
+def pointer_cast(pointer: Pointer | None, kind: Any) -> Pointer | None:
+    """Returns a pointer as one to another type. The null pointer stays null."""
+    return None if pointer is None else pointer.cast(kind)
+
+
+def throw(error: BaseException | None = None) -> Any:
+    """Raises, where C++ throws inside an expression."""
+    if error is None:
+        raise RuntimeError("throw without an exception")
+    raise error
+
+
+def names(kernels: Any) -> dict[str, Any]:
+    """Returns the globals of a program's generated code."""
+    return {**_shared(), "kernels": kernels, "statics": {}}
+
+
+@cache
+def _shared() -> dict[str, Any]:
+    own: tuple[Any, ...] = (
+        Element,
+        Member,
+        NotTranslated,
+        Pointer,
+        Struct,
+        TupleElement,
+        Variable,
+        address_of,
+        assign,
+        copied,
+        divide,
+        host,
+        pointer_cast,
+        quotient,
+        remainder,
+        throw,
+    )
+    return {**dict(namespaces()), **NUMBERS, **{x.__name__: x for x in own}, "left_out": object()}
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a name of generated code, for a file that has such code: ``from cupyops.importer.generated import at, std``."""
+    try:
+        return _shared()[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

@@ -1,0 +1,149 @@
+"""References and pointers of host code.
+
+A variable whose reference or address is taken lives in a :class:`Variable`. ``v[i]`` and ``s.x`` as references are
+:class:`Element` and :class:`Member`. All have ``value``, to read and to assign.
+
+A :class:`Pointer` points into memory: a list of values on the host, or a tensor's storage. The null pointer is None.
+"""
+
+from typing import Any
+
+from .errors import NotTranslated
+
+__all__ = ["Element", "Member", "Pointer", "Reference", "Variable"]
+
+
+class Reference:
+    """A place that holds a value: ``r.value`` reads, ``r.value = x`` assigns."""
+
+    __slots__ = ()
+    value: Any
+
+    # A reference is memory of one element.
+
+    def __getitem__(self, index: int) -> Any:
+        if index:
+            raise IndexError(f"element {index} behind a pointer to one variable")
+        return self.value
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        if index:
+            raise IndexError(f"element {index} behind a pointer to one variable")
+        self.value = value
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Variable(Reference):
+    """A local variable whose reference or address is taken."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+
+class Element(Reference):
+    """The element of a container, ``v[i]``."""
+
+    __slots__ = ("container", "index")
+
+    def __init__(self, container: Any, index: Any) -> None:
+        self.container, self.index = container, index
+
+    @property
+    def value(self) -> Any:
+        return self.container[self.index]
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.container[self.index] = value
+
+
+class Member(Reference):
+    """The member of a struct, ``s.x``."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    @property
+    def value(self) -> Any:
+        return getattr(self.owner, self.name)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        setattr(self.owner, self.name, value)
+
+
+class Pointer:
+    """A pointer of host code into host memory. :class:`.memory.DevicePointer` points into a tensor's storage.
+
+    Attributes:
+        memory: a list of values, or a :class:`Reference`.
+        offset: where it points, in elements of the memory.
+        kind: the type that it points to: a type of :mod:`.numbers`, a Python class of a struct, a C++ spelling, a tuple
+            such as ``("*", float32)``, or None for ``void``.
+        element: the type of the memory's elements, which a cast keeps.
+    """
+
+    __slots__ = ("element", "kind", "memory", "offset")
+
+    def __init__(self, memory: Any, offset: int = 0, kind: Any = None, element: Any = None) -> None:
+        self.memory, self.offset, self.kind = memory, offset, kind
+        self.element = kind if element is None else element
+
+    def __add__(self, count: int) -> "Pointer":
+        self._check()
+        return Pointer(self.memory, self.offset + count, self.kind, self.element)
+
+    def __sub__(self, other: Any) -> Any:
+        self._check()
+        return self.offset - other.offset if isinstance(other, Pointer) else self + -other
+
+    def __getitem__(self, index: int) -> Any:
+        return self.memory[self._at(index)]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self.memory[self._at(index)] = value
+
+    def _at(self, index: int) -> int:
+        self._check()
+        place = self.offset + index
+        if not 0 <= place < len(self.memory):
+            raise IndexError(f"element {place} of memory of {len(self.memory)}")
+        return place
+
+    def _check(self) -> None:
+        """Raises for the use of host memory as another type. Pointers of any types are alike."""
+        if self.kind is not self.element and self.kind != self.element:
+            both = isinstance(self.kind, tuple) and isinstance(self.element, tuple)
+            if not both or self.kind[0] != self.element[0]:
+                raise NotTranslated(f"host memory of {self.element} used as {self.kind or 'void'}")
+
+    def _place(self) -> tuple[int, int]:
+        return id(self.memory), self.offset
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pointer) and self._place() == other._place()
+
+    def __lt__(self, other: "Pointer") -> bool:
+        return self.offset < other.offset
+
+    def __le__(self, other: "Pointer") -> bool:
+        return self.offset <= other.offset
+
+    def __gt__(self, other: "Pointer") -> bool:
+        return self.offset > other.offset
+
+    def __ge__(self, other: "Pointer") -> bool:
+        return self.offset >= other.offset
+
+    def __hash__(self) -> int:
+        return hash(self._place())
+
+    def cast(self, kind: Any) -> "Pointer":
+        """Returns the pointer as one to another type, ``reinterpret_cast<T*>(p)``."""
+        return Pointer(self.memory, self.offset, kind, self.element)
