@@ -38,6 +38,7 @@ def stores() -> list[Store]:
         Store("kernels for GPUs", folder, False, True),
         Store("kernels for the simulator", folder / "simulator", True, True),
         Store("choices of Tuned", folder / "tuning", False, False),
+        Store("halves of texts with host code", folder / "programs", False, True),
     ]
 
 

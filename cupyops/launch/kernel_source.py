@@ -12,11 +12,11 @@ from cupyops.compile.absent import absent, give
 from cupyops.compile.ask import QUESTIONS, asking_types
 from cupyops.compile.cache import Binary
 from cupyops.compile.cuda_text import scan
-from cupyops.compile.host_code import host_code
+from cupyops.compile.declarations import DECLARES, declared_names
+from cupyops.compile.device_half import NO_CLANG, device_half, may_have_host_half
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import branch_end, known_macros, preprocess
 from cupyops.compile.source import KERNEL, assemble, included, named_kernels
-from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError
 
 from .asked import Asked, without_body
@@ -36,12 +36,9 @@ __all__ = ["KernelSource", "signature_of"]
 _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
 )
+_DEFAULT_DEVICE = frozenset(("-default-device", "--device-as-default-execution-space"))
 _OF_RUNTIME = re.compile(r"cuda[A-Z]\w*")  # a function of the CUDA runtime
 _WORD = re.compile(r"[A-Za-z_]\w*")
-# The name that a type, a namespace, a macro or a function declares.
-_DECLARES = re.compile(
-    r"\b(?:struct|class|union|enum|namespace|using|concept|typename|[\w>*&]+)\s+([A-Za-z_]\w*)\s*(?=[={:;<]|\((?!\s*\*))"
-)
 _ALSO_KNOWN = re.compile(r"[\"'](?:const )?(\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
 
 
@@ -90,28 +87,24 @@ class KernelSource:
         types = {
             name: dtype for name, dtype in types.items() if name.isidentifier()
         }  # the others are types of the text
-        text = self.text if self.module else only(self.text, self.name)
-        own, named, headers = self._assembled(text, self.kernels(), types, twins)
+        texts = self._of_device()
+        if not self.module:
+            texts = {name: only(source, self.name) for name, source in texts.items()}
+        own, named, headers = self._assembled(texts, self.kernels(), types, twins)
         # The compiler tells the types of the kernels: see Signature.compare. Variables that are templates came with C++14.
         old = any(re.fullmatch(r"--?std=\S*(?:03|11)", option) for option in self.options)
         own += "" if old or "" in named else asking_types(named)
         common: Any = {"simulated": twins is not None, "options": self.options}
-        others = (
-            assemble(
-                self._of_device({"": t.text}, "\n".join([*self.headers.values(), *t.headers.values()]))[""],
-                t.filename,
-                types,
-                self.constants,
-                {**headers, **self._of_device(t.headers, t.text)},
-                **common,
-            )
-            for t in self.linked
-        )
+        others = []
+        for t in self.linked:
+            texts = self._half(t.text, {**self.headers, **t.headers}, _WORD.findall(t.text)) or {}
+            known = {**headers, **t.headers, **texts}
+            others.append(assemble(known.pop("", t.text), t.filename, types, self.constants, known, **common))
         return joined([own, *others]) if self.linked else own
 
     def _assembled(
         self,
-        text: str,
+        own_texts: dict[str, str],
         kernels: Sequence[str],
         types: Mapping[str, str],
         twins: Mapping[str, str] | None,
@@ -120,10 +113,9 @@ class KernelSource:
         """Returns the final text of an author's text, the address of each kernel in it as an expression of C++, and the headers.
 
         Args:
+            own_texts: the author's text, by ``""``, and the headers, by name.
             asked: the text is compiled for its types alone, so that a kernel needs no name in a binary.
         """
-        roots = re.findall(r"\w+", " ".join([*kernels, *self.structs, *self.defines.values()]))
-        own_texts = self._of_device({**self.headers, "": text}, self.text, roots, twins is not None)
         text = own_texts.pop("")
         headers = {**(twins or {}), **own_texts}
         common: Any = {"simulated": twins is not None, "options": self.options}
@@ -144,7 +136,10 @@ class KernelSource:
                 for name, entry in zip(kernels, entries, strict=True)
             ]
             named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
-        own = assemble(text, self.filename, types, self.constants, headers, **named, **common)
+        try:
+            own = assemble(text, self.filename, types, self.constants, headers, **named, **common)
+        except ValueError as error:
+            raise ValueError(f"{error}{self._lacking_clang()}") from None
         addresses = []
         for i, (name, entry) in enumerate(zip(kernels, entries, strict=True)):
             function = declarations(scan(self.text), name)[0]
@@ -174,8 +169,9 @@ class KernelSource:
             twins: see :meth:`final`.
         """
         first, *others = [{name: d for name, d in types.items() if name.isidentifier()} for types in choices]
-        text = without_body(only(self.text, self.name), self.name)
-        own, (address,), _ = self._assembled(text, (self.name,), first, twins, asked=True)
+        texts = {name: only(source, self.name) for name, source in self._of_device().items()}
+        texts[""] = without_body(texts[""], self.name)
+        own, (address,), _ = self._assembled(texts, (self.name,), first, twins, asked=True)
         if others:
             (_, expression), *_ = named_kernels(own)
             path = expression.partition("<")[0]
@@ -210,27 +206,29 @@ class KernelSource:
                 raise CompileError(f"{self.name}: {told}\n{error}") from error.__cause__
             raise self.located(error) from error.__cause__
 
-    def _of_device(
-        self, texts: Mapping[str, str], others: str, roots: Sequence[str] = (), simulated: bool = False
-    ) -> dict[str, str]:
-        """Returns texts without their host code. With NVRTC's option ``-default-device``, functions without
-        ``__device__`` are device functions, and nothing is left out.
+    def _of_device(self) -> dict[str, str]:
+        """Returns the text, by ``""``, and the headers, by name, without what no kernel reaches if they may have a host half."""
+        return {**self.headers, "": self.text, **(self._half(self.text, self.headers, self._roots()) or {})}
 
-        Args:
-            texts: CUDA C++ by name.
-            others: texts whose macros hold in `texts`.
-            roots: the kernels that are compiled; without them, the `texts` keep all device code.
-            simulated: whether the simulator compiles the texts.
-        """
-        shipped = isinstance(self.text, kernels_cu.Text)  # without host code
-        if shipped or not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
-            return dict(texts)
-        found, gone = host_code_of(texts, "\n".join([others, *texts.values()]), self.defines)
-        if not roots:
-            return found
-        headers = included(self.text, self.headers)
-        macros = preprocess(self.text, headers, self.defines).macros
-        return without_unread(found, roots, macros, gone, simulated)
+    def _roots(self) -> list[str]:
+        return [*self.kernels(), *self.structs, *self.defines.values()]
+
+    def _half(self, text: str, headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str] | None:
+        """Returns what names reach of a text, by ``""``, and of those of the headers that it includes; None if libclang is not
+        installed. Returns nothing of a text without a host half, as all texts are with NVRTC's option ``-default-device``."""
+        if isinstance(self.text, kernels_cu.Text) or not _DEFAULT_DEVICE.isdisjoint(self.options):
+            return {}
+        own = {name: source for name, source in included(text, headers).items() if name in headers}
+        # The arguments of a template are no macros for clang, which would replace the parameters in their declaration.
+        arguments = {name for kernel in self.kernels() for name in numbers(self.text, kernel)}
+        macros = {name: value for name, value in self.defines.items() if name not in arguments}
+        if not may_have_host_half(text, own, macros):
+            return {}
+        return device_half(text, own, macros, self.options, names)
+
+    def _lacking_clang(self) -> str:
+        """Returns a line for messages if the text may have a host half and libclang is not installed."""
+        return f"\n{NO_CLANG}" if self._half(self.text, self.headers, self._roots()) is None else ""
 
     def signature(
         self,
@@ -304,12 +302,12 @@ class KernelSource:
         followed = preprocess(self.text, {n: t for n, t in texts.items() if n}, self.defines)
         bares = {where: scan(text).bare for where, text in texts.items()}
         compiled = (followed.compiled(where, bare) for where, bare in bares.items())
-        kept = {name for bare in compiled for name in _DECLARES.findall(bare)}
+        kept = {name for bare in compiled for name in DECLARES.findall(bare)}
         found: dict[str, str] = {}
         for macro, where, directive in followed.unknown(texts):
             if followed.live(where, directive.end) is False:
                 branch = bares[where][directive.end : branch_end(scan(texts[where]), directive)]
-                lacking = {name for name in _DECLARES.findall(branch) if name in names} - kept
+                lacking = {name for name in DECLARES.findall(branch) if name in names} - kept
                 found.update({macro: min(lacking)} if lacking else {})
         return [
             f"a condition removes the declaration of `{name}`, unless the build of the project defines {macro}: give it as "
@@ -321,14 +319,13 @@ class KernelSource:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
         words = str(error)
         undefined = {name for found in _UNDEFINED.findall(words) for name in found if name}
-        for name in dict.fromkeys(host_code(self.text, "\n".join(self.headers.values())).names):
-            if name in undefined:
-                if reference := re.search(rf"\b(texture|surface)\s*<[^;{{}}]*\b{name}\b", self.text):
-                    kind = reference[1]
-                    why = f"a {kind} reference, which CUDA 12 removed: declare a parameter cuda{kind.title()}Object_t"
-                else:
-                    why = "host code, which is left out: declare what a kernel uses __device__"
-                words += f"\n`{name}` is {why}"
+        kept = declared_names(self._of_device()[""])
+        for name in sorted(undefined & declared_names(self.text)):
+            if reference := re.search(rf"\b(texture|surface)\s*<[^;{{}}]*\b{name}\b", self.text):
+                kind = reference[1]
+                words += f"\n`{name}` is a {kind} reference, which CUDA 12 removed: declare a parameter cuda{kind.title()}Object_t"
+            elif name not in kept:
+                words += f"\n`{name}` is host code, which is left out: declare what a kernel uses __device__"
         texts = "\n".join([self.text, *self.headers.values()])
         words += "".join(
             f"\n`{name}` is undefined: give the text or the header that declares it, or, if a build defines it as a macro, "
@@ -352,7 +349,7 @@ class KernelSource:
         lines = re.findall(r"^> *\d+ \|(.*)", words, re.MULTILINE)
         shown = {name for line in lines for name in _WORD.findall(line)}
         words += "".join(f"\n{line}" for line in self._removed(shown))
-        words += "".join(f"\n{line}" for line in self.absent())
+        words += "".join(f"\n{line}" for line in self.absent()) + self._lacking_clang()
         return CompileError(located(words, self.filename, self.text, self.declared_in))
 
 

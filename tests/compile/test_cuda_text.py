@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from cupyops import CompileError, Kernel, Threads
-from cupyops.compile.cuda_text import first_branches, scan
+from cupyops.compile.cuda_text import scan
 from cupyops.compile.dialect import beyond_nvrtc
 from cupyops.compile.source import assemble
 from cupyops.launch.definitions import code_only, only, the_kernel
@@ -266,10 +266,8 @@ def test_the_time_grows_with_the_depth(kind: str) -> None:
     assert grows_with_its_length(read, 600)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_branch_whose_braces_have_no_match_gives_way_also_within_others(compiled: bool) -> None:
-    text = "#if A\nf(x) {\n#if B\n{ one two three\n#else\n{ four\n#endif\n}\n#else\ng(y) { h {\n#endif\n}\n"
-    code = scan(text)
-    kept = [first_branches(code, code.bare if compiled else "", rank).split() for rank in range(2)]
-    assert kept[0] == ["f(x)", "{", "{", "one", "two", "three", "}", "}"]
-    assert kept[1] == ["g(y)", "{", "h", "{", "}"]
+def test_a_branch_whose_braces_have_no_match_gives_way_also_within_others() -> None:
+    text = "#if A\n__global__ void k() { f(x) {\n#if B\n{ one two three\n#else\n{ four\n#endif\n}}\n#else\ng(y) { h {\n#endif\n}\n"
+    code = scan(f"{text}__global__ void other() {{}}")
+    assert [f.name for f in code.functions] == ["k", "other"]
+    assert code.end_of_function(code.functions[0].parameters) == len(text) - 1

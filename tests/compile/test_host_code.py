@@ -8,88 +8,40 @@ import pytest
 
 import cupyops
 from cupyops import CompileError, Kernel, Threads
+from cupyops.compile import device_half
 from cupyops.compile.compiler import OPTIONS, compile_text
-from cupyops.compile.host_code import host_code
-from cupyops.compile.unread import without_unread
+from cupyops.errors import MissingDependencyError
+from cupyops.importer import slice as slices
+from cupyops.importer import tree
+from cupyops.launch import kernel_source
 
 KERNEL = "__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }"
 
 
 @pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        ("int main(int argc, char** argv) { if (argc) { return 1; } return 0; }", "main"),
-        ("static inline float f(float v = 1) { return v; }", "f"),
-        ("void f(int n, float* x);", "f"),
-        ("__host__ void f() {}", "f"),
-        ("template <typename T, int N = (1 << 3)> void launch(T* x) { k<<<1, N>>>(x, 3); }", "launch"),
-        ("template void launch<float, 3>(float*);", "launch"),
-        ("std::vector<int> operator+(A a, B b) { return {}; }", "operator+"),
-        ("A::A(int n) : a(n), b{n} { init(); }", "A"),
-        ("auto f() -> int { return 1; }", "f"),
-        ("std::vector<float> values = {1, 2};", "values"),
-        ("cublasHandle_t handle;", "handle"),
-        ("static int calls = 0;", "calls"),
-        ("const char* names[] = {0, 0};", "names"),
-        ("const std::string name = f();", "name"),
-        ("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def(0, &f); }", "PYBIND11_MODULE"),
-        ("using namespace std;", ""),
-        ("using Row = std::vector<float>;", ""),
-        ("struct Rows { std::vector<float> values; };", ""),
-        ("#define LAUNCH(T) void launch_##T(T* x) { k<<<1, 1>>>(x, 1); }\nLAUNCH(float)\n", ""),
-        ("#define MAKE(T) template __global__ void k<T>(T*, int);\nMAKE(float);\nMAKE(int)\n", ""),
-    ],
-)
-@pytest.mark.parametrize("around", ["{}", "namespace a { namespace { {} } }", 'extern "C" { {} }'])
-def test_host_code_stays(code: str, name: str, around: str) -> None:
-    text = "/* ( */\n" + around.replace("{}", f"{KERNEL}\n{code}\n{KERNEL}")
-    found = host_code(text)
-    assert found.names == tuple([name] if name else [])
-    declaration = code.splitlines()[-1] if code[0] == "#" else code
-    assert declaration not in found.text
-    assert found.text.count(KERNEL) == 2
-    assert [len(line) for line in found.text.split("\n")] == [len(line) for line in text.split("\n")]
-
-
-@pytest.mark.parametrize(
     "code",
     [
-        "__device__ float f(float v) { return v; }",
-        "template <typename T> __host__ __device__ inline T f(T v) { return v; }",
-        "constexpr int three() { return 3; }",
-        "#define FUNCTION __device__ __forceinline__\nFUNCTION float f(float v) { return v; }",
-        "#define DEFINE(name) __device__ float name(float v) { return v; }\nDEFINE(f)\n",
-        "const int N = 3;",
-        "static const float* const NOTHING = nullptr;",
-        "constexpr float TABLE[] = {1, 2};",
-        "__constant__ float table[3];",
-        "__device__ int counter = 0;",
-        "extern __shared__ float room[];",
-        "struct Pair { float a, b; Pair() = default; __device__ float sum() const { return a + b; } constexpr int n() { return 2; } };",
-        "typedef struct __align__(8) { float a, b; } Pair;",
-        "enum class Mode : int { A, B };",
-        "template <typename T> struct Traits { static const int N = 1; };",
-        "template <> struct Traits<float> { using type = int; };",
-        "union Both { float f; int i; };",
-        "namespace cg = cooperative_groups;",
-        "using namespace cooperative_groups;",
-        "using std::max;",
-        "static_assert(sizeof(int) == 4, 0);",
-        "auto square = [] __device__(float v) { return v * v; };",
-        "template <typename T> constexpr int SIZE = sizeof(T);",
+        "int main(int argc, char** argv) { if (argc) { return 1; } return 0; }",
+        "static inline float f(float v = 1) { return v; }",
+        "__host__ void f() {}",
+        "template <typename T, int N = (1 << 3)> void launch(T* x) { k<<<1, N>>>(x, 3); }",
+        "std::vector<int> operator+(A a, B b) { return {}; }",
+        "A::A(int n) : a(n), b{n} { init(); }",
+        "std::vector<float> values = {1, 2};",
+        "cublasHandle_t handle; void f() {}",
+        "const std::string name = f();",
+        "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def(0, &f); }",
+        "using Row = std::vector<float>;",
+        "struct Rows { std::vector<float> values; };",
+        "#define LAUNCH(T) void launch_##T(T* x) { k<<<1, 1>>>(x, 1); }\nLAUNCH(float)\n",
     ],
 )
-def test_device_code_goes(code: str) -> None:
-    text = f"{code}\n{KERNEL}"
-    assert host_code(text)[:2] == (text, ())
-
-
-def test_the_bodies_of_member_functions_of_the_host_stay() -> None:
-    text = "struct A { A(int n) : n(n) { f(); } int g() const { return f(); } __device__ int h() { return n; } private: int n = 1; };"
-    bare = "struct A { A(int n) ; int g() const ; __device__ int h() { return n; } private: int n = 1; };"
-    found = host_code(f"{text}\n{KERNEL}")
-    assert found.names == ()
-    assert " ".join(found.text.split()) == " ".join(f"{bare} {KERNEL}".split())
+def test_host_code_does_not_compile(code: str) -> None:
+    text = f'/* ( */\n{KERNEL}\n{code}\nnamespace a {{ namespace {{ {code} }} }}\nextern "C" {{\n{code}\n}}'
+    found = Kernel(text, "k", Threads("n")).final_text({})
+    declaration = code.splitlines()[-1]
+    assert declaration not in found
+    assert found.partition('#line 1 "k.cu"\n')[2].splitlines()[1] == KERNEL
 
 
 @pytest.mark.parametrize("option", ["-default-device", "--device-as-default-execution-space"])
@@ -99,137 +51,68 @@ def test_the_option_that_makes_host_code_device_code_is_forgotten(option: str) -
     assert "float f" not in Kernel(text, "k", Threads("n")).final_text({})
 
 
-def test_directives_go_with_the_host_code_around_them() -> None:
-    text = f"int main() {{\n#define N 3\n#ifdef DEBUG\n f();\n#endif\n}}\n{KERNEL}"
-    found = host_code(text).text
-    assert "main" not in found
-    assert "f();" not in found
-    assert [line for line in found.splitlines() if line.startswith("#")] == ["#define N 3", "#ifdef DEBUG", "#endif"]
-
-
-PROTOTYPE = "#define API(n) __attribute__((noinline))\nAPI(3) void fail(const char* file, const char* words, ...);\n"
-CHECK = "#define FAIL(...) REPORT(__FILE__, __VA_ARGS__)\n#define REPORT(...) fail(__VA_ARGS__)\n"
-CHECKED = "constexpr int positive(int n) { if (n < 0) { FAIL(words, n); } return n; }\n"
-
-
-def test_a_prototype_that_a_constexpr_function_calls_stays() -> None:
-    found = host_code(f"{PROTOTYPE}void other();\n{CHECK}{CHECKED}{KERNEL}")
-    assert found.names == ("other",)
-    assert "void fail(" in found.text
-    assert "fail(const" not in host_code(f"{PROTOTYPE}{CHECK}{KERNEL}").text
-    assert host_code(PROTOTYPE, f"{CHECK}{CHECKED}").names == ()
-    assert "fail" in host_code(f"cudaStream_t fail(int);\n{CHECK}{CHECKED}{KERNEL}").names
-
-
-def test_the_macros_of_other_texts_are_not_known() -> None:
-    text = f"HD float f(float v) {{ return v; }}\n{KERNEL}"
-    assert host_code(text, "#define HD __host__ __device__\n").names == ()
-    assert host_code(text).names == ("f",)
-
-
-@pytest.mark.parametrize("code", ["int main() {\n#ifdef A\nif (a) {\n#endif\n}", "} int main() {}", "int f("])
-def test_a_text_whose_braces_do_not_match_is_changed(code: str) -> None:
-    text = f"{KERNEL}\n{code}"
-    assert host_code(text).text == text
-
-
 @pytest.mark.parametrize(
-    "code",
+    "text",
     [
-        "int main() {\n#ifdef A\nif (a) {\n#else\nif (b) {\n#endif\n} }",
-        "int main() {\n#ifdef A\nif (a) {\n#elif B\nif (b && (\n#ifdef C\n c)) {\n#else\n d)) {\n#endif\n#endif\n} }",
+        f"template <typename T> struct Pair {{ T a, b; T sum() const {{ return a + b; }} }};\nusing Both = Pair<int>;\n{KERNEL}",
+        f"#define HD __host__ __device__\nnamespace a {{ template <int N> HD int f() {{ return N; }} HD int g() {{ return f<1>(); }} }}\n{KERNEL}",
+        f"#include <cuda_fp16.h>\nconstexpr int three() {{ return 3; }}\n__constant__ float table[] = {{1, 2}};\n{KERNEL}",
+        'extern "C" __global__ void k(const scalar_t* x, acc_t* y, int n) { for (int i = 0; i < n; i++) { y[i] = x[i]; } }',
     ],
 )
-def test_braces_that_match_in_the_first_branches_count(code: str) -> None:
-    found = host_code(f"{KERNEL}\n{code}\n{KERNEL}")
-    assert found.names == ("main",)
-    assert found.text.count(KERNEL) == 2
-    assert not re.search(r"if \(|main", found.text.replace(KERNEL, ""))
+def test_a_text_without_a_host_half_needs_no_clang(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_source, "device_half", None)
+    assert text in Kernel(text, "k", Threads("n"), dtypes=("float32",)).final_text({"scalar_t": "float32"})
 
 
-@pytest.mark.parametrize(
-    "code", ["REGISTER(k, float)", "BIND_ALL(torch::kFloat, float)", "#define make(T) void f_##T();\nmake(float)"]
+@pytest.fixture
+def without_clang(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise MissingDependencyError("no libclang")
+
+    monkeypatch.setattr(device_half.Program, "read", lambda stored: None)
+    monkeypatch.setattr(tree, "clang", missing)
+    monkeypatch.setattr(device_half, "_device_half", device_half._device_half.__wrapped__)
+
+
+NO_CLANG = (
+    re.escape("\nthe text seems to have a host half: pip install 'libclang>=18' (or leave the host functions out)")
+    + "$"
 )
-def test_a_macro_call_without_a_semicolon_is_a_declaration(code: str) -> None:
-    text = f"namespace a {{\n{KERNEL}\n{code}\n}}\nint main() {{ return 0; }}\n{code}"
-    found = host_code(text)
-    assert "main" in found.names
-    assert code.splitlines()[-1] not in found.text
-    assert KERNEL in found.text
 
 
-def test_an_alias_of_a_type_that_is_left_out_is_left_out() -> None:
-    text = (
-        "template <typename T> using F = void (*)(T*, cudaStream_t);\ntypedef F<float> G;\ntypedef float H;\n"
-        f"class Net {{ std::vector<int> v; }};\nclass Loss : public Net {{ Net* net; }};\nstruct Kept {{ float a; }};\n{KERNEL}"
-    )
-    found = host_code(text).text
-    assert "typedef float H;" in found
-    assert "struct Kept" in found
-    assert not re.search(r"\bG\b|Loss|Net", found)
+@pytest.mark.simulator
+@pytest.mark.usefixtures("without_clang")
+def test_without_clang_the_compiler_reads_the_whole_text_and_its_error_says_so() -> None:
+    text = f"int twice(int v) {{ return 2 * v; }}\n{KERNEL}"
+    assert text in Kernel(text, "k", Threads("n")).final_text({})
+    y = np.zeros(3, np.float32)
+    with cupyops.simulate():
+        Kernel(text, "k", Threads("n"))(y, 3)
+        assert y.tolist() == [1, 1, 1]
+        with pytest.raises(CompileError, match=NO_CLANG):
+            Kernel(f"#include <string>\nRows f(Rows rows) {{ return rows; }}\n{KERNEL}", "k", Threads("n"))(y, 3)
+    with pytest.raises(ValueError, match=NO_CLANG):
+        Kernel(f"#include <vector>\nstd::vector<int> f() {{ return {{}}; }}\n{KERNEL}", "k", Threads("n")).final_text(
+            {}
+        )
 
 
-FUNCTORS = """
-struct Sum { thrust::host_vector<int>* p; __device__ int operator()(thrust::device_ptr<int> t) { return helper(); } };
-__device__ int helper() { std::vector<int> v; return v[0]; }
-template <typename T> __device__ T twice(T v) { return 2 * v; }
-"""
+def test_the_device_half_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"int on_disk(int v) {{ return v; }}\n{KERNEL}"
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path))
+    found = Kernel(text, "k", Threads("n")).final_text({})
+    assert "on_disk" not in found
+    device_half._device_half.cache_clear()
+    monkeypatch.setattr(slices, "parse", None)
+    slices._parsed.cache_clear()
+    assert Kernel(text, "k", Threads("n")).final_text({}) == found
 
 
-def test_declarations_of_host_types_that_no_kernel_reads_are_left_out() -> None:
-    text = f"{FUNCTORS}{KERNEL}"
-    found = without_unread({"": text}, ["k"])[""]
-    assert "Sum" not in found
-    assert "helper" not in found
-    assert "twice" in found
-    assert len(found) == len(text)
-
-
-@pytest.mark.parametrize(
-    ("use", "kept"), [("helper()", ("helper",)), ("CALL", ("helper",)), ("Sum()(1)", ("helper", "struct Sum"))]
-)
-def test_declarations_of_host_types_that_a_kernel_reads_stay(use: str, kept: tuple[str, ...]) -> None:
-    header = f"#define CALL other()\n__device__ int other() {{ return helper(); }}\n{FUNCTORS}"
-    kernel = f"__global__ void k(int* y) {{ *y = {use}; }}"
-    found = without_unread({"": kernel, "a.h": header}, ["k"])["a.h"]
-    assert [name for name in ("helper", "struct Sum") if f"{name}" in found.replace("return helper", "")] == list(kept)
-
-
-def test_functions_and_classes_of_headers_that_no_kernel_reads_are_left_out() -> None:
-    header = """
-namespace u { __device__ int used() { return 1; } __device__ int unused() { return broken; } }
-using u::used; using u::gone;
-struct Unused { Missing m; }; struct Used { int a; __device__ Used(); __device__ ~Used(); };
-__device__ Used::Used() {} __device__ Used::~Used() {}
-enum Kind { FIRST = 3 }; constexpr int A = 1, B = 2; __device__ int table[2]; __device__ int begin(Used&);
-"""
-    text = "__device__ int own() { return 1; }\n__global__ void k(int* y) { Used u; *y = used() + B + FIRST; }"
-    found = without_unread({"": text, "a.h": header}, ["k"])
-    assert found[""] == text  # the author sees the errors of a text of one's own
-    assert not re.search(r"unused|Unused|Missing|gone", found["a.h"])
-    for name in (
-        "int used()",
-        "using u::used;",
-        "struct Used",
-        "Used::Used() {}",
-        "~Used() {}",
-        "FIRST",
-        "A = 1",
-        "table",
-        "begin",
-    ):
-        assert name in found["a.h"]
-    assert len(found["a.h"]) == len(header)
-
-
-def test_a_macro_of_a_macro_that_a_condition_defines_marks_device_code() -> None:
-    text = (
-        "#ifdef __CUDACC__\n#define BOTH __host__ __device__\n#else\n#define BOTH\n#endif\n#define INLINE BOTH inline\n"
-        f"template <typename T> INLINE T mix(T a, T b) {{ return a + b; }}\nint host() {{ return 1; }}\n{KERNEL}"
-    )
-    found = host_code(text)
-    assert "INLINE T mix" in found.text
-    assert found.names == ("host",)
+def test_a_condition_whose_code_no_kernel_reads_says_nothing_of_an_unknown_header() -> None:
+    text = f'#include "none.h"\n#ifdef FAST\n__device__ float f(float v) {{ return v; }}\nextern "C" {{ void g(); }}\n#endif\n{KERNEL}'
+    with pytest.warns(UserWarning, match="is left out"):
+        Kernel(text, "k", Threads("n")).final_text({})
 
 
 CALLS = (
@@ -272,9 +155,9 @@ def test_the_error_says_what_a_text_lacks(code: str, words: str) -> None:
 
 def test_an_error_of_nvrtc_says_what_to_do() -> None:
     pytest.importorskip("cupy")
-    text = "struct Z { float r; Z(float a) : r(a) {} __device__ float twice() { return 2 * r; } };\n"
+    text = "__device__ float twice(float v);\n"
     for body, words in (
-        ("y[0] = Z(1).twice();", "has no body for the GPU: declare the function, and each member function, __device__"),
+        ("y[0] = twice(1);", "has no body for the GPU: declare the function, and each member function, __device__"),
         ("bool none[0]; y[0] = none[0];", "takes an array of no elements, and NVRTC does not"),
         (
             "y[0] = __shfl_down(y[0], 1);",
@@ -375,3 +258,16 @@ def test_members_without_an_annotation_do_not_compile() -> None:
     pytest.importorskip("cupy")
     kernel = Kernel(MEMBERS, "k", Threads("n"))
     assert compile_text(kernel.final_text({}), "k", "sm_80", OPTIONS).resources
+
+
+@pytest.mark.parametrize(("name", "constants"), [("add<float, 2>", {}), ("add", {"TERM": 2})])
+def test_an_argument_of_a_template_is_no_macro_in_the_device_half(name: str, constants: dict[str, int]) -> None:
+    text = """
+    #include <vector>
+    template <typename T, int TERM> __global__ void add(const T* x, T* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] + TERM; }
+    std::vector<int> host(int n) { return {n}; }
+    """
+    kernel = Kernel(text, name, 32, constants=constants)
+    final = kernel.final_text(next(iter(kernel.type_choices())))
+    assert "int TERM> __global__ void add" in final
+    assert "vector<int> host" not in final

@@ -178,7 +178,6 @@ def test_a_condition_that_a_text_decides_says_nothing_of_an_unknown_header() -> 
         "#ifdef FAST\n#include <fast.h>\n#define FAST_WIDTH 2\n#endif",
         "#ifdef USE_ROCM\nint a;\n#endif",
         "#if defined(WITH_HIP) || WITH_AMD\nint a;\n#endif",
-        "#ifdef FAST\n__device__ float f(float v) { return v; }\n#endif\n__global__ void k(float* y) { y[0] = 1; }",
     ],
 )
 def test_a_condition_on_which_no_code_depends_says_nothing_of_an_unknown_header(condition: str) -> None:

@@ -27,7 +27,7 @@ ROOMS = (
     ("cupyops.launch",),
     ("cupyops.tiling",),
     ("cupyops.programs",),
-    ("cupyops.ops", "cupyops.tuning", "cupyops.simulator", "cupyops.extension"),
+    ("cupyops.ops", "cupyops.tuning", "cupyops.simulator"),
     ("cupyops.profiling",),
     # what a person meets without PyTorch
     ("cupyops",),
@@ -36,6 +36,8 @@ ROOMS = (
     # with PyTorch
     ("cupyops.torch.compiled", "cupyops.torch.scale"),
     ("cupyops.torch.core",),
+    ("cupyops.importer",),
+    ("cupyops.cpp_extension",),
     ("cupyops.torch.programs",),
     ("cupyops.torch.ops",),
     ("cupyops.torch.check", "cupyops.torch.onnx", "cupyops.torch.models", "cupyops.torch.fusions"),
@@ -49,10 +51,14 @@ FLOORS = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 FIRST_WITH_TORCH = FLOORS["cupyops.torch.compiled"]
 
 # What the package of a room has at its top is the face of what lies below it, so these are said by name: the face loads the part
-# that knows tensors at the first tensor, and the notebook's magic at %load_ext, and neither when it is imported. It looks whether
-# the program has imported PyTorch and used a GPU.
+# that knows tensors at the first tensor, the reader of extensions at its first use, and the notebook's magic at %load_ext, and none
+# when it is imported. It looks whether the program has imported PyTorch and used a GPU. Clang's tree is read for a text with a host
+# half alone, whose device half is not on disk.
 WHEN_ASKED_FOR = {
     ("cupyops", "cupyops.torch.core.tensors"),
+    ("cupyops", "cupyops.importer.starting_file"),
+    ("cupyops.commands.run", "cupyops.cpp_extension"),
+    ("cupyops.compile.device_half", "cupyops.importer.slice"),
     ("cupyops", "cupyops.notebook"),
     ("cupyops", "torch"),
 }
