@@ -1,0 +1,57 @@
+"""``python -m cupyops run SCRIPT``: runs a program that builds PyTorch extensions, without a compiler."""
+
+import argparse
+import runpy
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Adds the command ``run`` to the command line."""
+    parser = commands.add_parser(
+        "run",
+        help="run a program that builds PyTorch extensions, without a compiler",
+        description="Runs a Python program with cupyops.cpp_extension's load_inline and load in the place of PyTorch's.",
+        epilog="Exit status: the program's; 2 if the options are invalid.",
+    )
+    parser.add_argument(
+        "--simulate",
+        action="store_true",
+        help="run kernels in the simulator, on a CPU: .cuda() and device='cuda' leave tensors on the CPU",
+    )
+    parser.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="the same, and find races, uninitialised reads of shared memory and barriers that some threads do not reach",
+    )
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the program")
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the program's own arguments")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command; returns 0. What the program raises, SystemExit too, is raised.
+
+    Raises:
+        SystemExit: with status 2, if there is no such file.
+    """
+    if not options.script.exists():
+        options.parser.error(f"{options.script}: no such file")
+    from cupyops import cpp_extension  # it imports PyTorch
+
+    before = sys.argv, sys.path[:]
+    with ExitStack() as stack:
+        stack.enter_context(cpp_extension.replaced())
+        if options.simulate or options.sanitize:
+            stack.enter_context(cpp_extension.simulated(sanitize=options.sanitize or None))
+        sys.argv = [str(options.script), *options.arguments]
+        sys.path[0] = str(options.script.absolute().parent)
+        try:
+            runpy.run_path(str(options.script), run_name="__main__")
+        finally:
+            sys.argv, sys.path[:] = before
+    return 0
