@@ -11,12 +11,11 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import arrays
 from .compile.bundle import load_bundle
 from .errors import CompileError, ExportError, LaunchError, MissingDependencyError, TuningError
-from .extension.extension import Extension, from_extension
 from .launch.debug import debug_mode, set_debug
 from .launch.geometry import Elementwise, GridStride, Rows, Threads
 from .launch.kernel import Kernel
@@ -35,6 +34,9 @@ from .ops.lltm.sequence import lltm_sequence, lltm_sequence_backward
 from .profiling.explain import explain
 from .simulator import simulate
 from .tuning.tuned import Tuned
+
+if TYPE_CHECKING:
+    from .importer.starting_file import Extension, from_extension
 
 __all__ = [
     "CompileError",
@@ -76,6 +78,13 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Returns ``from_extension`` and ``Extension``. Their module imports PyTorch, which ``import cupyops`` does not."""
+    if name in ("Extension", "from_extension"):
+        return getattr(import_module("cupyops.importer.starting_file"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load_ipython_extension(shell: Any) -> None:

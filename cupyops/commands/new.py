@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import cupyops
 from cupyops.errors import expected
-from cupyops.extension.extension import from_extension
 
 from .starters import KINDS
 
@@ -101,7 +101,7 @@ def _from_extension(options: argparse.Namespace) -> int:
             raise ValueError(expected("new", "NAME", "be an identifier and no keyword", repr(name)))
         if path.exists():
             raise FileExistsError(0, "it is there already", str(path))
-        extension = from_extension(options.from_extension, include=options.include, namespace=name)
+        extension = cupyops.from_extension(options.from_extension, include=options.include, namespace=name)
         extension.write(path)
     except OSError as problem:
         options.parser.error(f"{problem.filename or path}: {problem.strerror}")

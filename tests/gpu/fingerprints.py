@@ -69,9 +69,13 @@ def tokens(text: str) -> str:
 
 @cache
 def _bare(part: str) -> str:
-    from cupyops.extension.reading import without_comments
+    from cupyops.compile.cuda_text import scan
 
-    return "\n".join(filter(None, map(str.strip, without_comments(part).splitlines())))
+    kept, at = [], 0
+    for start, end in scan(part).comments:
+        kept += [part[at:start], re.sub(r"[^\n]", " ", part[start:end])]
+        at = end
+    return "\n".join(filter(None, map(str.strip, "".join([*kept, part[at:]]).splitlines())))
 
 
 # Compiled code

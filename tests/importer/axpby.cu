@@ -4,6 +4,8 @@
 
 #include <ATen/cuda/CUDAContext.h>
 
+#define CHECK_INPUT(x) TORCH_CHECK(x.is_contiguous(), #x " must be contiguous")
+
 namespace {
 constexpr int THREADS = 128;
 

@@ -82,7 +82,7 @@ std::vector<torch::Tensor> cell_forward(torch::Tensor x, torch::Tensor weight, t
 }
 
 std::tuple<torch::Tensor, torch::Tensor, torch::Tensor, torch::Tensor> cell_backward(
-    torch::Tensor grad, torch::Tensor h, torch::Tensor z, torch::Tensor c, torch::Tensor joined, torch::Tensor weight) {
+    torch::Tensor grad_new_h, torch::Tensor h, torch::Tensor z, torch::Tensor c, torch::Tensor joined, torch::Tensor weight) {
     const auto batch = h.size(0);
     const int64_t width = h.size(1);
     auto grad_g = torch::empty({batch, 2, width}, h.options());
@@ -91,7 +91,7 @@ std::tuple<torch::Tensor, torch::Tensor, torch::Tensor, torch::Tensor> cell_back
     const dim3 blocks((width + threads - 1) / threads, batch);
     AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "cell_backward", [&] {
         cell::backward_kernel<scalar_t, int64_t><<<blocks, threads>>>(
-            grad.packed_accessor<scalar_t, 2, at::RestrictPtrTraits, int64_t>(),
+            grad_new_h.packed_accessor<scalar_t, 2, at::RestrictPtrTraits, int64_t>(),
             h.packed_accessor<scalar_t, 2, at::RestrictPtrTraits, int64_t>(),
             z.packed_accessor<scalar_t, 2, at::RestrictPtrTraits, int64_t>(),
             c.packed_accessor<scalar_t, 2, at::RestrictPtrTraits, int64_t>(),
