@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from .numbers import NUMBERS, Number
+from .numbers import Number
 from .tree import evaluated, operator_of, source_of, template_arguments
 from .types import (
     common,
@@ -1293,6 +1293,3 @@ def _is_text(type: Any) -> bool:
 
 def _is_list(text: str) -> bool:
     return text.startswith("std.vector([")
-
-
-_ = NUMBERS

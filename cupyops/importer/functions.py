@@ -8,7 +8,7 @@ from typing import Any
 
 from .expressions import Expression, Refused, _expressions, _python_name
 from .numbers import NUMBERS
-from .statements import Line, Loop, Statements
+from .statements import Line, Statements
 from .survey import Survey
 from .tree import (
     Problem,
@@ -912,9 +912,6 @@ def _has_attribute(declared: Any, kind: str) -> bool:
 def _device_only(declared: Any) -> bool:
     kinds = {c.kind.name for c in declared.get_children()}
     return "CUDADEVICE_ATTR" in kinds and "CUDAHOST_ATTR" not in kinds
-
-
-_ = Loop
 
 
 def _returned_by(cursor: Any) -> Any:
