@@ -79,11 +79,14 @@ class Statements(Expressions):
                 self.declaration(cursor)
             else:
                 raise Refused(f"{kind.lower().replace('_', ' ')} `{self.shown(cursor)}`")
-        except Refused as refused:
+        except (
+            Exception
+        ) as error:  # Refused, or a tree that the translator does not expect: only this statement is lost
             del self.lines[start:]
             del self.loops[loops:]
             self.indent, self.turns, self.owning = indent, turns, None
-            self.refuse(str(refused))
+            unexpected = f"`{self.shown(cursor)}`, whose tree is unexpected ({type(error).__name__}: {error})"
+            self.refuse(str(error) if isinstance(error, Refused) else unexpected)
         self.here = outer
 
     def refuse(self, why: str) -> None:

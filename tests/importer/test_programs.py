@@ -1,13 +1,16 @@
 """Whole programs of load_inline, on a GPU and in the simulator: what they compute, and what they refuse."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import cupyops
 from cupyops import cpp_extension
 from cupyops.cpp_extension import load_inline
 from cupyops.importer.errors import NotTranslated
+from cupyops.importer.statements import Statements
 from tests.launch.devices import device_of
 
 __all__ = ["device_of"]
@@ -169,3 +172,20 @@ def test_an_unknown_name_raises_where_it_stands(device: str) -> None:
     with pytest.raises(NotTranslated, match=r"program\.cu:\d+: .*no_such_function"):
         f(x)
     assert x.tolist() == [1, 1, 1]
+
+
+def test_a_tree_that_the_translator_does_not_expect_loses_one_statement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(self: Any, cursor: Any) -> None:
+        raise KeyError("no such part")
+
+    monkeypatch.setattr(Statements, "s_switch_stmt", broken)
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path))  # no translation of an earlier run
+    f = function(
+        "if (n > 3) { switch (n) { default: break; } } y.fill_(2); return y; // a fault of the translator's own"
+    )
+    with cupyops.simulate():
+        assert f(torch.ones(3)).tolist() == [2, 2, 2]
+        with pytest.raises(NotTranslated, match=r"program\.cu:\d+: .*whose tree is unexpected \(KeyError"):
+            f(torch.ones(4))
