@@ -1,7 +1,8 @@
 """PyTorch's ``torch.utils.cpp_extension.load_inline`` and ``load`` without a compiler: kernels go to NVRTC, and the host
 half of the sources becomes Python (:mod:`cupyops.importer`).
 
->>> from cupyops.cpp_extension import load_inline
+>>> from cupyops.errors import expected
+from cupyops.cpp_extension import load_inline
 >>> source = "at::Tensor sin_add(at::Tensor x, at::Tensor y) { return x.sin() + y.sin(); }"
 >>> module = load_inline("inline_extension", source, functions="sin_add")  # doctest: +SKIP
 
@@ -24,7 +25,7 @@ import torch.utils.cpp_extension as theirs
 from torch.overrides import TorchFunctionMode
 
 from . import simulator
-from .errors import CompileError
+from .errors import CompileError, expected
 from .importer.binding import Module, bound
 from .importer.errors import NotTranslated
 from .importer.program import Program, program
@@ -127,6 +128,7 @@ def load_inline(
         RuntimeError: the sources do not define one of `functions`.
         ImportError: the sources define no module, and `functions` is None.
         NotTranslated: raised by a call; a statement of the function has no translation.
+        TypeError: a source is no text.
         ValueError: `functions` is neither a list nor a dict, or a flag lacks its value.
     """
     arguments = dict(locals())
@@ -135,7 +137,9 @@ def load_inline(
     names = [functions] if isinstance(functions, str) else functions
     docs = dict(names) if isinstance(names, Mapping) else {f: f for f in names or ()}
     texts = [
-        (f"{name}.{ending}", _joined(given)) for ending, given in (("cpp", cpp_sources), ("cu", cuda_sources)) if given
+        (f"{name}.{ending}", _joined(argument, given))
+        for ending, argument, given in (("cpp", "cpp_sources", cpp_sources), ("cu", "cuda_sources", cuda_sources))
+        if given
     ]
     return _loaded(name, texts, None if functions is None else docs, arguments, theirs_at=1)
 
@@ -176,8 +180,11 @@ def load(
     return _loaded(name, texts, None, arguments, theirs_at=0, folders=folders)
 
 
-def _joined(sources: str | Sequence[str]) -> str:
-    return sources if isinstance(sources, str) else "\n".join(sources)
+def _joined(argument: str, sources: str | Sequence[str]) -> str:
+    texts = [sources] if isinstance(sources, str) else sources
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(expected("load_inline", argument, "be a text, or a list of texts", type(sources).__name__))
+    return "\n".join(texts)
 
 
 def _loaded(

@@ -61,10 +61,6 @@ class Signature:
         return tuple(p.name for p in self.parameters)
 
     @computed_once
-    def has_arrays(self) -> bool:
-        return any(p.pointer for p in self.parameters)
-
-    @computed_once
     def objects(self) -> tuple[Parameter, ...]:
         """The vectors, structs, textures and surfaces that are passed by value."""
         return tuple(p for p in self.parameters if p.element is not None and not p.pointer)

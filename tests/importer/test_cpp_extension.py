@@ -272,3 +272,9 @@ def test_a_library_registers_operators(tmp_path: Path) -> None:
     assert load("cupyops_test_load", paths, is_python_module=False) is None
     with simulated():
         assert torch.ops.cupyops_test_load.scale(ONE, 4.0) == 4
+
+
+@pytest.mark.parametrize("sources", [b"int f();", 3, ["int f();", b"int g();"]])
+def test_a_source_that_is_no_text_is_refused_by_its_argument(sources: Any) -> None:
+    with pytest.raises(TypeError, match="load_inline: `cuda_sources` must be a text, or a list of texts"):
+        load_inline("wrong", "", sources, functions=["f"])

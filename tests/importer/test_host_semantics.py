@@ -15,7 +15,8 @@ from cupyops.importer.program import program
 HERE = Path(__file__).parent
 # Arithmetic and statements; references, copies and lambdas.
 FILES = ("host_semantics", "host_places")
-SOURCES = {file: (HERE / f"{file}.cu").read_text() for file in FILES}
+PRELUDE = (HERE / "host_prelude.cuh").read_text()  # what both use
+SOURCES = {file: PRELUDE + (HERE / f"{file}.cu").read_text() for file in FILES}
 TRUTHS: dict[str, dict[str, list[Any]]] = {file: json.loads((HERE / f"{file}.json").read_text()) for file in FILES}
 INPUTS = [(7, 2.6), (-7, -2.6), (0, 0.5), (1000003, 1e9)]
 

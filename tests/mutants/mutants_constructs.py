@@ -40,12 +40,6 @@ CONSTRUCTS = (
         "return value",
     ),
     (
-        "a loop goes on without its step",
-        "cupyops/importer/statements.py",
-        "self.expression_statement(loop.step)",
-        "pass",
-    ),
-    (
         "dynamic shared memory has one dimension",
         _TRANSLATE,
         "+ dynamic[3]",
