@@ -1,8 +1,7 @@
 """PyTorch's ``torch.utils.cpp_extension.load_inline`` and ``load`` without a compiler: kernels go to NVRTC, and the host
 half of the sources becomes Python (:mod:`cupyops.importer`).
 
->>> from cupyops.errors import expected
-from cupyops.cpp_extension import load_inline
+>>> from cupyops.cpp_extension import load_inline
 >>> source = "at::Tensor sin_add(at::Tensor x, at::Tensor y) { return x.sin() + y.sin(); }"
 >>> module = load_inline("inline_extension", source, functions="sin_add")  # doctest: +SKIP
 
