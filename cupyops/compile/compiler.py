@@ -22,7 +22,7 @@ from .standard import for_libraries
 from .system_headers import folders_in, folders_of, found_in
 from .toolchain import header_version, nvrtc, nvrtc_version, reinstall_line
 
-__all__ = ["OPTIONS", "STANDARD", "answers", "binary_for", "compile_text", "supported_architectures", "target_for"]
+__all__ = ["OPTIONS", "STANDARD", "answers", "binary_for", "check", "compile_text", "supported_architectures", "target_for"]
 
 # With -Xptxas=-v the log reports registers and spills.
 OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
@@ -116,6 +116,12 @@ def answers(key: str, make: Callable[[], str], what: str, options: Sequence[str]
     return DiskCache(default_folder()).get_or_make(key, lambda: compile_text(make(), what, _ASKED, asked)).types
 
 
+def check(text: str, what: str, options: Sequence[str]) -> None:
+    """Raises if NVRTC refuses a final text, and generates no code. The arguments and errors are those of :func:`binary_for`."""
+    for part in linking.parts(text):
+        compile_text(part, what, _ASKED, (*OPTIONS, *options, _READ_ONLY), relocatable=True)
+
+
 def _key(text: str, target: str, options: Sequence[str]) -> str:
     # The text does not contain the system headers. The key contains their folder and version instead.
     names = _SYSTEM_HEADER.findall(text)
@@ -176,8 +182,6 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
     program = compiler.createProgram(text, "cupyops.cu", [*of_host.values()], [*of_host])
     named = [name for name, _ in named_kernels(text)]
     asked = asked_in(text)
-    if _READ_ONLY in options:
-        named = []  # the kernels have no names in code
     try:
         for name in (*named, *asked):
             compiler.addNameExpression(program, name)
@@ -247,9 +251,8 @@ _WITHOUT_PLACE = re.compile(r"^(?:ptxas|nvrtc|nvJitLink)\b(?:.*\W)?(?:error|fata
 def _explain(what: str, target: str, options: Sequence[str], log: str, text: str) -> str:
     """Returns the message of a CompileError: each compiler message, followed by the source lines around its place."""
     files = lines_by_file(text)
-    parts = [
-        f"{what} does not compile for {target} (NVRTC {'.'.join(map(str, nvrtc_version()))}, options {' '.join(options)})"
-    ]
+    given = " ".join(option for option in options if option != _READ_ONLY)
+    parts = [f"{what} does not compile for {target} (NVRTC {'.'.join(map(str, nvrtc_version()))}, options {given})"]
     shown: set[tuple[str, int]] = set()
     for message in re.finditer(
         r"^(?P<file>\S.*?)\((?P<line>\d+)\): (?P<words>.*(?:error|warning).*)$", log, re.MULTILINE

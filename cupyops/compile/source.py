@@ -17,7 +17,6 @@ from cupyops.errors import CompileError
 from .absent import leave_out
 from .cpp_library import specializations
 from .cuda_text import LINKAGE, scan
-from .dialect import beyond_nvrtc
 from .file_scope import folded, with_constants_of_classes
 from .header_list import SAME
 from .own_integers import renamed
@@ -297,10 +296,6 @@ def _check(
                 raise ValueError(
                     f"{place}: {name} is of PyTorch's headers, and {PYTORCH}, which takes their place, does not have it"
                 )
-        own = simulated and where not in kernels_cu.headers()
-        for start, told in beyond_nvrtc(scan(text).bare, tuple(options)) if own else ():
-            if found.live(where, start):
-                raise CompileError(f"{where or filename}:{text.count(chr(10), 0, start) + 1}: {told}")
         for start, name in unknown(scan(text).bare):
             if found.live(where, start):
                 place = f"{where or filename}:{text.count(chr(10), 0, start) + 1}"

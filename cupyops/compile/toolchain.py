@@ -1,6 +1,7 @@
 """Finds CuPy, its NVRTC and the CUDA headers on this machine. The search runs at the first use, not at import."""
 
 import ast
+import ctypes
 import importlib.util
 import os
 import re
@@ -175,6 +176,16 @@ def has_nvrtc() -> bool:
     except MissingDependencyError:
         return False
     return True
+
+
+def of_c_library(name: str) -> bool:
+    """Returns whether the C library of the host has a function of a name, ``strlen``."""
+    return hasattr(_process(), name)
+
+
+@cache
+def _process() -> ctypes.CDLL:
+    return ctypes.CDLL(None if os.name == "posix" else "msvcrt")
 
 
 def cupy_cuda() -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ from cupyops.compile.device_half import NO_CLANG, device_half, may_have_host_hal
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import branch_end, known_macros, preprocess
 from cupyops.compile.source import KERNEL, assemble, included, named_kernels
+from cupyops.compile.toolchain import of_c_library
 from cupyops.errors import CompileError
 
 from .asked import Asked, without_body
@@ -327,6 +328,8 @@ class KernelSource:
             elif name not in kept:
                 words += f"\n`{name}` is host code, which is left out: declare what a kernel uses __device__"
         texts = "\n".join([self.text, *self.headers.values()])
+        for name in filter(of_c_library, sorted(undefined)):
+            words += f"\n`{name}` is of the host's C library, which device code does not have"
         words += "".join(
             f"\n`{name}` is undefined: give the text or the header that declares it, or, if a build defines it as a macro, "
             f"options=('-D{name}=...',)"

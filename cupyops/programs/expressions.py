@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from cupyops.compile.dialect import OF_THE_HOST
 from cupyops.compile.standard import NUMBERS
+from cupyops.compile.toolchain import of_c_library
 
 from .kinds import KEEPING, kinds_of
 from .tree import CONSTANTS, TYPES, ExpressionError, Node, bare, parsed, walk
@@ -320,5 +320,5 @@ def kernel_name(name: str) -> str:
     The name of a function, a macro or a type of the headers, or a keyword, can be no kernel's: ``time``, ``EOF``, ``clock_t``,
     ``xor``.
     """
-    known = name in CUDA_FUNCTIONS | RESERVED | OF_THE_HOST | _KNOWN or name.isupper() or name.endswith("_t")
-    return f"{name}_" if known else name
+    known = name in CUDA_FUNCTIONS | RESERVED | _KNOWN or name.isupper() or name.endswith("_t")
+    return f"{name}_" if known or of_c_library(name) else name

@@ -49,6 +49,7 @@ def build(
     sources: dict[str, str],
     counted: bool = False,
     standard: str = "",
+    check: Callable[[], object] = bool,
 ) -> Path:
     """Returns the path of the library of a translated text; compiles the text if the cache has no entry.
 
@@ -63,6 +64,7 @@ def build(
         counted: whether the compiler inserts calls of the counters at every memory access and every basic block,
             in place of all checks.
         standard: an option that chooses another version of C++ than C++17, ``-std=c++20``.
+        check: is called behind a compilation, and may raise a CompileError.
 
     Raises:
         CompileError: the compiler refuses the text; the message is the compiler's output.
@@ -113,6 +115,7 @@ def build(
         run(tool, ["-shared", *objects, "-o", "kernel.so", *counters, *_linked(tool)], folder)
         for name in objects:
             (folder / name).unlink()
+        check()
 
     try:
         return _cached(key, "kernel.so", make, root)

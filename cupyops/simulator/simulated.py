@@ -10,11 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import kernels_cu
 from cupyops.arrays import Info
 from cupyops.compile.ask import asked_in
 from cupyops.compile.compiler import STANDARD, lines_by_file
+from cupyops.compile.compiler import check as nvrtc_check
+from cupyops.compile.toolchain import has_nvrtc
 from cupyops.dtypes import DTYPES
-from cupyops.errors import CompileError, LaunchError
+from cupyops.errors import CompileError, LaunchError, MissingDependencyError
 from cupyops.launch import driver
 from cupyops.launch.accessors import numbers
 from cupyops.launch.geometry import Grid, Target
@@ -321,6 +324,19 @@ def _compile(
 ) -> Path:
     translated = translate(text, kernel.source.kernels(), what)
     watched = "volatile" in translated and re.search(r"\bvolatile\b", translated) is not None
+    refused: list[CompileError] = []
+
+    def check() -> None:
+        # A host compiler takes more than NVRTC does: functions of the C library, extensions of C++.
+        if not isinstance(kernel.source.text, kernels_cu.Text) and has_nvrtc():
+            try:
+                nvrtc_check(kernel.final_text(types), what, kernel.options)
+            except MissingDependencyError:
+                pass  # of a header, without which NVRTC has no opinion
+            except CompileError as error:
+                refused.append(error)
+                raise
+
     try:
         return build.build(
             translated,
@@ -331,6 +347,9 @@ def _compile(
             sources=dict(files),
             counted=counted,
             standard=next((f"-std={m[1]}" for o in reversed(kernel.options) if (m := STANDARD.fullmatch(o))), ""),
+            check=check,
         )
     except CompileError as error:
+        if error in refused:
+            raise
         raise CompileError(explain(what, str(error), kernel.final_text(types), kernel.options)) from None

@@ -234,14 +234,14 @@ def test_a_kernel_of_textures_alone_is_not_simulated() -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("memmove(y, y + 1, 8);", "memmove is of the host's C library"),
-        ('y[0] = strlen("abc");', "strlen is of the host's C library"),
-        ("y[0] = ::rand();", "rand is of the host's C library"),
-        ("switch (*y) { case 1 ... 3: y[0] = 1; }", "a range in a case is an extension"),
-        ("y[0] = y[1] ?: 2;", "a conditional without its second operand is an extension"),
-        ("y[0] = ({ int z = y[1]; z + 1; });", "a statement in an expression is an extension"),
-        ("__typeof__(y) z = y; z[0] = 1;", "typeof is an extension"),
-        ("y[0] = __builtin_parity(3);", "__builtin_parity is a function of g++"),
+        ("memmove(y, y + 1, 8);", "`memmove` is of the host's C library"),
+        ('y[0] = strlen("abc");', "`strlen` is of the host's C library"),
+        ("y[0] = ::rand();", 'global scope has no "rand"'),
+        ("switch (*y) { case 1 ... 3: y[0] = 1; }", 'error: expected a ":"'),
+        ("y[0] = y[1] ?: 2;", "error: expected an expression"),
+        ("y[0] = ({ int z = y[1]; z + 1; });", "error: expected an expression"),
+        ("__typeof__(y) z = y; z[0] = 1;", 'identifier "__typeof__" is undefined'),
+        ("y[0] = __builtin_parity(3);", 'identifier "__builtin_parity" is undefined'),
         ("atomicAdd((long long*)y, 1);", "CUDA has no atomicAdd of signed 64-bit integers"),
         ("atomicSub((unsigned long long*)y, 1ull);", "CUDA has atomicSub of int and unsigned alone"),
     ],
@@ -379,7 +379,7 @@ def test_an_initializer_that_names_a_member_is_refused_in_cpp17_alone() -> None:
     y, older = np.zeros(8, np.int32), Kernel(text, "k", 1, options=("-std=c++17",))
     with cupyops.simulate():
         Kernel(text, "k", 1)[1](y)  # C++20, as nothing chooses another version
-        with pytest.raises(CompileError, match=r"k\.cu:2\b[\s\S]*give the option -std=c\+\+20"):
+        with pytest.raises(CompileError, match=r"k\.cu:2\b.*-std=c\+\+20"):
             older[1](y)
     assert y[0] == 2
     pytest.importorskip("cupy")

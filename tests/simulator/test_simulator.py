@@ -258,7 +258,7 @@ extern "C" __global__ void __cluster_dims__(SIZE, 1, 1) __launch_bounds__(64) k(
     __cluster_barrier_arrive();
     __cluster_barrier_wait();
     double sum = 0;
-    for (unsigned r = 0; r < size; ++r) sum += __cluster_map_shared_rank(part, r)[63 - threadIdx.x];
+    for (unsigned r = 0; r < size; ++r) sum += ((double*)__cluster_map_shared_rank(part, r))[63 - threadIdx.x];
     BEFORE_END
     if (threadIdx.x == 5) y[blockIdx.x] = sum + 1000 * rank;
 }
@@ -305,7 +305,7 @@ def test_faults_in_a_cluster(sanitize: bool) -> None:
     assert "waits for the cluster's barrier without" in message(
         CLUSTER.replace("BEFORE_END", "__cluster_barrier_wait();")
     )
-    assert "block 9 of a cluster that has 4" in message(CLUSTER.replace("r)[63", "9)[63").replace("BEFORE_END", END))
+    assert "block 9 of a cluster that has 4" in message(CLUSTER.replace("r))[63", "9))[63").replace("BEFORE_END", END))
 
 
 # Numbers

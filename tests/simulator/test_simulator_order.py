@@ -50,7 +50,7 @@ def test_what_a_barrier_told_is_told_on_by_a_flag(sanitize: bool) -> None:
     __cluster_barrier_wait();
     part[threadIdx.x] += 0.5;
     __syncthreads();
-    if (threadIdx.x < size) { __threadfence(); atomicAdd(__cluster_map_shared_rank(&flags, threadIdx.x), 1u); }
+    if (threadIdx.x < size) { __threadfence(); atomicAdd((unsigned*)__cluster_map_shared_rank(&flags, threadIdx.x), 1u); }
     if (threadIdx.x == 40) while (atomicAdd(&flags, 0u) < size) __nanosleep(10);
     BARRIER
     """,

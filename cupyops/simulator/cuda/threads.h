@@ -78,9 +78,7 @@ inline dim3 __clusterIdx() {
     const unsigned* c = cupyops_module.cluster;
     return dim3(blockIdx.x / c[0], blockIdx.y / c[1], blockIdx.z / c[2]);
 }
-template <typename T> inline T* __cluster_map_shared_rank(T* p, unsigned rank) {
-    return static_cast<T*>(cupyops_cluster_map(const_cast<const void*>(static_cast<const volatile void*>(p)), rank));
-}
+inline void* __cluster_map_shared_rank(const void* p, unsigned rank) { return cupyops_cluster_map(p, rank); }
 inline unsigned __cluster_query_shared_rank(const void* p) { return cupyops_cluster_rank_of(p); }
 
 // A fence followed by an atomic or volatile write is a release: a thread that reads the written value by an atomic or

@@ -52,7 +52,8 @@ CUPYOPS_UNCHECKED int move(const Box& b, Way way, unsigned block) {
     const int each = 16 / (int)b.itemsize;
     for (int r = 0; r < b.box_rows; ++r)
         for (int c = 0; c < b.box_columns; c += each) {
-            char* const shared = __cluster_map_shared_rank(swizzled(b.at + r * 128 + c * (int)b.itemsize), block);
+            auto* const shared =
+                static_cast<char*>(__cluster_map_shared_rank(swizzled(b.at + r * 128 + c * (int)b.itemsize), block));
             long long first = b.column + c, end = first + each;
             if (first < 0) first = 0;
             if (end > b.columns) end = b.columns;
@@ -77,7 +78,7 @@ CUPYOPS_UNCHECKED int move(const Box& b, Way way, unsigned block) {
 
 CUPYOPS_UNCHECKED void load(const Box& b, unsigned block, Arrivals* a) {
     const int bytes = move(b, IN, block);
-    arrival_change(__cluster_map_shared_rank(a, block), 0, -bytes);
+    arrival_change(static_cast<Arrivals*>(__cluster_map_shared_rank(a, block)), 0, -bytes);
 }
 
 // Two ring buffers for each thread: the boxes of stores in flight, and the ends of committed groups.
@@ -197,7 +198,9 @@ CUPYOPS_INTRINSIC void meet_cluster() {
     __cluster_barrier_arrive();
     __cluster_barrier_wait();
 }
-CUPYOPS_INTRINSIC void arrive_in(int block, Arrivals* a) { arrival_change(__cluster_map_shared_rank(a, block), 1, 0); }
+CUPYOPS_INTRINSIC void arrive_in(int block, Arrivals* a) {
+    arrival_change(static_cast<Arrivals*>(__cluster_map_shared_rank(a, block)), 1, 0);
+}
 
 CUPYOPS_INTRINSIC void load_box(unsigned to, const TensorMap* map, int column, int row, Arrivals* a) {
     twin::load(twin::box(map, column, row, to), __clusterRelativeBlockRank(), a);

@@ -245,7 +245,9 @@ class cluster_group {
     CUPYOPS_MEMBER static void barrier_wait() { cupyops_cluster_wait(); }
     CUPYOPS_MEMBER static void barrier_wait(arrival_token&&) { cupyops_cluster_wait(); }
     static unsigned query_shared_rank(const void* p) { return cupyops_cluster_rank_of(p); }
-    template <typename T> CUPYOPS_MEMBER static T* map_shared_rank(T* p, int rank) { return __cluster_map_shared_rank(p, unsigned(rank)); }
+    template <typename T> CUPYOPS_MEMBER static T* map_shared_rank(T* p, int rank) {
+        return static_cast<T*>(__cluster_map_shared_rank(const_cast<const void*>(static_cast<const volatile void*>(p)), unsigned(rank)));
+    }
     static dim3 block_index() { return __clusterRelativeBlockIdx(); }
     static unsigned block_rank() { return cupyops_cluster_rank(); }
     static dim3 thread_index() {
