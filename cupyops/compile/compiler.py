@@ -22,7 +22,16 @@ from .standard import for_libraries
 from .system_headers import folders_in, folders_of, found_in
 from .toolchain import header_version, nvrtc, nvrtc_version, reinstall_line
 
-__all__ = ["OPTIONS", "STANDARD", "answers", "binary_for", "check", "compile_text", "supported_architectures", "target_for"]
+__all__ = [
+    "OPTIONS",
+    "STANDARD",
+    "answers",
+    "binary_for",
+    "check",
+    "compile_text",
+    "supported_architectures",
+    "target_for",
+]
 
 # With -Xptxas=-v the log reports registers and spills.
 OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")

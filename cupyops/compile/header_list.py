@@ -8,7 +8,6 @@ docs/cuda_support.md and docs/simulator.md print the list.
 
 from dataclasses import dataclass
 
-from .cpp_library import FOREIGN_THRUST
 from .host_headers import OF_HOST, OF_HOST_ALONE
 
 __all__ = ["HEADERS", "PARTS", "SAME", "SystemHeader"]
@@ -28,9 +27,7 @@ class SystemHeader:
         twin: what the simulator compiles: :data:`SAME`, :data:`PARTS`, the name of a file in ``cupyops/simulator/cuda`` or
             ``cupyops/simulator/include``, or None.
         reason: why there is no twin; or why kernels cannot have the header at all.
-        host: the header is of host code.
-        its_names: the names of a header, as a regular expression. If kernels cannot have the header, because it is of
-            host code or has no twin, a text that uses none of these names is compiled without the directive.
+        host: the header is of host code, and its directive is left out. The compiler names what a kernel lacks.
         has: what the twin has of the header, if it has a part.
         reads_cuda: the twin includes headers of CUDA, too.
         of_project: a project may bring the header, which is then a part of the text, also in angle brackets.
@@ -43,7 +40,6 @@ class SystemHeader:
     twin: str | None = SAME
     reason: str = ""
     host: bool = False
-    its_names: str = ""
     has: str = ""
     reads_cuda: bool = False
     of_project: bool = False
@@ -232,11 +228,12 @@ HEADERS = (
         "`Traits`",
     ),
     SystemHeader(
-        ("cub/util_*.cuh", "cub/version.cuh", "cub/config.cuh"),
+        (
+            *(f"cub/util_{of}.cuh" for of in ("arch", "cpp_dialect", "debug", "macro", "math", "namespace", "type")),
+            *("cub/version.cuh", "cub/config.cuh"),
+        ),
         _CCCL,
-        None,
-        _NO_TWIN,
-        its_names=r"\bcub\s*::\s*(?!(?:Block|Warp|Sum\b|Max\b|Min\b|Equality\b|Inequality\b)\w*)\w+",
+        "cub/util_ptx.cuh",
     ),
     SystemHeader(
         ("cub/block/*.cuh", "cub/warp/*.cuh", "cub/thread/*.cuh"),
@@ -259,14 +256,12 @@ HEADERS = (
         reason="it is of the host half of a PyTorch extension, which a Kernel does not need: keep the __global__ functions "
         "and what they call, as cupyops.from_extension does",
         host=True,
-        its_names=r"\b(?:torch|at|c10|pybind11|py)\s*::",
         shared="pytorch.cuh",
     ),
     SystemHeader(
         ("nvfunctional",),
         reason="no package for Python has it, and cuda::std has the function objects of kernels",
         host=True,
-        its_names=r"\bnvstd\s*::",
     ),
     SystemHeader(
         (
@@ -292,7 +287,6 @@ HEADERS = (
         ),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone",
         host=True,
-        its_names=r"\bnvtx3\s*::|\bcub\s*::\s*Device\w+",
     ),
     # cupyops.compile.cpp_library has the names of Thrust that kernels use.
     SystemHeader(
@@ -300,7 +294,6 @@ HEADERS = (
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone; kernels have Thrust's pairs, tuples, "
         "complex numbers, random numbers, function objects and some algorithms",
         host=True,
-        its_names=FOREIGN_THRUST.pattern,
     ),
     # Those of NVIDIA's samples for CUDA, most of them for the host.
     SystemHeader(
@@ -313,19 +306,16 @@ HEADERS = (
         ("cutlass/*", "cute/*"),
         reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
         host=True,
-        its_names=r"\b(?:cutlass|cute)\s*::|\busing\s+namespace\s+(?:cutlass|cute)\b",
     ),
     SystemHeader(
         ("glm/*",),
         reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
         host=True,
-        its_names=r"\bglm\s*::",
     ),
     SystemHeader(
         ("Eigen/*", "unsupported/Eigen/*"),
         reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
         host=True,
-        its_names=r"\bEigen\s*::|\bEIGEN_DEVICE_FUNC\b",
     ),
     SystemHeader(OF_HOST, reason=_OF_HOST, host=True, of_project=True),
     SystemHeader(

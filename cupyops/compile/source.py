@@ -12,7 +12,6 @@ from functools import cache, lru_cache, partial
 
 import kernels_cu
 from cupyops.dtypes import DTYPES
-from cupyops.errors import CompileError
 
 from .absent import leave_out
 from .cpp_library import specializations
@@ -22,12 +21,10 @@ from .header_list import SAME
 from .own_integers import renamed
 from .preprocess import CONDITIONALS, OF_COMPILER, Preprocessed, defines_of, known_macros, preprocess
 from .project_headers import includes
-from .pytorch_names import HEADER as PYTORCH
-from .pytorch_names import HEADERS as OF_PYTORCH
-from .pytorch_names import foreign, with_pytorch
+from .pytorch_names import with_pytorch
 from .splicing import INCLUDED, Splicing, without
-from .standard import as_library, definitions, unknown
-from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub
+from .standard import as_library, definitions
+from .system_headers import cub_operators, found_in, header, in_text, whole_cub
 
 __all__ = ["KERNEL", "assemble", "included", "named_kernels"]
 
@@ -112,9 +109,7 @@ def assemble(
         prelude: definitions that the text does not use, such as those of what follows the text.
 
     Raises:
-        ValueError: an included header is unknown, or is of host code; or the text uses a name of ``std`` that kernels
-            do not have.
-        CompileError: the simulator has no twin of a header.
+        ValueError: a header is unknown, and the text may be another one with it (:func:`.absent.leave_out`).
     """
     shared = kernels_cu.headers()
     headers = headers or {}
@@ -145,9 +140,6 @@ def assemble(
     # Headers in code that a condition removes do not count.
     live_names = {"", *(i.name for i in followed.includes)}
     live_texts = {name: source for name, source in texts.items() if name in live_names}
-    # Neither does the use of their names in such code.
-    compiled = {name: followed.compiled(name, scan(source).bare) for name, source in live_texts.items()}
-    _check(live_texts, compiled, filename, followed, simulated, options)
     given_thrust = any(found_in(options, name) for name in ("thrust/pair.h", "thrust/tuple.h"))
     macros += _standard(
         (*texts.values(), " ".join(kernels)), simulated, _removed(own_texts, texts, followed), given_thrust
@@ -159,7 +151,7 @@ def assemble(
     int64s = without(_INT64S.rstrip(), {name: given[name] for name in sorted(_NAMES & given.keys())})
     lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
     around_library = renamed(macros) | ({} if simulated else {**defines, **given})
-    system_lines = partial(_system, simulated, live_texts, compiled, around_library, options)
+    system_lines = partial(_system, simulated, live_texts, around_library, options)
     hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - headers.keys())])
     live = {
         (i.where or filename, i.directive.start)
@@ -256,55 +248,6 @@ def named_kernels(text: str) -> list[tuple[str, str]]:
     return [(m[1], m[2]) for m in _NAMED.finditer(text)]
 
 
-def _check(
-    texts: Mapping[str, str],
-    compiled: Mapping[str, str],
-    filename: str,
-    found: Preprocessed,
-    simulated: bool,
-    options: Sequence[str],
-) -> None:
-    """Raises if a text includes a system header that it cannot have, or uses such a name of ``std``.
-
-    `compiled` has the code of the texts without what conditions remove.
-    """
-    for name, live, directive, where in found.includes:
-        if not live or name in texts or header(name) is None:
-            continue
-        if found_in(options, name):
-            row = header(name)
-            if simulated and row is not None and (row.folders or row.host):
-                place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
-                raise CompileError(
-                    f"{place}: the simulator cannot include <{name}>: the header is of a library, which NVRTC alone reads"
-                )
-            continue
-        names = whole_cub(texts, simulated) if name == "cub/cub.cuh" else [name]
-        row = header(name)
-        if row is not None and left_out(row, compiled.values(), simulated):
-            continue
-        if problem := next(filter(None, (refusal(part, simulated) for part in names)), ""):
-            place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
-            if row is not None and not row.host:
-                raise CompileError(f"{place}: the simulator cannot include <{name}>: {problem}")
-            raise ValueError(f"{place}: #include <{name}>: {problem}")
-    of_pytorch = "\n".join(scan(text).bare for text in texts.values()) if PYTORCH in texts else ""
-    for where, text in texts.items():
-        for start, name in foreign(scan(text).bare, of_pytorch) if of_pytorch and where not in OF_PYTORCH else ():
-            if found.live(where, start):
-                place = f"{where or filename}:{text.count(chr(10), 0, start) + 1}"
-                raise ValueError(
-                    f"{place}: {name} is of PyTorch's headers, and {PYTORCH}, which takes their place, does not have it"
-                )
-        for start, name in unknown(scan(text).bare):
-            if found.live(where, start):
-                place = f"{where or filename}:{text.count(chr(10), 0, start) + 1}"
-                raise ValueError(
-                    f"{place}: std::{name} is of the host's library, and NVRTC does not have it; <cuda/std/...> has types "
-                    f"and functions of the library for kernels, in the namespace cuda::std"
-                )
-
-
 @lru_cache(256)
 def _standard(
     texts: tuple[str, ...], simulated: bool, removed: frozenset[str] = frozenset(), given_thrust: bool = False
@@ -372,7 +315,6 @@ def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:
 def _system(
     simulated: bool,
     texts: Mapping[str, str],
-    compiled: Mapping[str, str],
     macros: Mapping[str, str],
     options: Sequence[str],
     name: str,
@@ -386,8 +328,10 @@ def _system(
     row = header(name)
     if row is None or (row.host and found_in(options, name)):
         return None
-    if not row.folders or left_out(row, compiled.values(), simulated):
+    if not row.folders:
         return []
+    if simulated and row.twin is None:
+        return [f"#error the simulator cannot include <{name}>: {row.reason}"]
     if simulated and row.twin == SAME:
         return as_library([f"<{name}>"])
     whole = name == "cub/cub.cuh"

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
-from cupyops.errors import MissingDependencyError, nearest
+from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
 from .cuda_text import scan
@@ -23,8 +23,6 @@ __all__ = [
     "found_in",
     "header",
     "in_text",
-    "left_out",
-    "refusal",
     "shared_with_host",
     "shims",
     "whole_cub",
@@ -80,32 +78,6 @@ def found_in(options: Sequence[str], name: str) -> bool:
     return not (row is not None and row.nowhere) and any(
         os.path.isfile(os.path.join(folder, name)) for folder in folders_in(options)
     )
-
-
-def refusal(name: str, simulated: bool) -> str:
-    """Returns why a text cannot include a header, or ``""``.
-
-    Args:
-        name: the header.
-        simulated: whether the simulator compiles the text.
-    """
-    row = header(name)
-    if row is None:
-        known = [n for r in HEADERS if not r.host for n in r.names if "*" not in n]
-        return (
-            f"no such header is known{nearest(name, known)}; give its text as headers={{...}} and include it in quotes, or "
-            f"give its folder as options=('-I...',)"
-        )
-    return row.reason if row.host or (simulated and row.twin is None) else ""
-
-
-def left_out(row: SystemHeader, texts: Iterable[str], simulated: bool) -> bool:
-    """Returns whether the directive of a header is left out: the header cannot be had, and texts use none of its names."""
-    if not row.host and not (simulated and row.twin is None and row.its_names):
-        return False
-    # A namespace of the host's code stays when its declarations are left out: `namespace torch::autograd { }`.
-    codes = (re.sub(r"\bnamespace\s+[\w:]+(?=\s*\{)", "", scan(text).bare) for text in texts)
-    return not (row.its_names and any(re.search(row.its_names, code) for code in codes))
 
 
 def folders_of(names: Iterable[str]) -> list[Path]:

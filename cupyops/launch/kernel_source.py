@@ -16,7 +16,9 @@ from cupyops.compile.declarations import DECLARES, declared_names
 from cupyops.compile.device_half import NO_CLANG, device_half, may_have_host_half
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import branch_end, known_macros, preprocess
+from cupyops.compile.project_headers import includes
 from cupyops.compile.source import KERNEL, assemble, included, named_kernels
+from cupyops.compile.system_headers import found_in, header
 from cupyops.compile.toolchain import of_c_library
 from cupyops.errors import CompileError
 
@@ -36,6 +38,10 @@ __all__ = ["KernelSource", "signature_of"]
 # Options that NVRTC, g++ and clang share.
 _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
+)
+_LACKING = re.compile(
+    r"is undefined|has no member|not declared|not been declared|no member named|is not a (?:member|type|class)|undeclared"
+    r"|must be a namespace|expected (?:namespace|unqualified)|does not name a type|No such file"
 )
 _DEFAULT_DEVICE = frozenset(("-default-device", "--device-as-default-execution-space"))
 _OF_RUNTIME = re.compile(r"cuda[A-Z]\w*")  # a function of the CUDA runtime
@@ -280,6 +286,16 @@ class KernelSource:
             for name, (shown, _) in absent(followed, headers, self.options).items()
         ]
 
+    def _of_host(self, words: str) -> list[str]:
+        """Returns a sentence for the headers of host code that a text includes, if a compiler lacks a name."""
+        reasons: dict[str, list[str]] = {}
+        for text in [self.text, *self.headers.values()] if _LACKING.search(words) else []:
+            for name, *_ in includes(text):
+                row = None if name in self.headers or found_in(self.options, name) else header(name)
+                if row is not None and row.host and name not in reasons.setdefault(row.reason, []):
+                    reasons[row.reason].append(name)
+        return [f"left out: #include <{'>, <'.join(names)}>: {reason}" for reason, names in reasons.items() if names]
+
     def _is_removed(self) -> bool:
         """Returns whether conditions remove the kernel from the text."""
         followed = preprocess(self.text, self.included(), self.defines)
@@ -352,7 +368,7 @@ class KernelSource:
         lines = re.findall(r"^> *\d+ \|(.*)", words, re.MULTILINE)
         shown = {name for line in lines for name in _WORD.findall(line)}
         words += "".join(f"\n{line}" for line in self._removed(shown))
-        words += "".join(f"\n{line}" for line in self.absent()) + self._lacking_clang()
+        words += "".join(f"\n{line}" for line in [*self.absent(), *self._of_host(words)]) + self._lacking_clang()
         return CompileError(located(words, self.filename, self.text, self.declared_in))
 
 

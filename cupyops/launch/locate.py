@@ -12,6 +12,8 @@ _UNMASKED = (
 )
 # What a compiler says, and what to do.
 TOLD = {
+    'namespace "std" has no member': "device code does not have this name of the host's library; <cuda/std/...> has types and functions "
+    "of the library for kernels, in the namespace cuda::std",
     'identifier "__shfl': _UNMASKED,
     "without '.sync' is not supported": _UNMASKED,
     "Unresolved extern function": "a function that a kernel calls has no body for the GPU: declare the function, and each member "

@@ -137,15 +137,8 @@ def compatibility() -> Findings:
 def row(of: SystemHeader) -> str:
     """The line of docs/cuda_support.md for a header."""
     if of.host:
-        if not of.its_names:
-            return f"| {code(of.names)} | left out: {of.reason} | left out |"
-        instead = "left out; if device code uses its names, refused"
-        if of.shared:
-            instead = (
-                f"left out, or `{of.shared}` in its place if device code uses the names of `{of.shared}`; "
-                "if device code uses others, refused"
-            )
-        return f"| {code(of.names)} | {instead}: {of.reason} | as with NVRTC |"
+        instead = f", or `{of.shared}` in its place if device code uses the names of `{of.shared}`" if of.shared else ""
+        return f"| {code(of.names)} | left out{instead}: {of.reason} | as with NVRTC |"
     folder = (of.folders or ("",))[-1]
     brings = {"": "no header is needed", "cuda": "the packages of CuPy's extras", "cccl": "CuPy"}
     brings |= {key: " or ".join(f"`{package}`" for package in _PACKAGES[key]) for key in ("curand", "crt")}
@@ -154,7 +147,7 @@ def row(of: SystemHeader) -> str:
     elif of.twin:
         simulated = f"twin `{of.twin}`"
     else:
-        simulated = f"{'left out; if device code uses its names, refused' if of.its_names else 'refused'}: {of.reason}"
+        simulated = f"refused: {of.reason}"
     return f"| {code(of.names)} | {brings[folder]} | {simulated} |"
 
 
