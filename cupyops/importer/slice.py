@@ -19,9 +19,9 @@ from typing import Any
 from cupyops.compile.cpp_library import FOREIGN_THRUST
 from cupyops.compile.cuda_text import Code, scan
 from cupyops.compile.device_half import MARKS, names_host
+from cupyops.compile.macros import expanded, macro_of
 
 from .errors import NotTranslated
-from .macros import expanded, macro_of
 from .tree import Unit, clang, header_file, parse
 
 __all__ = ["sliced", "sliced_texts"]

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 from cupyops.compile.cuda_text import Code, Function
 from cupyops.compile.definitions import split
+from cupyops.compile.macros import Macro, expanded
 from cupyops.compile.preprocess import CONDITIONALS, Preprocessed
 
 from .definitions import ATTRIBUTES
 from .library_types import REFUSED, Element, library_type
 from .parameter import OPEN, Parameter
 from .shape_comments import Piece, shape_comments, shape_of
-from .typenames import Macros, dtype_of
+from .typenames import dtype_of
 
 __all__ = ["Names", "Scanned"]
 
@@ -34,7 +35,7 @@ class Names:
     """What the names in a declaration are: macros, names of types that a text may declare, the arguments of the kernel's template and
     of its pack, and the structs that Python gives."""
 
-    macros: Macros
+    macros: Mapping[str, Macro]
     declared: frozenset[str]
     given: Mapping[str, str]
     packs: Mapping[str, Sequence[str]]
@@ -106,11 +107,11 @@ def _has_null(declaration: str) -> bool:
     return bool(default) and default[0][1].strip() in ("nullptr", "NULL", "0", "{}")
 
 
-def _listed(declaration: str, names: Macros) -> list[str]:
+def _listed(declaration: str, macros: Mapping[str, Macro]) -> list[str]:
     """Returns the parameters of a macro that stands for several, or the one parameter of another declaration."""
     if not declaration.strip().isidentifier():
         return [declaration]
-    return [one for _, one in split(names.expanded(declaration)) if one.strip()]
+    return [one for _, one in split(expanded(declaration, macros)) if one.strip()]
 
 
 def _unpacked(kernel: str, declaration: str, packs: Mapping[str, Sequence[str]]) -> list[str]:
@@ -162,7 +163,7 @@ def _parameter(kernel: str, position: int, declaration: str, names: Names) -> tu
     is left open if it is no number of C, no type of CUDA, and may be declared by a text: the compiler is asked."""
     if tensor_map := _TENSOR_MAP.fullmatch(" ".join(declaration.split())):
         return Parameter(f"{tensor_map[1]}_map", "TensorMap", map_of=tensor_map[1]), "TensorMap"
-    words = names.macros.expanded(ATTRIBUTES.sub(" ", split(declaration, "=")[0][1]))
+    words = expanded(ATTRIBUTES.sub(" ", split(declaration, "=")[0][1]), names.macros)
     words = _ENUM.sub("", " ".join(re.sub(r"([*&])", r" \1 ", _QUALIFIERS.sub(" ", words)).split()))
     if function := _FUNCTION.fullmatch(words):
         return Parameter(function[1], "uint64"), ""

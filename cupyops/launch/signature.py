@@ -25,6 +25,7 @@ from functools import partial
 from types import MappingProxyType
 
 from cupyops.compile.cuda_text import scan
+from cupyops.compile.macros import macros_in
 from cupyops.compile.preprocess import preprocess
 from cupyops.dtypes import DTYPES, FLOATS, INTEGERS
 from cupyops.sharing import computed_once
@@ -38,7 +39,7 @@ from .scanned import Names, Scanned
 from .shape_comments import foreign_names
 from .template import Entry, parameter_types, undecided
 from .told import Ask, answered, taken_apart
-from .typenames import Macros, dtype_of, may_declare
+from .typenames import dtype_of, may_declare
 
 __all__ = ["Parameter", "Signature"]
 
@@ -177,7 +178,7 @@ class Signature:
         numbers = {name for name, value in (defines or {}).items() if value.lstrip("-").isdigit()}
         plain = {name: value for name, value in found.macros.items() if name not in numbers}
         names = Names(
-            Macros(plain, found.functions, hidden),
+            macros_in(plain, found.functions, hidden),
             frozenset[str]().union(*map(may_declare, (text, *(headers or {}).values()))) - hidden,
             given,
             entry.packs() if entry else {},

@@ -7,7 +7,7 @@ text declares it: then the arrays of a call decide it.
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 
 from cupyops.compile.cuda_text import scan
@@ -16,7 +16,7 @@ from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES
 
-__all__ = ["Macros", "c_dtype", "data_members", "dtype_of", "may_declare", "without_attributes"]
+__all__ = ["c_dtype", "data_members", "dtype_of", "may_declare", "without_attributes"]
 
 # The dtype of each type of C that is a number.
 C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
@@ -73,7 +73,6 @@ _KEYWORDS = frozenset(
     "static_cast struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual void "
     "volatile wchar_t while xor xor_eq".split()
 )
-_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _BODY = re.compile(r"\b(?:struct|class|union)\b(?:(?!\b(?:struct|class|union)\b)[^;(){}=]|\([^();{}]*\))*\{")
 # A name that declares data stands before the end of the declaration, an extent, an initializer or the width of a bit field, or in
 # the parentheses of a pointer to a function or of a macro.
@@ -81,8 +80,6 @@ _MEMBER = re.compile(r"(?<![.>\w])\b([A-Za-z_]\w*)\s*(?=[;,=\[{:)])(?!::)")
 _STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
 # NVRTC has the host's `long`.
 _LONG = "int" if sys.platform == "win32" else "long long"
-_DEPTH = 8  # macros within one another
-_LONGEST = 10_000  # characters of an expanded declaration
 
 
 @lru_cache(64)
@@ -134,61 +131,6 @@ def _members(text: str) -> Counter[str]:
             if d.name == "define" and (name := _MACRO.match(d.rest)) and name[0] in words:
                 found.update(dict.fromkeys(_WORD.findall(d.rest[name.end() :]), 1))
     return found
-
-
-class Macros:
-    """The macros before a kernel.
-
-    Args:
-        plain: the replacement of each macro without parameters; None for an undecided one.
-        functions: the parameters and the replacement of each macro with parameters.
-        hidden: names that are no macros in the declaration: the parameters of the kernel's template.
-    """
-
-    def __init__(
-        self,
-        plain: Mapping[str, str | None],
-        functions: Mapping[str, tuple[tuple[str, ...], str]],
-        hidden: frozenset[str] = frozenset(),
-    ) -> None:
-        self._plain, self._functions, self._hidden = plain, functions, hidden
-
-    def expanded(self, code: str) -> str:
-        """Returns code with its macros replaced by their texts."""
-        for _ in range(_DEPTH):
-            new = _WORD.sub(self._text, self._called(code))
-            if new == code or len(new) > _LONGEST:
-                break
-            code = new
-        return code
-
-    def _called(self, code: str) -> str:
-        """Returns code with its macros that have parameters replaced by their texts."""
-        for call in _CALL.finditer(code):
-            parameters, text = self._functions.get(call[1], ((), ""))
-            end = _closing(code, call.end())
-            if call[1] not in self._functions or call[1] in self._hidden or end < 0:
-                continue
-            arguments = [part.strip() for _, part in split(code[call.end() : end])]
-            if len(arguments) == max(len(parameters), 1) and "#" not in text:
-                by_name = dict(zip(parameters, arguments, strict=False))
-                text = _WORD.sub(lambda word: by_name.get(word[0], word[0]), text)  # noqa: B023 - called at once
-                return code[: call.start()] + text + self._called(code[end + 1 :])
-        return code
-
-    def _text(self, match: re.Match[str]) -> str:
-        text = None if match[0] in self._hidden else self._plain.get(match[0])
-        return match[0] if text is None else text
-
-
-def _closing(code: str, start: int) -> int:
-    """Returns the offset of the parenthesis that closes the one before an offset, or -1."""
-    depth = 1
-    for at in range(start, len(code)):
-        depth += (code[at] == "(") - (code[at] == ")")
-        if not depth:
-            return at
-    return -1
 
 
 def dtype_of(base: str) -> str | None:

@@ -1,17 +1,19 @@
-"""Expands the macros of a CUDA text: a kernel that a macro declares needs a declaration in the text."""
+"""Expands the macros of a CUDA text, as the preprocessor of C does."""
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cupyops.compile.cuda_text import Directive
+from .cuda_text import Directive
 
-__all__ = ["Macro", "expanded", "macro_of"]
+__all__ = ["Macro", "expanded", "macro_of", "macros_in"]
 
 _TOKEN = re.compile(
     r"[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|'?[\w.])*|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|\s+|/\*.*?\*/|//[^\n]*|##|<<<|>>>|->|::|.",
     re.DOTALL,
 )
+_MOST = 1 << 14  # tokens, behind which macros are not expanded: those of one another may double with each
 _DEFINITION = re.compile(r"\s*([A-Za-z_]\w*)(\(([^()]*)\))?(.*)", re.DOTALL)
 
 
@@ -42,9 +44,24 @@ def macro_of(directive: Directive) -> Macro | None:
     return Macro(found[1], listed, tuple(_tokens(found[4].strip())))
 
 
+def macros_in(
+    plain: Mapping[str, str | None], functions: Mapping[str, tuple[tuple[str, ...], str]], hidden: frozenset[str]
+) -> dict[str, Macro]:
+    """Returns the macros of a text by name.
+
+    Args:
+        plain: the replacement of each macro without parameters; None for one that is not known.
+        functions: the parameters and the replacement of each macro with parameters.
+        hidden: names that are no macros.
+    """
+    found = {name: Macro(name, None, tuple(_tokens(text))) for name, text in plain.items() if text is not None}
+    found |= {name: Macro(name, of, tuple(_tokens(text))) for name, (of, text) in functions.items()}
+    return {name: macro for name, macro in found.items() if name not in hidden}
+
+
 def expanded(code: str, macros: Mapping[str, Macro]) -> str:
     """Returns code with the texts of macros in place of their uses, as the preprocessor has it, on one line."""
-    return "".join(_expanded(_tokens(code), macros, frozenset())).strip()
+    return "".join(_expanded(_tokens(code), macros, frozenset(), itertools.count())).strip()
 
 
 def _tokens(code: str) -> list[str]:
@@ -53,12 +70,14 @@ def _tokens(code: str) -> list[str]:
     return [" " if token.isspace() or token[:2] in ("/*", "//") else token for token in found]
 
 
-def _expanded(tokens: Iterable[str], macros: Mapping[str, Macro], within: frozenset[str]) -> list[str]:
-    given, found, at = list(tokens), list[str](), 0
+def _expanded(
+    given: Sequence[str], macros: Mapping[str, Macro], within: frozenset[str], seen: Iterator[int]
+) -> list[str]:
+    found, at = list[str](), 0
     while at < len(given):
         token = given[at]
         at += 1
-        macro = macros.get(token) if token not in within else None
+        macro = macros.get(token) if token not in within and next(seen) < _MOST else None
         if macro is None:
             found.append(token)
             continue
@@ -69,12 +88,12 @@ def _expanded(tokens: Iterable[str], macros: Mapping[str, Macro], within: frozen
                 found.append(token)
                 continue
             arguments, at = _arguments(given, opening)
-        replaced = _replaced(macro, arguments, macros, within)
-        found += _expanded(replaced, macros, within | {macro.name})
+        replaced = _replaced(macro, arguments, macros, within, seen)
+        found += _expanded(replaced, macros, within | {macro.name}, seen)
     return found
 
 
-def _arguments(tokens: list[str], opening: int) -> tuple[list[list[str]], int]:
+def _arguments(tokens: Sequence[str], opening: int) -> tuple[list[list[str]], int]:
     """Returns the arguments in parentheses, and the place behind them."""
     found: list[list[str]] = [[]]
     depth, at = 0, opening
@@ -101,7 +120,7 @@ def _stripped(tokens: list[str]) -> list[str]:
 
 
 def _replaced(
-    macro: Macro, arguments: list[list[str]], macros: Mapping[str, Macro], within: frozenset[str]
+    macro: Macro, arguments: list[list[str]], macros: Mapping[str, Macro], within: frozenset[str], seen: Iterator[int]
 ) -> list[str]:
     """Returns a macro's text with its arguments, with ``#`` and ``##`` done."""
     names = macro.parameters or ()
@@ -131,7 +150,7 @@ def _replaced(
             found += [left + (right[0] if right else ""), *right[1:]] if left != "," else [left, *right]
         elif token in given:
             # An argument beside ## is taken as it is.
-            found += given[token] if pasted else _expanded(given[token], macros, within)
+            found += given[token] if pasted else _expanded(given[token], macros, within, seen)
             found += [""] if pasted and not given[token] else []
         else:
             found.append(token)
