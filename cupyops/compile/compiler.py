@@ -170,6 +170,19 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
     if linking.is_linked(text, options) and not relocatable:
         one = partial(compile_text, relocatable=True)
         return linking.compile_linked(text, what, target, options, one, resources_in)
+    try:
+        return _compiled(text, what, target, options, relocatable)
+    except CompileError as error:
+        # g++, and nvcc with it, takes much of C++20 in former versions, such as initializers that name a member.
+        if sum(1 for option in options if STANDARD.fullmatch(option)) > 1:
+            raise
+        try:
+            return _compiled(text, what, target, (*options, "--std=c++20"), relocatable)
+        except CompileError:
+            raise error from error.__cause__
+
+
+def _compiled(text: str, what: str, target: str, options: Sequence[str], relocatable: bool) -> Binary:
     compiler = nvrtc()
     flags = [*([] if any(o.startswith("-arch=") for o in options) else [f"-arch={target}"]), *options]
     versions = [flag for flag in flags if STANDARD.fullmatch(flag)]
@@ -204,10 +217,10 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
                 # __host__.
                 again = (*options, "-default-device")
                 unmarked = re.sub(r"\b__host__\b", " " * len("__host__"), text)
-                return compile_text(unmarked, what, target, again, relocatable=relocatable)
+                return _compiled(unmarked, what, target, again, relocatable)
             if _NARROWED in log and _TOLERANT not in options:
                 # nvcc takes braces that narrow a number for a constructor.
-                return compile_text(text, what, target, (*options, _TOLERANT), relocatable=relocatable)
+                return _compiled(text, what, target, (*options, _TOLERANT), relocatable)
             raise CompileError(_explain(what, target, options, log, text)) from error
         log = _log(compiler, program)
         types = tuple(answer_in(demangled(compiler.getLoweredName(program, name))) for name in asked)

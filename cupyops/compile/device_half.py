@@ -103,7 +103,7 @@ def device_half(
         options: NVRTC options.
         names: the kernels, and other names that are read.
     """
-    std = next((o.lstrip("-") for o in options if re.fullmatch(r"--?std=(?:c|gnu)\+\+2\w", o)), "std=c++17")
+    std = next((o.lstrip("-") for o in options if re.fullmatch(r"--?std=(?:c|gnu)\+\+2\w", o)), "std=c++20")
     given = (
         *(f"-D{name}={value}" for name, value in defines.items()),
         *(f"-U{name}" for name in sorted(undefined_by(options))),

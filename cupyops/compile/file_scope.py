@@ -1,5 +1,4 @@
-"""Finds what a text declares outside its kernels: ``__device__`` and ``__constant__`` variables; and launches from device
-code."""
+"""Finds what a text declares outside its kernels: ``__device__`` and ``__constant__`` variables."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,6 @@ __all__ = [
     "DeviceVariable",
     "folded",
     "has_assert",
-    "launches_from_device",
     "variables",
     "with_constants_of_classes",
 ]
@@ -26,7 +24,6 @@ _QUALIFIERS = re.compile(
 )
 _DECLARATOR = re.compile(r"(?P<type>[\w\s:<>]*?)(?P<stars>(?:\*\s*)*)\b(?P<name>\w+)\s*(?P<sizes>(?:\[[^\[\]]*\]\s*)*)")
 _MARK = re.compile(r"[()\[\]{},;=<>]")
-_FUNCTION = re.compile(r"\b__(?:global|device)__\b")
 # What may lie between `__device__` and the parenthesis of a function. The number of repetitions bounds the time of a
 # match.
 _HEAD = re.compile(r"(?:[\w\s*&:]|<[\w\s,*&:]{0,99}>|\boperator\[\]){1,400}\(")
@@ -270,27 +267,3 @@ def _conditional(code: Code) -> list[tuple[int, int]]:
 def has_assert(text: str) -> bool:
     """Returns whether a text contains an ``assert``, or the function that it calls."""
     return re.search(r"\b(?:assert|__assert_fail)\s*\(", text) is not None
-
-
-def launches_from_device(text: str, kernel: str | None = None) -> int | None:
-    """Returns the line of the first ``<<<`` within a ``__global__`` or ``__device__`` function, or None.
-
-    Args:
-        text: CUDA C++.
-        kernel: the function of which the text is compiled without the other ``__global__`` functions; None for all.
-    """
-    if "<<<" not in text:
-        return None
-    code = scan(text)
-    others = [
-        (f.start, code.end_of_function(f.parameters)) for f in code.functions if kernel is not None and f.name != kernel
-    ]
-    within = [
-        (m.start(), code.end_of_function(m.start()))
-        for m in _FUNCTION.finditer(code.bare)
-        if not any(start <= m.start() < end for start, end in others)
-    ]
-    for match in re.finditer("<<<", code.bare):
-        if any(start < match.start() < end for start, end in within):
-            return text.count("\n", 0, match.start()) + 1
-    return None

@@ -1,5 +1,5 @@
-"""The text that a kernel is made of, as its author gives it: what is no text, the version of C++ and the macros that it needs, the
-header that has the kernel, and the texts that are linked with it."""
+"""The text that a kernel is made of, as its author gives it: what is no text, the macros that it needs, the header that has the
+kernel, and the texts that are linked with it."""
 
 import os
 import re
@@ -9,8 +9,6 @@ from typing import Any
 
 import kernels_cu
 from cupyops.compile.cuda_text import scan
-from cupyops.compile.dialect import standard_of
-from cupyops.compile.file_scope import launches_from_device
 from cupyops.compile.preprocess import around, known_macros
 from cupyops.compile.project_headers import includes, read
 from cupyops.compile.source import included
@@ -53,7 +51,7 @@ def linked_texts(kernel: str, link: Sequence[str | os.PathLike[str]]) -> tuple[L
 
     Raises:
         TypeError: `link` is one text, or an element of it is none.
-        ValueError: a text looks like a path, or launches a kernel from device code.
+        ValueError: a text looks like a path.
         OSError: a file cannot be read.
     """
     if isinstance(link, (str, os.PathLike)) or not isinstance(link, Sequence):
@@ -91,28 +89,21 @@ def checked_filename(where: str, filename: str) -> str:
     return filename
 
 
-def check_text(text: object, where: str, kernel: str | None = None) -> None:
+def check_text(text: object, where: str) -> None:
     """Raises unless the argument is CUDA C++ text.
 
     Args:
         text: the argument.
         where: what messages begin with.
-        kernel: the name of the only kernel that is compiled; None for all kernels of the text.
 
     A str that looks like a path gets an error of its own, because the error for a text without a kernel would mislead.
 
     Raises:
         TypeError: `text` is not a str.
-        ValueError: `text` looks like a path, or it launches a kernel from device code.
+        ValueError: `text` looks like a path.
     """
     if not isinstance(text, str):
         raise TypeError(expected(where, "text", "be CUDA C++ as a str, or a Path", type(text).__name__))
-    function = None if kernel is None else split_name(kernel)[0].rpartition("::")[2]
-    if (line := launches_from_device(text, function)) is not None:
-        raise ValueError(
-            f"{where}: line {line} launches a kernel from device code (<<<>>>). Dynamic parallelism is not supported: launch "
-            f"the kernel from Python, or call its code as a __device__ function"
-        )
     if "\n" in text or "{" in text:
         return
     there = os.path.isfile(text)
@@ -130,8 +121,8 @@ def prepared(
     options: Sequence[str],
     constants: Mapping[str, int] | None = None,
 ) -> tuple[str, dict[str, str], tuple[str, ...]]:
-    """Returns a text and its headers as :func:`with_header` does, and the options with the version of C++ that the text needs and
-    with the macros of the conditions around the kernel that nothing defines: a build defines ``USE_CUDA``, for one.
+    """Returns a text and its headers as :func:`with_header` does, and the options with the macros of the conditions around the kernel
+    that nothing defines: a build defines ``USE_CUDA``, for one.
 
     Args:
         text: CUDA C++. A text of :mod:`kernels_cu` is read at its first use, and stays as it is.
@@ -150,7 +141,7 @@ def prepared(
         places = [f.start for f in scan(text).functions if f.name == name]
         defined = around(text, places, included(text, known), known_macros(constants or {}, options))
     options = (*options, *(f"-D{name}" for name in defined))
-    return text, known, (*options, *standard_of((text, *known.values()), options))
+    return text, known, options
 
 
 def with_header(

@@ -139,7 +139,7 @@ class Kernel:
         if filename is not None:
             filename = checked_filename(name or "Kernel", os.fspath(filename))
         text, beside = read(text, options, headers, constants)
-        check_text(text, name or "Kernel", name if storage is None else None)
+        check_text(text, name or "Kernel")
         text, known, options = prepared(text, name, {**beside, **(headers or {})}, filename, options, constants)
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = policy(name, geometry)

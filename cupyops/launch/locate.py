@@ -12,6 +12,8 @@ _UNMASKED = (
 )
 # What a compiler says, and what to do.
 TOLD = {
+    "device-side kernel launch": "dynamic parallelism is not supported: launch the kernel from Python, or call its code as a __device__ "
+    "function",
     'namespace "std" has no member': "device code does not have this name of the host's library; <cuda/std/...> has types and functions "
     "of the library for kernels, in the namespace cuda::std",
     'identifier "__shfl': _UNMASKED,

@@ -43,6 +43,8 @@ __all__ = ["Simulated", "answers", "prepare", "twins"]
 _RUNNING = held_across_fork(threading.RLock())
 _MOST_STATIC = 48 * 1024
 _MOST_PARAMETERS = 32764
+# What compilers say of C++20 in a former version.
+_LATER = re.compile(r"[cC]\+\+20|c\+\+2a|['‘](?:auto|concept|consteval|constinit|requires)['’]")
 _running: list[str] = []  # the kernel that is simulated
 _PATIENCE = 5.0  # seconds between two progress messages of a long launch
 
@@ -303,13 +305,27 @@ def twins() -> dict[str, str]:
 def answers(source: str, what: str, options: Sequence[str]) -> tuple[str, ...]:
     """Returns the compiler's answers to the questions of a source, see :meth:`cupyops.arrays.Host.answers`."""
     text = translate(source, (), what)
-    standard = next((f"-std={m[1]}" for o in reversed(options) if (m := STANDARD.fullmatch(o))), "")
-    more: Any = {"checked": False, "watched": False, "optimize": False, "sources": {}}
     try:
-        path = build.build(text, build.needs_cuda(source), standard=standard, **more)
+        path = _built(text, source, options, checked=False, watched=False, optimize=False, sources={})
     except CompileError as error:
         raise CompileError(f"{what} does not compile: {error}") from None
     return answers_of(path.read_bytes(), len(asked_in(source)))
+
+
+def _built(translated: str, text: str, options: Sequence[str], **more: Any) -> Path:
+    """Returns the library of a translated text in the version of C++ that its options choose, or in the one that it needs."""
+    needs_cuda = build.needs_cuda(text)
+    if given := [found[1] for option in options if (found := STANDARD.fullmatch(option))]:
+        return build.build(translated, needs_cuda, standard=f"-std={given[-1]}", **more)
+    try:
+        return build.build(translated, needs_cuda, **more)
+    except CompileError as error:
+        if not _LATER.search(str(error)):
+            raise
+        try:
+            return build.build(translated, needs_cuda, standard="-std=c++20", **more)
+        except CompileError:
+            raise error from None
 
 
 def _compile(
@@ -338,15 +354,15 @@ def _compile(
                 raise
 
     try:
-        return build.build(
+        return _built(
             translated,
-            build.needs_cuda(text),
+            text,
+            kernel.options,
             checked=checked,
             watched=watched,
             optimize=optimize,
             sources=dict(files),
             counted=counted,
-            standard=next((f"-std={m[1]}" for o in reversed(kernel.options) if (m := STANDARD.fullmatch(o))), ""),
             check=check,
         )
     except CompileError as error:

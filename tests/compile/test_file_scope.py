@@ -1,12 +1,14 @@
 """What a text declares outside its kernels, found without a compiler."""
 
+import numpy as np
 import pytest
 
 import autograd_bridge  # noqa: F401  declares the kernels
-from cupyops import Kernel
+import cupyops
+from cupyops import CompileError, Kernel
 from cupyops.compile import file_scope
 from cupyops.compile.cuda_text import Code
-from cupyops.compile.file_scope import DeviceVariable, launches_from_device, variables
+from cupyops.compile.file_scope import DeviceVariable, variables
 from cupyops.launch.kernel import all_kernels
 
 TEXT = """
@@ -101,23 +103,13 @@ def test_the_symbols_are_those_of_the_compiler() -> None:
     assert all(f" {v.symbol}" in compiled for v in variables(text).values()), compiled
 
 
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        ("__global__ void k() {\n  k<<<1, 1>>>();\n}", 2),
-        ("__device__ void f() {\n\n  k<<<1, 1>>>();\n}\n__global__ void k() {}", 3),
-        ("__global__ void k() { /* k<<<1, 1>>>() */ }", None),
-        ("__global__ void k() {}\nvoid host() { k<<<1, 1>>>(); }", None),
-        ("__device__ int x;\nvoid host() { k<<<1, 1>>>(); }", None),
-    ],
-)
-def test_a_launch_from_device_code_is_told_from_one_of_the_host(body: str, line: int | None) -> None:
-    assert launches_from_device(body) == line
-
-
+@pytest.mark.simulator
 def test_dynamic_parallelism_is_declined_with_the_line() -> None:
     text = 'extern "C" __global__ void k(float* y) {\n    k<<<1, 1>>>(y);\n}'
-    with pytest.raises(
-        ValueError, match=r"k: line 2 launches a kernel from device code \(<<<>>>\). Dynamic parallelism is not"
+    with (
+        cupyops.simulate(),
+        pytest.raises(
+            CompileError, match=r"k\.cu:2: error[\s\S]*dynamic parallelism is not supported: launch the kernel"
+        ),
     ):
-        Kernel(text, "k")
+        Kernel(text, "k")[1](np.ones(1, np.float32))
