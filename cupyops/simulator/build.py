@@ -64,7 +64,7 @@ def build(
         counted: whether the compiler inserts calls of the counters at every memory access and every basic block,
             in place of all checks.
         standard: an option that chooses another version of C++ than C++17, ``-std=c++20``.
-        check: is called behind a compilation, and may raise a CompileError.
+        check: is called during a compilation, in a thread of its own, and may raise a CompileError.
 
     Raises:
         CompileError: the compiler refuses the text; the message is the compiler's output.
@@ -109,13 +109,15 @@ def build(
                     _headers.update({place: _AS_TEXT for place, given in _headers.items() if given is first})
             return f"{name}.o"
 
-        objects = [compiled(f"linked{i}" if i else "kernel", one) for i, one in enumerate(parts(text))]
+        with ThreadPoolExecutor(1) as pool:
+            checked_meanwhile = pool.submit(check)
+            objects = [compiled(f"linked{i}" if i else "kernel", one) for i, one in enumerate(parts(text))]
+            checked_meanwhile.result()
         # The loader takes a function from the first library that has it: the counters come before the runtime.
         counters = [str(counter_path())] if counted else []
         run(tool, ["-shared", *objects, "-o", "kernel.so", *counters, *_linked(tool)], folder)
         for name in objects:
             (folder / name).unlink()
-        check()
 
     try:
         return _cached(key, "kernel.so", make, root)
