@@ -127,8 +127,9 @@ def answers(key: str, make: Callable[[], str], what: str, options: Sequence[str]
 
 def check(text: str, what: str, options: Sequence[str]) -> None:
     """Raises if NVRTC refuses a final text, and generates no code. The arguments and errors are those of :func:`binary_for`."""
-    for part in linking.parts(text):
-        compile_text(part, what, _ASKED, (*OPTIONS, *options, _READ_ONLY), relocatable=True)
+    linked = linking.is_linked(text, options)
+    for one in linking.parts(text):
+        compile_text(one, what, _ASKED, (*OPTIONS, *options, _READ_ONLY), relocatable=linked)
 
 
 def _key(text: str, target: str, options: Sequence[str]) -> str:

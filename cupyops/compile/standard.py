@@ -48,9 +48,9 @@ _OF_LIBRARIES = {
 }
 # Functions of headers that are not included: of the runtime for the GPU, of PyTorch's former headers, and what the host's `assert`
 # calls.
-_DEPENDENT = (  # launches that begin before the launch before them ends
-    "static __device__ __forceinline__ void {} {{\n#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900\n"
-    'asm volatile("griddepcontrol.{};" ::: "memory");\n#endif\n}}'
+_DEPENDENT = (  # launches that begin before the launch before them ends; NVRTC has them in a text that is linked
+    "#ifndef __CUDACC_RDC__\nstatic __device__ __forceinline__ void {} {{\n#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900\n"
+    'asm volatile("griddepcontrol.{};" ::: "memory");\n#endif\n}}\n#endif'
 )
 # A constexpr function of a project may have PyTorch's checks.
 _CHECKS = ("TORCH_CHECK", "TORCH_INTERNAL_ASSERT")

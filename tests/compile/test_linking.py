@@ -83,3 +83,11 @@ def test_one_text_is_no_list() -> None:
         linked_kernel(link=MAIN)
     with pytest.raises(TypeError, match="linked: `link` must be a list of texts, got int"):
         linked_kernel(link=3)
+
+
+def test_a_linked_text_has_the_launches_that_begin_early_from_nvrtc() -> None:
+    """NVRTC defines these functions in a text that is linked, and in no other."""
+    waits = 'extern "C" __global__ void k(float* y) { cudaGridDependencySynchronize(); y[0] = 1; }'
+    for link in ([], ["__device__ int unused() { return 0; }"]):
+        text = linking.parts(Kernel(waits, "k", link=link).final_text({}))[0]
+        compile_text(text, "k", "sm_90", OPTIONS, relocatable=bool(link))
