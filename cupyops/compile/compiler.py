@@ -120,9 +120,13 @@ def answers(key: str, make: Callable[[], str], what: str, options: Sequence[str]
     kept = [option for option in options if not re.fullmatch(r"--?std=\S*(?:03|11)", option)]
     asked = (*OPTIONS, *kept, _READ_ONLY)
     if signing.required():
-        return compile_text(make(), what, _ASKED, asked).types
+        return compile_text(make(), what, _ASKED, asked, instances=False).types
     key = _key(key, _ASKED, asked)
-    return DiskCache(default_folder()).get_or_make(key, lambda: compile_text(make(), what, _ASKED, asked)).types
+    return (
+        DiskCache(default_folder())
+        .get_or_make(key, lambda: compile_text(make(), what, _ASKED, asked, instances=False))
+        .types
+    )
 
 
 def check(text: str, what: str, options: Sequence[str]) -> None:
@@ -163,27 +167,31 @@ def _nvrtc_build() -> str:
     return ""
 
 
-def compile_text(text: str, what: str, target: str, options: Sequence[str], *, relocatable: bool = False) -> Binary:
+def compile_text(
+    text: str, what: str, target: str, options: Sequence[str], *, relocatable: bool = False, instances: bool = True
+) -> Binary:
     """Compiles a final text without the cache. The arguments and errors are those of :func:`binary_for`.
 
-    With `relocatable`, the text is one of several that :mod:`cupyops.compile.linking` links.
+    Args:
+        relocatable: the text is one of several that :mod:`cupyops.compile.linking` links.
+        instances: the templates of the kernels are instantiated.
     """
     if linking.is_linked(text, options) and not relocatable:
         one = partial(compile_text, relocatable=True)
         return linking.compile_linked(text, what, target, options, one, resources_in)
     try:
-        return _compiled(text, what, target, options, relocatable)
+        return _compiled(text, what, target, options, relocatable, instances)
     except CompileError as error:
         # g++, and nvcc with it, takes much of C++20 in former versions, such as initializers that name a member.
         if sum(1 for option in options if STANDARD.fullmatch(option)) > 1:
             raise
         try:
-            return _compiled(text, what, target, (*options, "--std=c++20"), relocatable)
+            return _compiled(text, what, target, (*options, "--std=c++20"), relocatable, instances)
         except CompileError:
             raise error from error.__cause__
 
 
-def _compiled(text: str, what: str, target: str, options: Sequence[str], relocatable: bool) -> Binary:
+def _compiled(text: str, what: str, target: str, options: Sequence[str], relocatable: bool, instances: bool) -> Binary:
     compiler = nvrtc()
     flags = [*([] if any(o.startswith("-arch=") for o in options) else [f"-arch={target}"]), *options]
     versions = [flag for flag in flags if STANDARD.fullmatch(flag)]
@@ -203,7 +211,7 @@ def _compiled(text: str, what: str, target: str, options: Sequence[str], relocat
         flags += [f"-I{folder}" for folder in folders_of([*names, *(["cuda/std/limits"] if of_host else [])])]
     started = time.perf_counter()
     program = compiler.createProgram(text, "cupyops.cu", [*of_host.values()], [*of_host])
-    named = [name for name, _ in named_kernels(text)]
+    named = [name for name, _ in named_kernels(text)] if instances else []
     asked = asked_in(text)
     try:
         for name in (*named, *asked):
@@ -218,10 +226,10 @@ def _compiled(text: str, what: str, target: str, options: Sequence[str], relocat
                 # __host__.
                 again = (*options, "-default-device")
                 unmarked = re.sub(r"\b__host__\b", " " * len("__host__"), text)
-                return _compiled(unmarked, what, target, again, relocatable)
+                return _compiled(unmarked, what, target, again, relocatable, instances)
             if _NARROWED in log and _TOLERANT not in options:
                 # nvcc takes braces that narrow a number for a constructor.
-                return _compiled(text, what, target, (*options, _TOLERANT), relocatable)
+                return _compiled(text, what, target, (*options, _TOLERANT), relocatable, instances)
             raise CompileError(_explain(what, target, options, log, text)) from error
         log = _log(compiler, program)
         types = tuple(answer_in(demangled(compiler.getLoweredName(program, name))) for name in asked)
