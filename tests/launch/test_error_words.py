@@ -139,7 +139,7 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "softclip: a grid of 2147483648 blocks in x: CUDA has at most 2147483647. Use larger blocks or a GridStride",
     ),
     "grid that is too large in y": (
-        lambda: Kernel(TEXT, "softclip", Threads(block=(1, 1, 1)))[1, 65536](X, Y, 1.0, 4),
+        lambda: Kernel(TEXT, "softclip", Threads(block=(1, 1, 1))).forall(1, 65536)(X, Y, 1.0, 4),
         ValueError,
         "softclip: a grid of 1 x 65536 x 1 blocks: CUDA has at most 65535 blocks in y and z. Put the longest dimension in "
         "x, or use larger blocks than (1, 1, 1)",
@@ -147,27 +147,30 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "no number of threads": (
         lambda: Kernel(TEXT)(X, Y, 1.0, 4),
         TypeError,
-        "softclip: say how many threads: softclip[n](...), or declare a policy such as Threads('n')",
+        "softclip: say how many threads: softclip[n](...), softclip.forall(N, M)(...), softclip[grid, block](...); or declare "
+        "a policy such as Threads('n')",
     ),
     "number of threads for a kernel that counts them": (
         lambda: softclip()[4](X, Y, 1.0, 4),
         TypeError,
-        "softclip counts its threads by Threads(x='n', y=None, z=None, block=(256, 1, 1)); call it without [...]",
+        "softclip counts its blocks by Threads(x='n', y=None, z=None, block=(256, 1, 1)); call it without [...], or make the "
+        "Kernel without a policy for softclip[grid, block]",
     ),
     "threads in four dimensions": (
-        lambda: Kernel(TEXT)[1, 2, 3, 4](X, Y, 1.0, 4),
+        lambda: Kernel(TEXT).forall(1, 2, 3, 4)(X, Y, 1.0, 4),
         TypeError,
-        "softclip[...] takes one to three numbers of threads, got (1, 2, 3, 4)",
+        "softclip.forall: `threads` must be one to three numbers, got (1, 2, 3, 4)",
     ),
     "half a thread": (
         lambda: Kernel(TEXT)[0.5](X, Y, 1.0, 4),  # type: ignore[index]
         TypeError,
-        "softclip[...] takes one to three numbers of threads, got 0.5",
+        "softclip[...]: `the configuration` must be [n] for n threads, [grid, block] or [grid, block, shared]; "
+        "softclip.forall(N, M) has N x M threads, got 0.5",
     ),
     "less than no thread": (
         lambda: Kernel(TEXT)[-4](X, Y, 1.0, 4),
         ValueError,
-        "softclip[...]: a number of threads must be at least 0, got -4",
+        "softclip[...]: `threads` must be at least 0, got -4",
     ),
 }
 
