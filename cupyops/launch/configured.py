@@ -43,7 +43,7 @@ def configuration(kernel: Any, given: Any) -> tuple[Any, Grid]:
         )
     shared = at_least(where, "shared", given[2], 0) if len(given) == 3 else None
     found = kernel.configured(policy(kernel.name, Threads(block=block)), shared)
-    return found, tuple(g * b for g, b in zip(grid, block, strict=True))
+    return found, (grid[0] * block[0], grid[1] * block[1], grid[2] * block[2])
 
 
 def triple(where: str, name: str, numbers: Any, least: int) -> Grid:

@@ -34,7 +34,7 @@ from .given_text import check_text, checked_filename, file_name, linked_texts, m
 from .hooks import all_kernels
 from .kernel_source import KernelSource
 from .load import load
-from .locate import declaring_file, placed
+from .locate import advice_on, declaring_file, in_python, placed
 from .repro import keeps_call
 from .signature import Signature
 from .size_expressions import SharedBytes
@@ -283,7 +283,8 @@ class Kernel:
 
     def located(self, error: CompileError) -> CompileError:
         """Returns a compiler's error with the lines of the Python file that holds the text. See :meth:`.KernelSource.located`."""
-        return self.source.located(error)
+        found = self.source.located(error)
+        return CompileError(f"{found}\n{advice}") if (advice := advice_on(str(found), self.text)) else found
 
     def compare(self, answers: Sequence[str], types: Mapping[str, str]) -> None:
         """Compares the parameters of the compiled kernel with the signature.
@@ -458,9 +459,14 @@ class Kernel:
                 host().launch(self, arguments, sizes)
             except CompileError as error:
                 raise self.located(error) from None
+            except LaunchError as error:
+                error.args = (in_python(str(error), self.filename, self.text, self.source.declared_in),)
+                raise
             return
         if lead.device is None or lead.place != "cuda":
-            raise ValueError(expected(self.name, next(iter(arguments.infos)), "be on a CUDA device", lead))
+            words = expected(self.name, next(iter(arguments.infos)), "be on a CUDA device", lead)
+            mend = ". On a CPU, kernels run within `with cupyops.simulate():`" if lead.place == "cpu" else ""
+            raise ValueError(f"{words}{mend}")
         variant = self.variant(arguments.types, lead.device)
         grid = self.grid(variant, sizes)
         if 0 in grid:

@@ -12,7 +12,7 @@ from cupyops.compile import toolchain
 from cupyops.compile.cache import Binary
 from cupyops.compile.compiler import binary_for, supported_architectures, target_for
 from cupyops.dtypes import dtype_names
-from cupyops.errors import LaunchError, MissingDependencyError
+from cupyops.errors import CompileError, LaunchError, MissingDependencyError
 
 from . import driver
 
@@ -49,7 +49,10 @@ def _binary(kernel: Any, dtype: Any, architecture: int | None, *, assembly: bool
         known = [a for a in supported_architectures() if a <= capability]
         target = f"compute_{max(known)}{'a' if kernel.hardware.exactly else ''}"
         options = [option for option in options if not option.startswith("-arch=")]
-    return binary_for(text, what, target, options)
+    try:
+        return binary_for(text, what, target, options)
+    except CompileError as error:
+        raise kernel.located(error) from error.__cause__
 
 
 def ptx(kernel: Any, dtype: Any = None, architecture: int | None = None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from cupyops import CompileError, Elementwise, GridStride, Kernel, LaunchError, 
 from cupyops.compile.cache import Binary
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.launch import debug, driver
+from cupyops.launch.locate import advice_on
 from tests.gpu.stub_gpu import Driver, Stub
 
 TEXT = """\
@@ -94,7 +96,8 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "device of the host": (
         lambda: softclip()(torch.ones(4), torch.ones(4), 1.0, 4),
         ValueError,
-        "softclip: `x` must be on a CUDA device, got float32[4] on cpu",
+        "softclip: `x` must be on a CUDA device, got float32[4] on cpu. On a CPU, kernels run within "
+        "`with cupyops.simulate():`",
     ),
     "device other than the first array's": (
         lambda: softclip()(X, Stub(4, device=1), 1.0, 4),
@@ -362,6 +365,52 @@ def test_so_it_is_in_the_simulator(tmp_path: Path) -> None:
     with cupyops.simulate():
         message = compile_error_of(lambda: declared(tmp_path)[4](torch.ones(4), torch.ones(4), 4))
     assert any(re.match(rf"{tmp_path}/ops.py:12 \(hardclip.cu:7\): error: .*limit", line) for line in message), message
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("explained", [False, True])
+def test_so_is_a_fault_in_the_simulator_and_under_explain(tmp_path: Path, explained: bool) -> None:
+    kernel = declared(tmp_path, OPS.replace("y[i] = fminf(x[i], limit)", "y[i + 1] = x[i]"))
+    with pytest.raises(LaunchError) as caught:
+        if explained:
+            cupyops.explain(kernel[4], torch.ones(4), torch.ones(4), 4)
+        else:
+            with cupyops.simulate():
+                kernel[4](torch.ones(4), torch.ones(4), 4)
+    assert f"element 4 of `y` (float32[4] on cpu) at {tmp_path}/ops.py:12 (hardclip.cu:7), by block" in str(caught.value)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("value", ["x[i] * 2.5", "x[i] / (1 + exp(-x[i]))", "x[i] * n", "2.0 - x[i]", "pow(x[i], 2.5)"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_ambiguous_arithmetic_of_16_bits_says_what_to_convert(value: str, dtype: torch.dtype) -> None:
+    text = f"__global__ void f(const scalar_t* x /* (n) */, scalar_t* y /* (n) */, int n) {{ int i = 0; y[i] = {value}; }}"
+    x = torch.ones(4, dtype=dtype)
+    with cupyops.simulate():
+        words = compile_error_of(lambda: Kernel(text)[1](x, x.clone(), 4))
+    assert sum("convert it first, acc_t(x[i]) (or float(x[i]))" in line for line in words) == 1
+
+
+def test_other_ambiguous_calls_say_nothing_of_16_bits() -> None:
+    message = "more than one operator \"+\" matches these operands:"
+    assert not advice_on(message, "struct A { operator int(); operator float(); };")
+    assert "acc_t(x[i])" in advice_on(message, "__half x;")
+
+
+def test_numpy_arrays_point_to_the_simulator() -> None:
+    with pytest.raises(TypeError, match=r"got ndarray\. NumPy arrays are taken within `with cupyops\.simulate\(\):`"):
+        softclip()(numpy.ones(4, numpy.float32), Y, 1.0, 4)
+    with pytest.raises(TypeError, match="a PyTorch tensor, got list$"):
+        softclip()([1.0], Y, 1.0, 4)
+    with pytest.raises(ValueError, match=r"host memory\. On a CPU, kernels run within `with cupyops\.simulate\(\):`"):
+        cupyops.gelu(numpy.ones(4, numpy.float32))
+
+
+@pytest.mark.parametrize(("comment", "size"), [("N", "n"), ("n", "N"), ("N, M", "m, int n"), ("Rows", "rows")])
+def test_a_shape_in_other_letters_than_the_size_is_refused(comment: str, size: str) -> None:
+    text = f"__global__ void f(const float* x, // ({comment})\n float* y, // (1)\n int {size}) {{ y[0] = x[0]; }}"
+    with pytest.raises(ValueError, match="has no integer parameter of this name; did you mean '"):
+        Kernel(text)
 
 
 def compile_error_of(call: Callable[[], object]) -> list[str]:
