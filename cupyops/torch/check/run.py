@@ -22,6 +22,9 @@ from . import (
     derivatives as check_derivatives,
 )
 from . import (
+    honest as check_honest,
+)
+from . import (
     layouts as check_layouts,
 )
 from . import (
@@ -62,6 +65,8 @@ CHECKS: dict[str, Check] = {
         check_values.written,
         check_running.determinism,
         check_values.values,
+        check_honest.storage,
+        check_honest.side_effects,
         check_values.recompute,
         check_values.common,
         check_values.inplace,
