@@ -30,6 +30,7 @@ __all__ = ["side_effects", "storage"]
 @check(
     "Compute the results from the arguments in each call. Keep no result by the address, the shape or the number of calls.",
     needs=("values",),
+    compares="reference",
 )
 def storage(subject: Subject) -> str:
     """New values in the same storage have results of their own, and the same values at new addresses the same results."""
