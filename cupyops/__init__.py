@@ -21,6 +21,7 @@ from .launch.geometry import Elementwise, GridStride, Rows, Threads
 from .launch.kernel import Kernel
 from .launch.module import Module
 from .launch.repro import save_repro
+from .launch.size_expressions import Blocks
 from .launch.untraced import register_setting
 from .launch.warmup import warmup
 from .launch.watch import watch
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .importer.starting_file import Extension, from_extension
 
 __all__ = [
+    "Blocks",
     "CompileError",
     "Elementwise",
     "ExportError",

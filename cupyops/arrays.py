@@ -386,7 +386,8 @@ def as_cupy(x: Array, where: str, argument: str) -> Array:
     kind, _ = x.__dlpack_device__()
     # kDLCUDA and kDLCUDAManaged in the DLPack standard.
     if int(kind) not in (2, 13):
-        raise ValueError(expected(where, argument, "be in the memory of a CUDA GPU", "an array in host memory"))
+        words = expected(where, argument, "be in the memory of a CUDA GPU", "an array in host memory")
+        raise ValueError(f"{words}. On a CPU, kernels run within `with cupyops.simulate():`")
     return cupy.from_dlpack(x)
 
 

@@ -31,7 +31,6 @@ EXTRAS = {
         "nvidia-ml-py>=12",
         "scikit-learn>=1.4",
         "tensorboard>=2.16",
-        "tqdm>=4.66",
     ),
     "adapters": ("accelerate>=1.10", "pytorch-lightning>=2.6"),
     "onnx": ("onnx>=1.18", "onnxruntime>=1.22", "onnxscript>=0.7"),

@@ -31,8 +31,9 @@ from torch import Tensor, nn
 
 from autograd_bridge import add2
 
-from .command import beside, describe_device, pick_device, progress
+from .command import Progress, describe_device, pick_device
 from .pictures import picture, plot_curves
+from .showing import what_runs
 
 EPOCHS, PRINT_EVERY, LEARNING_RATE = 500, 25, 0.01
 EXPECTED_DECAY = (1 - 2 * LEARNING_RATE) ** (2 * PRINT_EVERY)
@@ -65,12 +66,12 @@ def train(model: AddModel, echo: Callable[[str], object] = print) -> list[float]
     """Run the 500 epochs; return the losses of epochs 0, 25, ..., 475, each taken before its step and printed."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     losses = []
-    with progress("Training", EPOCHS, "epoch") as bar:
+    with Progress("Training", EPOCHS, "epochs") as bar:
         for epoch in range(EPOCHS):
             loss = model().sum()
             if epoch % PRINT_EVERY == 0:  # only these epochs wait for the device
                 losses.append(loss.item())
-                beside(bar, echo)(f"epoch {epoch:3d}: loss = {losses[-1]:8.3f}")
+                bar.say(f"epoch {epoch:3d}: loss = {losses[-1]:8.3f}", echo)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -92,8 +93,9 @@ def run(options: argparse.Namespace) -> int:
     device = pick_device(options.device)
     add = add2 if options.backend == "kernels" else torch.add
     print(f"device:  {describe_device(device)}")
-    print(f"backend: {options.backend} ({'autograd_bridge.add2' if add is add2 else 'torch.add'})")
-    losses = train(AddModel(options.n, add, torch.Generator().manual_seed(options.seed)).to(device))
+    model = AddModel(options.n, add, torch.Generator().manual_seed(options.seed)).to(device)
+    what_runs(options, device, ("autograd_bridge.add2", "torch.add"), model, lambda: model().sum())
+    losses = train(model)
     decay, at = measured_decay(losses), range(0, EPOCHS, PRINT_EVERY)
     print(f"measured decay per {PRINT_EVERY} epochs: {decay:.6f}; 0.98^50 = {EXPECTED_DECAY:.6f}")
     if not abs(decay / EXPECTED_DECAY - 1) <= DECAY_TOLERANCE:  # a NaN is not close either

@@ -65,12 +65,13 @@ if __name__ == "__main__":
 import torch
 from torch import Tensor
 
-from .command import beside, pick_device, progress
+from .command import Progress, pick_device
 from .gpt.compare import compare
 from .gpt.model import build_model, generate, learning_rate, make_optimizer
 from .gpt.plans import PLANS, sum_gradients
 from .gpt.text import Corpus, Share, Windows, load_corpus, nats
 from .run import Run, check_finite
+from .showing import what_runs
 
 
 def complete(options: argparse.Namespace) -> argparse.Namespace:
@@ -139,20 +140,23 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> t
     settings = {name: getattr(options, name) for name in SETTINGS} | {"text": corpus.fingerprint}
     with Run("char_gpt/2", options, settings, unit="step", records="evaluations", echo=echo, plans=PLANS) as run:
         trainer, tokens_per_step = Trainer(run.fabric, options, corpus), options.batch_size * options.context
-        echo(f"backend: {options.backend} ({'autograd_bridge' if options.backend == 'kernels' else 'torch.nn'})")
         echo(f"text:    {corpus}")
         sizes = f"{options.layers} layers, {options.width} wide, {options.heads} heads, context {options.context}"
         echo(f"model:   {sum(p.numel() for p in trainer.module.parameters()):,} parameters: {sizes}")
         echo(f"steps:   {options.steps:,} of {tokens_per_step:,} characters, {('eager', 'compiled')[options.compile]}")
         trainer.warm_up()  # raises errors before any file is written
         generator = trainer.windows.generator
+        begin = generator.get_state()
+        batch = trainer.windows.draw()
+        generator.set_state(begin)
+        names = "autograd_bridge", "torch.nn"
+        what_runs(options, run.device, names, trainer.module, lambda: trainer.module(*batch), echo)
         state = {"model": trainer.model, "optimizer": trainer.optimizer, "generator": generator.get_state(), "step": 0}
         run.metrics = {"text": corpus.about(), "tokens_per_step": tokens_per_step}
         history = run.begin(state)  # loads `state` with --resume
         generator.set_state(state["generator"])
         done = state["step"]
-        with progress("Training", options.steps, "step", done) as bar:
-            tell = beside(bar, echo)
+        with Progress("Training", options.steps, "steps", done) as bar:
             while done < options.steps:
                 last = min(done // options.eval_every * options.eval_every + options.eval_every, options.steps)
                 stack, began = [], time.perf_counter()
@@ -167,7 +171,7 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> t
                 if not math.isfinite(validation):
                     raise Diverged(f"the validation loss became {validation} after step {last}; a lower --lr may help")
                 told = f"training loss {loss:.4f}, validation loss {nats(validation)}"
-                tell(f"step {last:>5}: {told}, {tokens / seconds:,.0f} tokens/s")
+                bar.say(f"step {last:>5}: {told}, {tokens / seconds:,.0f} tokens/s", echo)
                 run.log("Loss/Train", losses.tolist(), done + 1)
                 run.log("Loss/Validation", [validation], last)
                 run.log("BitsPerCharacter/Validation", [validation / math.log(2)], last)
@@ -178,7 +182,7 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> t
                 state["generator"] = generator.get_state()
                 run.save(state)
                 if last < options.steps:
-                    tell(f"sample after step {last}:\n{trainer.sample(last)}\n")
+                    bar.say(f"sample after step {last}:\n{trainer.sample(last)}\n", echo)
         lines = {"training": "train_loss", "validation": "validation_loss"}
         run.draw(history, {"loss (nats per character)": lines}, f"The transformer, --backend {options.backend}")
         sample, loss = trainer.sample(done), history[-1]["validation_loss"]

@@ -8,12 +8,13 @@ import io
 import math
 import os
 import re
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -240,34 +241,79 @@ def run_command(example: str, action: Callable[[], object], checkpoint: Path | N
 # Progress and files --------------------------------------------------------------------------------------------------
 
 
-def progress(label: str, total: int | None, unit: str, done: int = 0) -> Any:
-    """A progress bar of tqdm on stderr, with the estimated time left. If stderr is no terminal, the bar is a line every
-    ten seconds. Without tqdm, and on ranks other than 0, nothing is shown.
+class Progress:
+    """A bar on stderr with the estimated time left. If stderr is no terminal, the bar is a line every ten seconds. On
+    ranks other than 0, nothing is shown.
 
     Args:
+        label: what is done, before the bar.
+        total: units in all, or None if the number is unknown.
+        unit: the units in the plural; "B" for bytes.
         done: units that an earlier run has completed.
     """
-    nothing = nullcontext(SimpleNamespace(update=lambda count: None, external_write_mode=nullcontext))
-    if processes().rank > 0:
-        return nothing
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        return nothing
-    line = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
-    plain = {"mininterval": 10, "delay": 10, "miniters": 1, "bar_format": line}
-    form: dict[str, Any] = {} if sys.stderr.isatty() else plain
-    return tqdm(desc=label, total=total, unit=unit, unit_scale=unit == "B", leave=False, initial=done, **form)
+
+    def __init__(self, label: str, total: int | None, unit: str, done: int = 0) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self.done = self.first = done
+        self.width = 0  # of the bar on the terminal
+        self.every = 0.1 if sys.stderr.isatty() else 10.0
+        self.began = self.drawn = time.monotonic()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        self.clear()
+
+    def update(self, count: int) -> None:
+        """Count units that are done."""
+        self.done += count
+        if processes().rank == 0 and time.monotonic() - self.drawn >= self.every:
+            self.draw()
+
+    def say(self, line: str, echo: Callable[[str], object] = say) -> None:
+        """Print a line above the bar with `echo`."""
+        shown = self.width
+        self.clear()
+        echo(line)
+        if shown:
+            self.draw()
+
+    def clear(self) -> None:
+        """Remove the bar from the terminal."""
+        if self.width:
+            sys.stderr.write(f"\r{'':{self.width}}\r")
+            sys.stderr.flush()
+            self.width = 0
+
+    def draw(self) -> None:
+        """Draw the bar, or print the line."""
+        self.drawn = time.monotonic()
+        if not sys.stderr.isatty():
+            print(self.text(0), file=sys.stderr)
+            return
+        text = self.text(20)[: shutil.get_terminal_size().columns - 1]
+        sys.stderr.write(f"\r{text:{self.width}}")
+        sys.stderr.flush()
+        self.width = len(text)
+
+    def text(self, cells: int) -> str:
+        """`Training: [=====     ] 512 of 2,048 steps, 01:15 left`, with that many cells in the brackets."""
+        spent, done = self.drawn - self.began, self.done - self.first
+        amounts = [f"{n / 1e6:.1f} MB" if self.unit == "B" else f"{n:,}" for n in (self.done, self.total or 0)]
+        unit = "" if self.unit == "B" else f" {self.unit}"
+        if not self.total:
+            return f"{self.label}: {amounts[0]}{unit}"
+        share = min(self.done / self.total, 1)
+        bar = f"[{'=' * int(share * cells):{cells}}] " if cells else ""
+        left = f", {clock(spent / done * max(self.total - self.done, 0))} left" if done else ""
+        return f"{self.label}: {bar}{amounts[0]} of {amounts[1]}{unit}{left}"
 
 
-def beside(bar: Any, echo: Callable[[str], object] = say) -> Callable[[str], object]:
-    """A function that prints lines with `echo` above the bar while the bar is shown."""
-
-    def told(line: str) -> None:
-        with bar.external_write_mode() if sys.stderr.isatty() else nullcontext():
-            echo(line)
-
-    return told
+def clock(seconds: float) -> str:
+    """`01:15`, or `2:01:15` from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes:02}:{rest:02}"
 
 
 @contextmanager

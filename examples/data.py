@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .command import UserError, progress, write_whole
+from .command import Progress, UserError, write_whole
 
 # Images --------------------------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ def download(url: str) -> bytes:
     body = bytearray()
     with urllib.request.urlopen(url, timeout=30) as response:
         size = int(response.headers["Content-Length"] or 0) or None
-        with progress(f"Downloading {url.rsplit('/', 1)[1]}", size, "B") as bar:
+        with Progress(f"Downloading {url.rsplit('/', 1)[1]}", size, "B") as bar:
             while chunk := response.read(1 << 18):
                 body += chunk
                 bar.update(len(chunk))

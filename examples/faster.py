@@ -20,11 +20,11 @@ from typing import Any
 
 from .command import (
     Parser,
+    Progress,
     UserError,
     at_least,
     describe_device,
     pick_device,
-    progress,
     run_command,
 )
 
@@ -154,7 +154,7 @@ def compare(options: argparse.Namespace, device: torch.device) -> None:
     copies = {"PyTorch": model, "optimize()": faster}
     steps = {name: stepper(each, inputs, options.compile) for name, each in copies.items()}
     times: dict[str, list[float]] = {name: [] for name in steps}
-    with progress("Steps", len(steps) * (3 + options.steps), "step") as bar:
+    with Progress("Steps", len(steps) * (3 + options.steps), "steps") as bar:
         for number in range(-3, options.steps):  # the first steps compile kernels, and the models with --compile
             for name, step in steps.items():
                 milliseconds = step()

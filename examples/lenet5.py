@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .command import Parser, UserError, at_least, kept_in, positive, progress, run_command, say
+from .command import Parser, Progress, UserError, at_least, kept_in, positive, run_command, say
 
 EPOCHS = {"digits": 20, "mnist": 10}
 SETTINGS = ("dataset", "batch_size", "lr", "seed", "backend", "fast")  # a resumed run repeats these
@@ -63,6 +63,7 @@ from .exporting import export_and_test
 from .fast import FastTrainer
 from .pictures import picture, plot_digits
 from .run import Run, check_finite
+from .showing import what_runs
 
 
 class LeNet5(nn.Sequential):
@@ -129,7 +130,6 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> l
             require_onnx()
         digits = options.dataset == "digits"
         train_set, test_set = load_digits() if digits else load_mnist(options.data_dir, options.mirror)
-        echo(f"backend: {options.backend} ({'autograd_bridge' if options.backend == 'kernels' else 'torch.nn'}.GELU)")
         source = "scikit-learn's digits" if digits else f"MNIST from {options.data_dir}"
         echo(f"data:    {source}, {len(train_set):,} images to train on and {len(test_set):,} to test")
         echo(f"mode:    {'CUDA graphs, data on the GPU' if options.fast else 'DataLoader, batch by batch'}")
@@ -137,6 +137,9 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> l
         model: nn.Module = build_model(options.backend, options.seed).to(device)
         with torch.inference_mode():  # compiles GELU, or raises its errors, before any file is touched
             model(torch.zeros(1, 1, 28, 28, device=device))
+        images, wanted = next(iter(train_set.batches(size, device, torch.arange(len(train_set)))))
+        names = "autograd_bridge.GELU", "torch.nn.GELU"
+        what_runs(options, device, names, model, lambda: F.cross_entropy(model(images), wanted), echo)
         if options.fast:
             optimizer: Any = FastTrainer(model, train_set, size, options.lr)
             echo(f"setup:   graphs captured in {optimizer.setup_seconds:.2f} s")
@@ -149,28 +152,28 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> l
         for values in () if options.fast else optimizer.state.values():
             values["mu_product"] = values["mu_product"].cpu()  # else each step waits for the GPU
 
-        for epoch in range(state["epoch"] + 1, options.epochs + 1):
-            order = epoch_order(options.seed, epoch, len(train_set))
-            began = time.perf_counter()
-            with progress(f"Epoch {epoch}", math.ceil(len(order) / size), "batch") as bar:
+        batches = math.ceil(len(train_set) / size)
+        with Progress("Training", options.epochs * batches, "batches", state["epoch"] * batches) as bar:
+            for epoch in range(state["epoch"] + 1, options.epochs + 1):
+                order = epoch_order(options.seed, epoch, len(train_set))
+                began = time.perf_counter()
                 if options.fast:
                     losses = optimizer.train_epoch(order, bar.update)
                 else:
                     losses = train_epoch(fabric, model, optimizer, train_set.batches(size, device, order), bar.update)
-            train_seconds = time.perf_counter() - began
-            check_finite(losses, model, f"batch {{}} of epoch {epoch}", after=f"epoch {epoch}", lr=options.lr)
-            gpu = run.gpu_use(epoch)
-            began = time.perf_counter()
-            percent = accuracy(model, test_batches if options.fast else test_set.batches(size, device))
-            times = {"train_seconds": train_seconds, "test_seconds": time.perf_counter() - began}
-            loss = losses.double().mean().item()
-            echo(f"Epoch: [ {epoch} ], Average Loss: {loss:.6f}")
-            echo(f"Test Accuracy: {percent:.2f} %")
-            run.log("Loss/Train", losses.tolist(), (epoch - 1) * len(losses))
-            run.log("Accuracy/Test", [percent], epoch)
-            history.append({"epoch": epoch, "loss": loss, "accuracy": percent, **times, "gpu": gpu})
-            state["epoch"] = epoch
-            run.save(state)
+                train_seconds = time.perf_counter() - began
+                check_finite(losses, model, f"batch {{}} of epoch {epoch}", after=f"epoch {epoch}", lr=options.lr)
+                gpu = run.gpu_use(epoch)
+                began = time.perf_counter()
+                percent = accuracy(model, test_batches if options.fast else test_set.batches(size, device))
+                times = {"train_seconds": train_seconds, "test_seconds": time.perf_counter() - began}
+                loss = losses.double().mean().item()
+                bar.say(f"Epoch: [ {epoch} ], Average Loss: {loss:.6f}\nTest Accuracy: {percent:.2f} %", echo)
+                run.log("Loss/Train", losses.tolist(), (epoch - 1) * len(losses))
+                run.log("Accuracy/Test", [percent], epoch)
+                history.append({"epoch": epoch, "loss": loss, "accuracy": percent, **times, "gpu": gpu})
+                state["epoch"] = epoch
+                run.save(state)
         run.summarise(history)
         curves = {"average training loss": "loss", "test accuracy (%)": "accuracy"}
         run.draw(history, curves, f"LeNet-5 on {options.dataset}, --backend {options.backend}")

@@ -36,9 +36,10 @@ from torch import Tensor, nn
 
 from autograd_bridge import Linear, linear
 
-from .command import beside, describe_device, pick_device, progress
+from .command import Progress, describe_device, pick_device
 from .exporting import exported
 from .pictures import picture, plot_curves
+from .showing import what_runs
 
 WEIGHT, BIAS = (2.0, 3.0), 4.0
 STEPS, PRINT_EVERY = 300, 50
@@ -63,7 +64,7 @@ def train(model: nn.Linear, generator: torch.Generator, echo: Callable[[str], ob
     like = model.weight
     weight = torch.tensor([WEIGHT], dtype=like.dtype, device=like.device)
     losses = []
-    with progress("Training", STEPS, "step") as bar:
+    with Progress("Training", STEPS, "steps") as bar:
         for step in range(1, STEPS + 1):
             # Drawn on the CPU, so that a seed gives the same points on every device.
             x = torch.rand(1, 2, dtype=like.dtype, generator=generator).to(like.device)
@@ -73,7 +74,7 @@ def train(model: nn.Linear, generator: torch.Generator, echo: Callable[[str], ob
             optimizer.step()
             losses.append(loss.detach())
             if step % PRINT_EVERY == 0:
-                beside(bar, echo)(f"step {step:3d}: loss = {loss.item():9.6f}")
+                bar.say(f"step {step:3d}: loss = {loss.item():9.6f}", echo)
             bar.update(1)
     return torch.stack(losses).tolist()
 
@@ -110,13 +111,14 @@ def run(options: argparse.Namespace) -> int:
     device = pick_device(options.device)
     kernels = options.backend == "kernels"
     print(f"device:  {describe_device(device)}")
-    print(f"backend: {options.backend} ({'autograd_bridge.linear' if kernels else 'torch.nn.functional.linear'})")
+    model, point = build_model(Linear if kernels else nn.Linear, options.seed).to(device), torch.tensor([POINT])
+    names, inputs = ("autograd_bridge.linear", "torch.nn.functional.linear"), point.to(device, torch.float64)
+    what_runs(options, device, names, model, lambda: model(inputs).sum())
     generator = torch.Generator().manual_seed(options.seed)
     right = gradients_are_right(linear if kernels else F.linear, device, generator)
     print(f"gradients of x, W and b: {'as differences of values have them' if right else 'WRONG'}")
     if not right:
         return 1
-    model = build_model(Linear if kernels else nn.Linear, options.seed).to(device)
     losses = train(model, generator)
     near = evaluate(model)
     picture(options.plot, plot_curves, {"loss of a point": losses}, "y = 2·x₁ + 3·x₂ + 4", "step")

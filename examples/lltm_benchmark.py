@@ -50,7 +50,7 @@ from torch import Tensor, nn
 
 from autograd_bridge import lltm, lltm_cell
 
-from .command import describe_device, progress
+from .command import Progress, describe_device
 from .lltm_timing import Cell, Step, Timing, cell_step, graph_step, inputs_for, measure, python_cell
 from .pictures import new_figure, picture, write_figure
 
@@ -180,7 +180,7 @@ def run(options: argparse.Namespace) -> None:
         found = list(versions(*sizes, options.seed, build=not options.no_build))
     else:
         found = list(sequence_versions(options.steps, *sizes, options.seed))
-    with progress("Measuring", len(found) * options.runs, "run") as bar:
+    with Progress("Measuring", len(found) * options.runs, "runs") as bar:
         timings = measure(found, options.runs, bar.update)
     for timing in timings:
         print(f"{timing.name:24} {timing.line()}")

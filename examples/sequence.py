@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from autograd_bridge import LLTMLayers
 
-from .command import beside, describe_device, pick_device, progress
+from .command import Progress, describe_device, pick_device
 from .data import ImageSet, load_digits
 from .pictures import picture, plot_curves
 
@@ -137,7 +137,7 @@ def train(
     """Take `iterations` steps of Adam, print the score ten times, and return (losses, scores, seconds)."""
     optimizer = torch.optim.Adam(model.parameters(), lr)
     losses, scores, began, spent = [], [], time.perf_counter(), 0.0
-    with progress("Training", iterations, "step") as bar:
+    with Progress("Training", iterations, "steps") as bar:
         for i in range(1, iterations + 1):
             x, target = next(task.batches)
             optimizer.zero_grad()
@@ -153,7 +153,7 @@ def train(
                 with torch.no_grad():
                     scores.append(task.score(model))
                 line = f"  step {i:5d}: loss = {value:.5f}, {task.unit} = {scores[-1]:.5f}, {spent:.1f} s"
-                beside(bar, echo)(line)
+                bar.say(line, echo)
                 began = time.perf_counter()
     return torch.stack(losses).tolist(), scores, spent
 

@@ -1,19 +1,22 @@
-"""Prints what the files of `own_ops` show when they are run: results and gradients beside PyTorch's, and the errors of
-both."""
+"""Prints what runs: the kernels or PyTorch's operations in a training run, and in the files of `own_ops` results and
+gradients beside PyTorch's, with the errors of both."""
 
+import argparse
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cupyops import simulate
 from cupyops.errors import MissingDependencyError
-from cupyops.simulator import host
+from cupyops.launch import recording
+from cupyops.simulator import enabled, host
 from cupyops.torch import Operator
 
-from .command import run_command
+from .command import run_command, say
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -31,6 +34,48 @@ def running(op: Operator) -> Iterator[str]:
         raise MissingDependencyError(f"without a GPU, {op.name} needs the simulator: {lacking}")
     else:
         yield f"on a CPU, through its reference: {lacking}"
+
+
+def what_runs(
+    options: argparse.Namespace,
+    device: torch.device,
+    names: tuple[str, str],
+    model: nn.Module,
+    loss: Callable[[], Tensor],
+    echo: Callable[[str], object] = say,
+) -> None:
+    """Print what computes the model: kernels, or PyTorch's operations in their place, as on every CPU.
+
+    In the second case, run the kernels in the simulator on one batch, forward and backward, and print the largest
+    difference from PyTorch, as a share of the largest value of the same tensor.
+
+    Args:
+        options: `backend`, and `parallel` of a run in several processes, which is not simulated.
+        names: of the project's operators, and of PyTorch's.
+        loss: the loss of one batch, by the model.
+    """
+    if options.backend == "torch":
+        return echo(f"backend: torch ({names[1]})")
+    if device.type != "cpu" or enabled():
+        return echo(f"backend: kernels ({names[0]}){' in the simulator' if device.type == 'cpu' else ''}")
+    echo(f"backend: PyTorch's operations: on a CPU they run in place of the kernels of {names[0]}")
+    if getattr(options, "parallel", None):
+        return None
+    if lacking := host.missing():
+        return echo(f"kernels: not simulated: {lacking}")
+
+    def run() -> list[Tensor]:
+        y = loss()
+        return [y.detach(), *torch.autograd.grad(y, [p for p in model.parameters() if p.requires_grad])]
+
+    wanted, began = run(), time.perf_counter()
+    with simulate(), recording.recorded() as launches:
+        got = run()
+    error = max(float((x - y).abs().max()) / (float(y.abs().max()) or 1.0) for x, y in zip(got, wanted, strict=True))
+    if not (kernels := ", ".join(dict.fromkeys(launch.kernel.name for launch in launches))):
+        return echo("kernels: none for this model: PyTorch computes it on a GPU, too")
+    seconds = time.perf_counter() - began
+    return echo(f"kernels: {kernels}, simulated on one batch: same as PyTorch to {error:.0e}, in {seconds:.1f} s")
 
 
 def show(op: Operator, peer: Callable[..., Tensor], says: str, wrt: Sequence[str] = (), **inputs: Any) -> None:

@@ -296,8 +296,9 @@ def run(options: argparse.Namespace) -> int:
     print(f"{'kernel':{width}}  arch     bytes  registers  spilled        ms", flush=True)
     try:
         for row in compile_all(jobs, options.jobs or sensible_processes(len(jobs))):
+            first = next((r for r in rows if r.error and _cause(r) == _cause(row)), None)
             rows.append(row)
-            print(format_row(row, width), flush=True)
+            print(format_row(row, width, first), flush=True)
     except BrokenExecutor:
         missing = jobs[len(rows)].what
         options.parser.exit(
@@ -391,9 +392,17 @@ def sensible_processes(jobs: int) -> int:
     return max(1, min(cores, 16, jobs // 8))
 
 
-def format_row(row: Row, width: int) -> str:
-    """Returns one line of the table, followed by its warnings or errors."""
+def _cause(row: Row) -> str:
+    """Returns the errors of a row without the line that names the dtypes and the architecture."""
+    return row.error.partition("\n")[2] or row.error
+
+
+def format_row(row: Row, width: int, first: Row | None = None) -> str:
+    """Returns one line of the table, followed by its warnings or errors. The errors of an earlier row, `first`, are not
+    repeated."""
     start = f"{row.what:{width}}  {f'sm_{row.architecture}':6}"
+    if first is not None:
+        return f"{start}  FAILED as {first.what} for sm_{first.architecture}"
     if row.error:
         return "\n".join([f"{start}  FAILED", *(f"    {line}" for line in row.error.splitlines())])
     numbers = f"{row.bytes:8}  {row.registers:9}  {row.spilled:7}  {row.milliseconds:8.1f}"

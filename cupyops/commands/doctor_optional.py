@@ -93,6 +93,8 @@ def torch_nvrtc() -> str:
     """Returns the NVRTC package that the installed PyTorch requires, with its version, or an empty string."""
     try:
         needed = importlib.metadata.requires("torch") or []
+        if any(re.match(r"cuda-toolkit\b", line) for line in needed):  # names NVRTC in place of PyTorch
+            needed = [*needed, *(importlib.metadata.requires("cuda-toolkit") or [])]
     except importlib.metadata.PackageNotFoundError:
         return ""
     names = {m[0] for line in needed if (m := re.match(r"nvidia-cuda-nvrtc[\w-]*", line))}

@@ -282,7 +282,7 @@ class _Bound:
         if len(arguments) == len(self._makes):
             arguments = tuple(make(a) for make, a in zip(self._makes, arguments, strict=True))
         with on_stream(stream):
-            kernel[threads](*arguments)
+            kernel.forall(*threads)(*arguments)
         on_gpu = self._direct and not host().enabled() and torch.cuda.is_initialized()
         if on_gpu and hooks.guard() is None and not recording.recording():
             device = torch.cuda.current_device()

@@ -160,7 +160,9 @@ def _infos(declared: Declared, values: Mapping[str, Any], held: Sequence[Held]) 
         except TypeError:
             got = values[p.name]
             wanted = "be a CuPy array or a PyTorch tensor" + (" or None" if p.nullable else "")
-            raise TypeError(expected(declared.name, p.name, wanted, type(got).__name__)) from None
+            numpy = type(got).__module__ == "numpy" and type(got).__name__ == "ndarray"
+            mend = ". NumPy arrays are taken within `with cupyops.simulate():`, on a CPU" if numpy else ""
+            raise TypeError(f"{expected(declared.name, p.name, wanted, type(got).__name__)}{mend}") from None
         libraries[library.name] = library
         info = library.info(values[p.name])
         infos[p.name] = info if p.element is None else elements.seen(declared.name, p, values[p.name], info)

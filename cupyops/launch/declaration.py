@@ -4,7 +4,7 @@ The checks find a type that no array decides, and a size that is not a parameter
 """
 
 import keyword
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cupyops.dtypes import DTYPES, INTEGERS
 from cupyops.errors import nearest
@@ -76,5 +76,10 @@ def check_declaration(signature: Signature, sizes: Sequence[str], constants: Map
         if size not in integers:
             raise ValueError(
                 f"{kernel}: `{size}` counts threads or elements, but the kernel has no integer parameter of this name"
-                f"{nearest(size, integers)}"
+                f"{_other_case(size, integers) or nearest(size, integers)}"
             )
+
+
+def _other_case(word: str, names: Collection[str]) -> str:
+    """Returns the name that differs from a word in the case of its letters alone, as a question, or an empty string."""
+    return next((f"; did you mean {name!r}?" for name in sorted(names) if name.lower() == word.lower()), "")

@@ -29,7 +29,21 @@ __all__ = ["TensorAccess", "deciding", "open_launch", "write_launch"]
 
 # Names that the code of the generated launch uses. A kernel parameter with such a name is renamed.
 _OWN_WORDS = frozenset(
-    ("launch", "device", "variant", "variants", "plain", "current_device", "unit", "min", "gx", "gy", "gz", "buffer")
+    (
+        "launch",
+        "device",
+        "variant",
+        "variants",
+        "plain",
+        "current_device",
+        "unit",
+        "min",
+        "max",
+        "gx",
+        "gy",
+        "gz",
+        "buffer",
+    )
     + ("checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
     + ("written", "packed", "any", "overlaps")
 )

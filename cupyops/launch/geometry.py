@@ -71,7 +71,7 @@ class Geometry:
 
     @property
     def per_call(self) -> bool:
-        """Whether each call gives its number of threads, ``kernel[n](...)``.
+        """Whether each call configures its launch, ``kernel[n](...)`` or ``kernel[grid, block](...)``.
 
         The function of :meth:`grid_for` then takes three numbers.
         """
@@ -258,7 +258,8 @@ class GridStride(InX):
 class Threads(Geometry):
     """Launches one thread per index in up to three dimensions: ``Threads("N", "M")``.
 
-    With ``Threads()`` each call gives the numbers of threads: ``kernel[n](...)``, ``kernel[N, M](...)``.
+    With ``Threads()`` each call configures its launch: ``kernel[n](...)``, ``kernel.forall(N, M)(...)``,
+    ``kernel[grid, block](...)``.
 
     The grid is rounded up to whole blocks, so the text checks its bounds: ``if (x < N && y < M)``. The launch raises
     for more than 65535 blocks in y or z, CUDA's limit.
@@ -282,12 +283,8 @@ class Threads(Geometry):
             raise ValueError(f"Threads: z={self.z!r} needs a y before it")
         if self.y is not None and self.x is None:
             raise ValueError(f"Threads: y={self.y!r} needs an x before it")
-        block = tuple(self.block) if isinstance(self.block, tuple | list) else (self.block,)
-        numbers = tuple(at_least("Threads", "block", n) for n in block)
-        if not 1 <= len(numbers) <= 3:
-            raise ValueError(expected("Threads", "block", "be threads in x, y, z, such as (32, 8, 1)", self.block))
         # The class is frozen, so that policies can be compared and hashed.
-        object.__setattr__(self, "block", (*numbers, 1, 1)[:3])
+        object.__setattr__(self, "block", block_of("Threads", self.block))
 
     @property
     def per_call(self) -> bool:
@@ -316,18 +313,36 @@ class Threads(Geometry):
         return x, y, z
 
     def grid_for(self, target: Target) -> Callable[..., Grid]:
-        config = super().grid_for(target)
+        return within_limits(super().grid_for(target), self.threads)
 
-        def grid(*sizes: int) -> Grid:
-            x, y, z = config(*sizes)
-            if max(y, z) > MAX_GRID_YZ and x and y and z:
-                raise ValueError(
-                    f"a grid of {x} x {y} x {z} blocks: CUDA has at most {MAX_GRID_YZ} blocks in y and z. "
-                    f"Put the longest dimension in x, or use larger blocks than {self.block}"
-                )
-            return (x, y, z)
 
-        return grid
+def block_of(where: str, block: Any) -> Grid:
+    """Returns the threads of a block in x, y, z, of which y and z may be left out.
+
+    Raises:
+        TypeError, ValueError: `block` is no integer of at least 1, and no one to three of them.
+    """
+    given = tuple(block) if isinstance(block, tuple | list) else (block,)
+    numbers = tuple(at_least(where, "block", n) for n in given)
+    if not 1 <= len(numbers) <= 3:
+        raise ValueError(expected(where, "block", "be threads in x, y, z, such as (32, 8, 1)", block))
+    x, y, z = (*numbers, 1, 1)[:3]
+    return x, y, z
+
+
+def within_limits(config: Callable[..., Grid], block: Grid) -> Callable[..., Grid]:
+    """Returns the function of a grid that raises ValueError for more blocks in y or z than CUDA has."""
+
+    def grid(*sizes: int) -> Grid:
+        x, y, z = config(*sizes)
+        if max(y, z) > MAX_GRID_YZ and x and y and z:
+            raise ValueError(
+                f"a grid of {x} x {y} x {z} blocks: CUDA has at most {MAX_GRID_YZ} blocks in y and z. "
+                f"Put the longest dimension in x, or use larger blocks than {block}"
+            )
+        return (x, y, z)
+
+    return grid
 
 
 def policy(kernel: str, geometry: Any) -> Geometry:

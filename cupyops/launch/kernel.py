@@ -9,7 +9,6 @@ The checked launch, in this module, takes arrays of every known library and rais
 (:mod:`cupyops.launch.generated`) tests in one expression whether the kernel is loaded and the arguments fit, else calls it.
 """
 
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,19 +23,21 @@ from cupyops.dtypes import FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, expected
 from cupyops.sharing import computed_once, once
 
-from . import driver, hooks, recording
+from . import driver, hooks, listing, recording
 from .arguments import Arguments, Declared, bind, check
+from .configured import configuration, configured, triple
 from .definitions import declarations, the_kernel
 from .elements import struct_elements
 from .generated import open_launch
-from .geometry import MAX_GRID_X, Geometry, Grid, is_integer, policy
+from .geometry import MAX_GRID_X, Geometry, Grid, policy
 from .given_text import check_text, checked_filename, file_name, linked_texts, macros, numbers, prepared
 from .hooks import all_kernels
 from .kernel_source import KernelSource
 from .load import load
-from .locate import declaring_file, placed
+from .locate import advice_on, declaring_file, in_python, placed
 from .repro import keeps_call
 from .signature import Signature
+from .size_expressions import SharedBytes
 from .untraced import hide, untraced
 from .variables import Storage, Variables
 from .variant import Hardware, Variant
@@ -61,12 +62,13 @@ class Kernel:
             ``scalar_t`` is a 16-bit float, else ``scalar_t``.
         name: the name of the ``__global__`` function, also with namespaces and template arguments: ``"a::f<float, 128>"``.
             The arrays' dtypes and ``constants`` decide other arguments. A text of one kernel needs no name.
-        geometry: a policy of :mod:`cupyops.launch.geometry`. Without a policy each call gives its number of threads:
-            ``kernel[n](x, y, n)``. An integer sets the threads of a block for such calls.
+        geometry: a policy of :mod:`cupyops.launch.geometry`. Without a policy each call configures its launch:
+            ``kernel[n](x, y, n)`` or ``kernel[grid, block](x, y, n)``. An integer sets the threads of a block of the first form.
         dtypes: the dtypes allowed for ``scalar_t`` and the other undeclared types, as names or as dtypes of PyTorch or
             NumPy; the floating dtypes by default.
         constants: values of macros, ``{"TANH": 1}``.
-        shared: bytes of dynamic shared memory per block.
+        shared: bytes of dynamic shared memory per block: a number, an expression of size parameters and constants such as
+            ``"4 * n"``, or a function of parameters by their names, ``lambda n: 4 * n``.
         filename: the file name of the text in messages; by default the file from which the text was loaded.
         headers: header texts by name for ``#include "name"``, in addition to the shared headers.
         options: NVRTC options in addition to :data:`cupyops.compile.compiler.OPTIONS`.
@@ -116,7 +118,7 @@ class Kernel:
         *,
         dtypes: Any = FLOATS,
         constants: Mapping[str, int] | None = None,
-        shared: int = 0,
+        shared: int | str | Callable[..., int] = 0,
         filename: str | None = None,
         headers: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
@@ -143,7 +145,8 @@ class Kernel:
         text, known, options = prepared(text, name, {**beside, **(headers or {})}, filename, options, constants)
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = policy(name, geometry)
-        self.hardware = Hardware.checked(name, since, exactly, cooperative, shared)
+        self.shared_bytes = SharedBytes.given(name, shared, {**geometry.constants, **(constants or {})})
+        self.hardware = Hardware.checked(name, since, exactly, cooperative, 0 if self.shared_bytes else shared)
         self.choices = choices
         self.dtypes = dtype_names(name, dtypes)
         self.nullable = nullable
@@ -162,6 +165,9 @@ class Kernel:
         self.storage = Storage() if storage is None else storage
         self.storage.members[name] = self
         self.variables = Variables(self)
+        # The copies with another block or other bytes of shared memory. `base` of a copy is the kernel that it was made of.
+        self.copies: dict[tuple[Any, ...], Kernel] = {}
+        self.base: Kernel | None = None
         self._variants: dict[tuple[Any, ...], Variant] = {}
         # The choices of types in past calls, also on fake arrays. A bundle has these choices and the declared ones.
         self.met: dict[tuple[str, ...], dict[str, str]] = {}
@@ -173,7 +179,7 @@ class Kernel:
         hooks.KERNELS.add(self)
         # A text of kernels_cu is read at the first use, so that importing cupyops reads no text.
         if not isinstance(text, kernels_cu.Text):
-            self.source.signature(self.geometry.sizes, self.dtypes)  # raises, and asks no compiler
+            self.source.signature(self._sizes, self.dtypes)  # raises, and asks no compiler
 
     @property
     def text(self) -> str:
@@ -203,8 +209,13 @@ class Kernel:
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
-        found = self.source.signature(self.geometry.sizes, self.dtypes, self.source.ask)
+        found = self.source.signature(self._sizes, self.dtypes, self.source.ask)
         return found.nullable() if self.nullable else found
+
+    @property
+    def _sizes(self) -> tuple[str, ...]:
+        """The parameters that count blocks or bytes of shared memory."""
+        return (*self.geometry.sizes, *(self.shared_bytes.names if self.shared_bytes else ()))
 
     @computed_once
     def declared(self) -> Declared:
@@ -229,17 +240,37 @@ class Kernel:
         else:
             self.launch(*args)
 
-    def __getitem__(self, threads: int | tuple[int, ...]) -> Callable[..., None]:
-        """Returns the launch of a kernel without a policy, on at least the given number of threads in up to three
-        dimensions: ``kernel[n](x, y, n)``, ``kernel[N, M](...)``.
+    def __getitem__(self, configuration: int | tuple[Any, ...]) -> Callable[..., None]:
+        """Returns a launch of a kernel without a policy. ``kernel[n](x, y, n)`` launches at least n threads.
+        ``kernel[grid, block](...)`` launches these blocks of these threads, as CUDA's ``<<<grid, block>>>``; each is a number
+        or a tuple of up to three. ``kernel[grid, block, shared](...)`` has dynamic shared memory of that many bytes.
 
         Raises:
-            TypeError: the kernel has a policy. The launch raises TypeError unless `threads` are one to three integers.
+            TypeError: the kernel has a policy. The launch raises TypeError for another configuration.
             ValueError: raised by the launch for a negative number, and for the reasons given in :meth:`__call__`.
         """
+        self._needs_no_policy()
+        return partial(self._launch_on, configuration)
+
+    def forall(self, *threads: int) -> Callable[..., None]:
+        """Returns the launch on at least the given number of threads in up to three dimensions: ``kernel.forall(N, M)(...)``.
+
+        Raises:
+            TypeError, ValueError: as for ``kernel[...]``.
+        """
+        self._needs_no_policy()
+        return partial(self._launch_over, threads)
+
+    def _needs_no_policy(self) -> None:
         if not self.geometry.per_call:
-            raise TypeError(f"{self.name} counts its threads by {self.geometry}; call it without [...]")
-        return partial(self._launch_on, threads)
+            wanted = f"call it without [...], or make the Kernel without a policy for {self.name}[grid, block]"
+            raise TypeError(f"{self.name} counts its blocks by {self.geometry}; {wanted}")
+
+    @rereads
+    def configured(self, geometry: Geometry, shared: int | None) -> "Kernel":
+        """Returns this kernel with another block and other bytes of shared memory. See :mod:`.configured`."""
+        found: Kernel = configured(self, geometry, shared)
+        return found
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} of {self.filename}: {', '.join(self.signature.names)}>"
@@ -252,7 +283,8 @@ class Kernel:
 
     def located(self, error: CompileError) -> CompileError:
         """Returns a compiler's error with the lines of the Python file that holds the text. See :meth:`.KernelSource.located`."""
-        return self.source.located(error)
+        found = self.source.located(error)
+        return CompileError(f"{found}\n{advice}") if (advice := advice_on(str(found), self.text)) else found
 
     def compare(self, answers: Sequence[str], types: Mapping[str, str]) -> None:
         """Compares the parameters of the compiled kernel with the signature.
@@ -309,6 +341,38 @@ class Kernel:
             )
         return found
 
+    def ptx(self, dtype: Any = None, architecture: int | None = None) -> str:
+        """Returns the PTX that NVRTC makes of the kernel.
+
+        Args:
+            dtype: of the undeclared types; by default those of the last call, or the first of ``dtypes``.
+            architecture: the compute capability, as major * 10 + minor; by default that of the GPU, or 90 without a GPU.
+
+        Raises:
+            CompileError: NVRTC refuses the text.
+            LaunchError: the kernel does not run on the architecture.
+        """
+        return listing.ptx(self, dtype, architecture)
+
+    def sass(self, dtype: Any = None, architecture: int | None = None) -> str:
+        """Returns the machine code, by ``cuobjdump`` or ``nvdisasm`` of a CUDA toolkit. The arguments are those of
+        :meth:`ptx`.
+
+        Raises:
+            MissingDependencyError: none of the two tools is installed.
+        """
+        return listing.sass(self, dtype, architecture)
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, for the dtype and the architecture that :meth:`ptx` takes by default."""
+        return listing.resources(self)[0]
+
+    @property
+    def spills(self) -> int:
+        """Bytes of registers that a thread stores to and loads from local memory; 0 is best."""
+        return listing.resources(self)[1]
+
     def runs_on(self, capability: int) -> bool:
         """Returns whether GPUs of a compute capability can run the kernel."""
         return self.hardware.met_by(capability)
@@ -336,9 +400,13 @@ class Kernel:
 
     @untraced
     def _check_and_launch(self, /, *args: Any, **kwargs: Any) -> None:
+        if len(args) > 2 and all(isinstance(a, tuple) for a in args[:3]) and self.signature.parameters[0].pointer:
+            form = f"{self.name}[grid, block](*args)" if self.geometry.per_call else f"{self.name}(*args)"
+            raise TypeError(f"{self.name}(grid, block, args) is the form of RawKernel; write {form}")
         if self.geometry.per_call:
             raise TypeError(
-                f"{self.name}: say how many threads: {self.name}[n](...), or declare a policy such as Threads('n')"
+                f"{self.name}: say how many threads: {self.name}[n](...), {self.name}.forall(N, M)(...), {self.name}[grid, "
+                f"block](...); or declare a policy such as Threads('n')"
             )
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         self.run(arguments, written=True)
@@ -352,17 +420,17 @@ class Kernel:
         self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
 
     @untraced
-    def _launch_on(self, threads: int | tuple[int, ...], /, *args: Any, **kwargs: Any) -> None:
+    def _launch_on(self, given: int | tuple[Any, ...], /, *args: Any, **kwargs: Any) -> None:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
-        counts = threads if isinstance(threads, tuple) else (threads,)
-        # With fake arrays the counts may be symbols, and a comparison would fix the value of a symbol.
-        if not arguments.lead.fake:
-            if not 1 <= len(counts) <= 3 or not all(map(is_integer, counts)):
-                raise TypeError(f"{self.name}[...] takes one to three numbers of threads, got {threads!r}")
-            if min(counts) < 0:
-                raise ValueError(f"{self.name}[...]: a number of threads must be at least 0, got {threads!r}")
-            counts = tuple(map(operator.index, counts))
-        self.run(arguments, (*counts, 1, 1)[:3], written=True)
+        # With fake arrays the numbers may be symbols, and a comparison would fix the value of a symbol.
+        kernel, threads = (self, (1, 1, 1)) if arguments.lead.fake else configuration(self, given)
+        kernel.run(arguments, threads, written=True)
+
+    @untraced
+    def _launch_over(self, counts: tuple[int, ...], /, *args: Any, **kwargs: Any) -> None:
+        arguments = check(self.declared, bind(self.declared, args, kwargs))
+        threads = counts if arguments.lead.fake else triple(f"{self.name}.forall", "threads", counts, 0)
+        self.run(arguments, threads, written=True)
 
     @rereads
     @keeps_call
@@ -379,6 +447,10 @@ class Kernel:
         self.met.setdefault(tuple(arguments.types.values()), arguments.types)
         if lead.fake:
             return
+        if self.shared_bytes is not None:
+            copy = configured(self, self.geometry, self.shared_bytes.of(arguments.values))
+            copy.run(arguments, threads, written=written)
+            return
         sizes = threads or [arguments.values[s] for s in self.geometry.sizes]
         if lead.place == "cpu" and host().enabled():
             if written:
@@ -387,9 +459,14 @@ class Kernel:
                 host().launch(self, arguments, sizes)
             except CompileError as error:
                 raise self.located(error) from None
+            except LaunchError as error:
+                error.args = (in_python(str(error), self.filename, self.text, self.source.declared_in),)
+                raise
             return
         if lead.device is None or lead.place != "cuda":
-            raise ValueError(expected(self.name, next(iter(arguments.infos)), "be on a CUDA device", lead))
+            words = expected(self.name, next(iter(arguments.infos)), "be on a CUDA device", lead)
+            mend = ". On a CPU, kernels run within `with cupyops.simulate():`" if lead.place == "cpu" else ""
+            raise ValueError(f"{words}{mend}")
         variant = self.variant(arguments.types, lead.device)
         grid = self.grid(variant, sizes)
         if 0 in grid:
@@ -405,7 +482,8 @@ class Kernel:
                 guard.submit(variant, self.signature, arguments, grid, stream)
             else:
                 self._submit(variant, arguments, grid, stream)
-        if not (guard is not None or recording.recording() or self.geometry.per_call or watching(self)):
+        repeatable = not self.geometry.per_call and self.base is None
+        if repeatable and not (guard is not None or recording.recording() or watching(self)):
             open_launch(self, arguments, variant)
 
     def grid(self, variant: "Launchable", sizes: Sequence[int]) -> Grid:
@@ -418,6 +496,8 @@ class Kernel:
             grid = variant.grid(*sizes)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
+        if min(grid) < 0:
+            raise ValueError(f"{self.name}: a grid of {' x '.join(map(str, grid))} blocks, counted by {self.geometry}")
         if grid[0] > MAX_GRID_X and 0 not in grid:
             raise ValueError(
                 f"{self.name}: a grid of {grid[0]} blocks in x: CUDA has at most {MAX_GRID_X}. Use larger blocks or a GridStride"

@@ -29,6 +29,14 @@ def load(kernel: Any, types: Mapping[str, str], device: int) -> Variant:
     """
     cupy = toolchain.cupy()
     what = kernel.describe(types)
+    if kernel.base is not None:
+        found: Variant = kernel.base.variant(types, device)
+        # The copies have one function of the driver, which keeps the largest limit.
+        if kernel.hardware.shared > found.limit[0]:
+            with cupy.cuda.Device(device) as gpu:
+                _allow_shared_memory(found.raw, kernel.hardware.shared, what, device, int(gpu.compute_capability))
+            found.limit[0] = kernel.hardware.shared
+        return found.configured(kernel.geometry, kernel.hardware)
     with cupy.cuda.Device(device) as gpu:
         capability = int(gpu.compute_capability)
         if not kernel.runs_on(capability):
@@ -53,17 +61,26 @@ def load(kernel: Any, types: Mapping[str, str], device: int) -> Variant:
         driver.check_parameters(raw, what, kernel.signature, packing[1])
         if kernel.geometry.cluster > PORTABLE_CLUSTER:
             driver.allow_large_clusters(raw)
-        # Static shared memory counts against the limit of 48 KiB, too, so every amount sets the attribute.
-        shared = kernel.hardware.shared
-        if shared:
-            try:
-                driver.allow_shared_memory(raw, shared)
-            except Exception as error:  # CuPy's driver errors
-                raise LaunchError(
-                    f"{what} needs {shared} bytes of dynamic shared memory per block, which GPU {device} "
-                    f"(sm_{capability}) does not have: {error}"
-                ) from error
+        _allow_shared_memory(raw, kernel.hardware.shared, what, device, capability)
         itemsize = max((DTYPES[p.c_type(types)].itemsize for p in kernel.signature.parameters if p.pointer), default=4)
         target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
         # CuPy's kernel returns the handle for the current GPU, so the variant is created while this GPU is current.
         return Variant(what, raw, packing, kernel.geometry, target, kernel.hardware, code, has_assert(text))
+
+
+def _allow_shared_memory(raw: Any, shared: int, what: str, device: int, capability: int) -> None:
+    """Allows a launch with that many bytes of dynamic shared memory.
+
+    Raises:
+        LaunchError: the GPU has less.
+    """
+    if not shared:
+        return
+    try:
+        # Static shared memory counts against the limit of 48 KiB, too, so every amount sets the attribute.
+        driver.allow_shared_memory(raw, shared)
+    except Exception as error:  # CuPy's driver errors
+        raise LaunchError(
+            f"{what} needs {shared} bytes of dynamic shared memory per block, which GPU {device} "
+            f"(sm_{capability}) does not have: {error}"
+        ) from error

@@ -4,7 +4,7 @@ import linecache
 import re
 import sys
 
-__all__ = ["TOLD", "declaring_file", "located", "placed"]
+__all__ = ["TOLD", "advice_on", "declaring_file", "in_python", "located", "placed"]
 
 _UNMASKED = (
     "shuffles and votes without a mask are of GPUs before sm_70: call __shfl_down_sync and the like, whose first "
@@ -26,6 +26,26 @@ TOLD = {
 }
 
 
+# What NVRTC and g++ say of arithmetic of a 16-bit float with a number of another type, which several conversions would allow.
+_AMBIGUOUS = re.compile(
+    r"more than one (?:operator|instance of overloaded function) \".*?\" matches|ambiguous overload for|"
+    r"\((?:const )?__(?:half|nv_bfloat16)&?\)' is ambiguous"
+)
+
+
+_HALF = re.compile(r"half|bfloat16|float16")
+
+
+def advice_on(message: str, text: str) -> str:
+    """Returns what to do about a compiler's message on a text beside :data:`TOLD`, or an empty string."""
+    if not _AMBIGUOUS.search(message) or not _HALF.search(message + text):
+        return ""
+    return (
+        "a 16-bit float converts to several types, so that an operation with another type is ambiguous: convert it first, "
+        "acc_t(x[i]) (or float(x[i])), and convert the result back, y[i] = scalar_t(...)"
+    )
+
+
 def declaring_file() -> str:
     """Returns the file name of the innermost caller outside cupyops: the file or cell that declares a kernel."""
     frame = sys._getframe(1)
@@ -40,16 +60,20 @@ def located(message: str, filename: str, text: str, file: str) -> str:
     ``scale.cu:7:`` becomes ``ops.py:31 (scale.cu:7):``. If the file does not contain the text exactly once, the message
     is returned unchanged.
     """
+    return _located(message, rf"^({re.escape(filename)}:(\d+))(?=: )", text, file)
+
+
+def in_python(message: str, filename: str, text: str, file: str) -> str:
+    """Does the same for the places within a sentence, as the simulator's messages have them: ``at ops.py:31 (scale.cu:7)``."""
+    return _located(message, rf"(?<![\w./\\(-])({re.escape(filename)}:(\d+))\b", text, file)
+
+
+def _located(message: str, place: str, text: str, file: str) -> str:
     source = "".join(linecache.getlines(file))
     if source.count(text) != 1:
         return message
     before = source.count("\n", 0, source.index(text))
-    return re.sub(
-        rf"^{re.escape(filename)}:(\d+): ",
-        lambda place: f"{file}:{before + int(place[1])} ({place[0][:-2]}): ",
-        message,
-        flags=re.MULTILINE,
-    )
+    return re.sub(place, lambda found: f"{file}:{before + int(found[2])} ({found[1]})", message, flags=re.MULTILINE)
 
 
 def placed(text: str, filename: str, offset: int) -> str:

@@ -111,7 +111,7 @@ class Call:
         tensors = given.library.name == "torch"
         maps = any(isinstance(value, TensorMap) for value in given.values.values())
         values = ", ".join(self._value(p, given.values[p.name]) for p in kernel.signature.parameters)
-        threads = f"[{literal(tuple(self.threads))}]" if self.threads else ""
+        threads = f".forall{literal(tuple(self.threads))}" if self.threads else ""
         call = f"kernel{'' if self.written or threads else '.launch_vouched'}{threads}({values})"
         block = [call]
         if self.settings is not None:

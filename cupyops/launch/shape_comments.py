@@ -157,7 +157,8 @@ def foreign_names(
     """
     integers = set(integers)
     unknown = [t for t in shape if not t.isdigit() and t not in integers and t not in known]
-    if not unknown or any(nearest(word, integers) for word in unknown):
+    lower = {name.lower() for name in integers}
+    if not unknown or any(word.lower() in lower or nearest(word, integers) for word in unknown):
         return False
     missing = " or ".join(f"`{word}`" for word in unknown)
     _warn(kernel, name, f"({', '.join(shape)})", f"since the kernel has no integer parameter {missing}")

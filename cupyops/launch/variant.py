@@ -1,5 +1,6 @@
 """A compiled and loaded kernel, with the properties that a launch uses."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,7 @@ class Variant:
         unit: the value of the name `unit` in the geometry's expressions, see :meth:`Geometry.unit`.
         threads: threads of a block in x, y, z.
         shared: bytes of dynamic shared memory per block.
+        limit: the largest number of these bytes that the driver allows so far, shared by the copies of :meth:`configured`.
         cluster: blocks of a cluster.
         cooperative: all blocks of a launch must run at once.
         asserts: the text has an ``assert``.
@@ -79,7 +81,7 @@ class Variant:
 
     __slots__ = (
         *("_packing", "_resident", "asserts", "buffers", "cluster", "code", "cooperative", "function"),
-        *("grid", "pack_into", "raw", "shared", "threads", "unit", "what"),
+        *("grid", "limit", "pack_into", "raw", "shared", "threads", "unit", "what"),
     )
 
     def __init__(
@@ -100,6 +102,7 @@ class Variant:
         self.unit = geometry.unit(target)
         self.threads = geometry.threads
         self.shared = hardware.shared
+        self.limit = [hardware.shared]
         self.cluster = geometry.cluster
         self.cooperative = hardware.cooperative
         self.code = code
@@ -108,6 +111,14 @@ class Variant:
         self._packing = packing
         self.pack_into = packing[0].pack_into
         self.buffers: list[driver.ArgumentBuffer] = []
+
+    def configured(self, geometry: Geometry, hardware: Hardware) -> "Variant":
+        """Returns the same loaded code for another block and other bytes of shared memory."""
+        found = copy.copy(self)
+        found.shared, found._resident = hardware.shared, None
+        if geometry.per_call:  # else the grid is that of the kernel's own policy
+            found.grid, found.threads = geometry.grid_for(Target(1, 1)), geometry.threads
+        return found
 
     def new_buffer(self) -> driver.ArgumentBuffer:
         """Returns a new buffer for the arguments of one launch. A launch calls this when no free buffer is left."""

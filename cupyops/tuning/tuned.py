@@ -86,6 +86,10 @@ class Tuned:
                 raise ValueError(
                     f"Tuned: {kernel!r} leaves its threads to each call; declare a policy such as Threads('n')"
                 )
+            if kernel.shared_bytes is not None:
+                raise ValueError(
+                    f"Tuned: {kernel!r} has shared={kernel.shared_bytes.source!r}; declare a number of bytes that fits all sizes"
+                )
         for p in self.signature.parameters:
             if p.pointer and not p.const and p.shape is None:
                 raise ValueError(f"Tuned: `{p.name}` of {self.name} is written to; declare its shape, as in // (n)")

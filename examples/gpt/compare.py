@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..command import describe_device, pick_device, progress
+from ..command import Progress, describe_device, pick_device
 from ..run import check_finite, make_fabric
 from .text import load_corpus
 
@@ -48,7 +48,7 @@ def compare(
     speeds: dict[str, list[float]] = {name: [] for name in trainers}
     found = dict.fromkeys(trainers, math.nan)
     echo(f"{describe_device(device)}: {corpus}; {tokens:,} characters a step")
-    with progress("Measuring", (ROUNDS + 1) * len(trainers), "turn") as bar:
+    with Progress("Measuring", (ROUNDS + 1) * len(trainers), "turns") as bar:
         for (first, last), (name, trainer) in itertools.product(itertools.pairwise(ends), trainers.items()):
             if first == 0:
                 trainer.warm_up()

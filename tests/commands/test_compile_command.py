@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,8 @@ def test_a_text_that_does_not_compile_is_a_faulty_row() -> None:
     assert row.faulty
     assert 'identifier "factr" is undefined' in row.error
     assert "FAILED\n    scale<float32> does not compile for sm_90" in format_row(row, 20)
+    other = replace(row, what="scale<float64>", error=row.error.replace("float32", "float64"))
+    assert format_row(other, 20, row).endswith("FAILED as scale<float32> for sm_90")
     assert "1 failed, 0 with warnings" in summarise([row], "12.9", 1.0)
 
 
@@ -390,3 +393,15 @@ def test_a_command_is_an_add_parser(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("cupyops.__main__.COMMANDS", (Greet,))
     assert main(["greet"]) == 7
+
+
+def test_one_error_of_all_dtypes_and_architectures_is_printed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f.cu").write_text("__global__ void f(const scalar_t* x, scalar_t* y, int n) { y[0] = z; }")
+    given = ["compile", "--file", str(tmp_path / "f.cu"), "--kernels", "f", "--arch", "80,90", "--jobs", "1"]
+    assert main([*given, "--dtypes", "float32,float64"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count('identifier "z" is undefined') == 1
+    assert printed.count("FAILED as f<float32> for sm_80") == 3
+    assert "4 failed" in printed

@@ -34,6 +34,20 @@ def test_a_machine_without_a_gpu_is_in_order_if_the_simulator_is(machine: Machin
     assert verdict == f"{COMPILES}kernels run in the simulator, and CPU tensors work."
 
 
+def test_a_machine_without_a_gpu_and_nvrtc_runs_kernels_in_the_simulator(machine: Machine) -> None:
+    missing = raises(MissingDependencyError("NVRTC is missing. Install it with: pip"))
+    machine.has(**NOTHING, nvrtc=missing, nvrtc_version=missing)
+    status, _, _, verdict = machine.report()
+    words = "CUDA kernels can be neither compiled nor launched here"
+    assert (status, verdict) == (0, f"{words}. Kernels on CPU tensors run, in the simulator.")
+    machine.has(nvidia_hardware=lambda: True)
+    assert machine.report()[0] == 1, "the GPU runs no kernel"
+    machine.has(nvidia_hardware=lambda: False)
+    machine.patch.setattr(doctor_optional, "simulation_problem", lambda: "no header")
+    status, _, _, verdict = machine.report()
+    assert (status, verdict) == (1, f"{words}.")
+
+
 def test_a_machine_without_gpu_and_compiler_is_told_how_to_get_one(machine: Machine) -> None:
     machine.patch.setattr(host, "compiler", raises(MissingDependencyError(f"there is none. {host.THREE_WAYS}")))
     machine.has(**NOTHING)
@@ -88,6 +102,11 @@ def test_the_nvrtc_of_torch_is_told(machine: Machine) -> None:
     version = importlib.metadata.version
     machine.patch.setattr(importlib.metadata, "requires", lambda name: needed if name == "torch" else [])
     machine.patch.setattr(importlib.metadata, "version", lambda name: versions.get(name) or version(name))
+    assert "nvrtc of torch: nvidia-cuda-nvrtc 13.0.88; cupyops compiles with CuPy's" in machine.report()[1]
+    needed[1:] = ["cuda-toolkit[cudart,nvrtc]==13.0.2"]
+    assert "nvrtc of torch: none" in machine.report()[1]
+    toolkit = ['nvidia-cuda-nvrtc==13.0.*; extra == "nvrtc"']
+    machine.patch.setattr(importlib.metadata, "requires", {"torch": needed, "cuda-toolkit": toolkit}.get)
     assert "nvrtc of torch: nvidia-cuda-nvrtc 13.0.88; cupyops compiles with CuPy's" in machine.report()[1]
     needed.pop()
     assert "nvrtc of torch: none" in machine.report()[1]

@@ -13,13 +13,13 @@ import torch
 
 from cupyops.errors import ExportError, MissingDependencyError
 from cupyops.installing import pip_install
+from examples import command
 from examples.command import (
     Diverged,
+    Progress,
     UserError,
-    beside,
     describe_device,
     pick_device,
-    progress,
     run_command,
     write_whole,
 )
@@ -221,41 +221,52 @@ def test_progress_is_a_bar_on_a_terminal_and_rare_lines_elsewhere(
     stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(pytest.importorskip("tqdm.std"), "time", lambda: now)
+    monkeypatch.setattr(command.time, "monotonic", lambda: now)
     monkeypatch.setattr(sys, "stderr", stream)
-    with progress("Epoch 1", 4, "batch") as bar:
+    with Progress("Training", 4, "batches") as bar:
         for moment in (5.0, 12.0, 13.0):
             now = moment
             bar.update(1)
-    lines = [line for line in stream.getvalue().split("\r") if line.strip()]
+    lines = [line.strip() for line in stream.getvalue().split("\r") if line.strip()]
     if stream.isatty():
-        assert len(lines) > 2
-        assert all(line.startswith("Epoch 1: ") for line in lines)
+        assert lines == [
+            "Training: [=====               ] 1 of 4 batches, 00:15 left",
+            "Training: [==========          ] 2 of 4 batches, 00:12 left",
+            "Training: [===============     ] 3 of 4 batches, 00:04 left",
+        ]
     else:
-        assert lines == ["Epoch 1: 2 of 4 batch, 00:11 left\n"]
+        assert lines == ["Training: 2 of 4 batches, 00:12 left"]
 
 
-def test_without_tqdm_an_example_runs_without_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    lines: list[str] = []
-    with progress("Epoch 1", 4, "batch") as bar:
-        bar.update(1)
-        beside(bar, lines.append)("told")
-    assert lines == ["told"]
+def test_the_time_left_of_a_resumed_run_leaves_out_what_was_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(command.time, "monotonic", lambda: now)
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    with Progress("Training", 10_000, "steps", 9_000) as bar:
+        now = 1000.0
+        bar.update(100)
+    assert stream.getvalue() == "Training: 9,100 of 10,000 steps, 2:30:00 left\n"
+
+
+def test_a_download_of_unknown_size_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    bar = Progress("Downloading x", None, "B")
+    bar.update(2_500_000)
+    assert bar.text(20) == "Downloading x: 2.5 MB"
 
 
 def test_a_line_beside_a_bar_is_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar is cleared before the line is printed, and drawn again after the line."""
-    pytest.importorskip("tqdm")
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with progress("Epoch 1", 4, "batch") as bar:
-        bar.refresh()
-        beside(bar, lambda line: terminal.write(f"{line}\n"))("told")
+    with Progress("Epoch 1", 4, "batches") as bar:
+        bar.draw()
+        bar.say("told", lambda line: terminal.write(f"{line}\n"))
         written = terminal.getvalue()
     before, after = written.split("told\n")
     assert before.endswith("\r")
     assert "Epoch 1" in before
     assert "Epoch 1" in after
+    assert terminal.getvalue().endswith(" \r")
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,7 +285,7 @@ def test_interrupted_download_leaves_nothing(
         def update(self, count: int) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(data, "progress", lambda *_: Interrupted())
+    monkeypatch.setattr(data, "Progress", lambda *_: Interrupted())
     with pytest.raises(KeyboardInterrupt):
         load(tmp_path, serve(small_mnist))
     assert listing(tmp_path) == []

@@ -13,7 +13,6 @@ from examples.command import UserError
 
 
 def test_a_small_model_is_optimised_and_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm")
     picture = tmp_path / "faster.png"
     given = ["--device", "cpu", "--batch", "1", "--length", "8", "--steps", "3", "--plot", str(picture)]
     assert faster.main(given) == 0

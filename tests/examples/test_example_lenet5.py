@@ -103,7 +103,7 @@ def test_run_prints_the_published_lines_and_writes_its_files(
     output = capsys.readouterr().out
     assert len(re.findall(r"^Epoch: \[ [12] \], Average Loss: \d\.\d{6}$", output, re.M)) == 2
     assert len(re.findall(r"^Test Accuracy: \d+\.\d\d %$", output, re.M)) == 2
-    for said in ("device:  cpu", "backend: kernels (autograd_bridge.GELU)", "scikit-learn's digits, 70 images"):
+    for said in ("device:  cpu", "backend: PyTorch's operations: on a CPU", "scikit-learn's digits, 70 images"):
         assert said in output
     assert re.search(
         r"^Time per epoch: \d+\.\d{3} s \(training \d+\.\d{3} s, test .*; medians of 2 epochs\)$", output, re.M
@@ -120,6 +120,13 @@ def test_run_prints_the_published_lines_and_writes_its_files(
     best, final = max(metrics["epochs"], key=lambda epoch: epoch["accuracy"]), metrics["epochs"][-1]
     words = (f"{r['accuracy']:.2f} % (epoch {r['epoch']})" for r in (best, final))
     assert "Accuracy: best {} and final {}\n".format(*words) in output
+
+
+@pytest.mark.simulator
+def test_a_run_on_a_cpu_shows_the_kernels_in_the_simulator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(lenet5_arguments(tmp_path, "--epochs", 1)) == 0
+    line = r"^kernels: gelu_forward, gelu_backward, simulated on one batch: same as PyTorch to \de-0[67], in \d+\.\d s$"
+    assert re.search(line, capsys.readouterr().out, re.M)
 
 
 def test_the_best_accuracy_may_be_of_an_earlier_epoch(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from cupyops import CompileError, Elementwise, GridStride, Kernel, LaunchError, 
 from cupyops.compile.cache import Binary
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.launch import debug, driver
+from cupyops.launch.locate import advice_on
 from tests.gpu.stub_gpu import Driver, Stub
 
 TEXT = """\
@@ -94,7 +96,8 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "device of the host": (
         lambda: softclip()(torch.ones(4), torch.ones(4), 1.0, 4),
         ValueError,
-        "softclip: `x` must be on a CUDA device, got float32[4] on cpu",
+        "softclip: `x` must be on a CUDA device, got float32[4] on cpu. On a CPU, kernels run within "
+        "`with cupyops.simulate():`",
     ),
     "device other than the first array's": (
         lambda: softclip()(X, Stub(4, device=1), 1.0, 4),
@@ -139,7 +142,7 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "softclip: a grid of 2147483648 blocks in x: CUDA has at most 2147483647. Use larger blocks or a GridStride",
     ),
     "grid that is too large in y": (
-        lambda: Kernel(TEXT, "softclip", Threads(block=(1, 1, 1)))[1, 65536](X, Y, 1.0, 4),
+        lambda: Kernel(TEXT, "softclip", Threads(block=(1, 1, 1))).forall(1, 65536)(X, Y, 1.0, 4),
         ValueError,
         "softclip: a grid of 1 x 65536 x 1 blocks: CUDA has at most 65535 blocks in y and z. Put the longest dimension in "
         "x, or use larger blocks than (1, 1, 1)",
@@ -147,27 +150,30 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "no number of threads": (
         lambda: Kernel(TEXT)(X, Y, 1.0, 4),
         TypeError,
-        "softclip: say how many threads: softclip[n](...), or declare a policy such as Threads('n')",
+        "softclip: say how many threads: softclip[n](...), softclip.forall(N, M)(...), softclip[grid, block](...); or declare "
+        "a policy such as Threads('n')",
     ),
     "number of threads for a kernel that counts them": (
         lambda: softclip()[4](X, Y, 1.0, 4),
         TypeError,
-        "softclip counts its threads by Threads(x='n', y=None, z=None, block=(256, 1, 1)); call it without [...]",
+        "softclip counts its blocks by Threads(x='n', y=None, z=None, block=(256, 1, 1)); call it without [...], or make the "
+        "Kernel without a policy for softclip[grid, block]",
     ),
     "threads in four dimensions": (
-        lambda: Kernel(TEXT)[1, 2, 3, 4](X, Y, 1.0, 4),
+        lambda: Kernel(TEXT).forall(1, 2, 3, 4)(X, Y, 1.0, 4),
         TypeError,
-        "softclip[...] takes one to three numbers of threads, got (1, 2, 3, 4)",
+        "softclip.forall: `threads` must be one to three numbers, got (1, 2, 3, 4)",
     ),
     "half a thread": (
         lambda: Kernel(TEXT)[0.5](X, Y, 1.0, 4),  # type: ignore[index]
         TypeError,
-        "softclip[...] takes one to three numbers of threads, got 0.5",
+        "softclip[...]: `the configuration` must be [n] for n threads, [grid, block] or [grid, block, shared]; "
+        "softclip.forall(N, M) has N x M threads, got 0.5",
     ),
     "less than no thread": (
         lambda: Kernel(TEXT)[-4](X, Y, 1.0, 4),
         ValueError,
-        "softclip[...]: a number of threads must be at least 0, got -4",
+        "softclip[...]: `threads` must be at least 0, got -4",
     ),
 }
 
@@ -359,6 +365,56 @@ def test_so_it_is_in_the_simulator(tmp_path: Path) -> None:
     with cupyops.simulate():
         message = compile_error_of(lambda: declared(tmp_path)[4](torch.ones(4), torch.ones(4), 4))
     assert any(re.match(rf"{tmp_path}/ops.py:12 \(hardclip.cu:7\): error: .*limit", line) for line in message), message
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("explained", [False, True])
+def test_so_is_a_fault_in_the_simulator_and_under_explain(tmp_path: Path, explained: bool) -> None:
+    kernel = declared(tmp_path, OPS.replace("y[i] = fminf(x[i], limit)", "y[i + 1] = x[i]"))
+    with pytest.raises(LaunchError) as caught:
+        if explained:
+            cupyops.explain(kernel[4], torch.ones(4), torch.ones(4), 4)
+        else:
+            with cupyops.simulate():
+                kernel[4](torch.ones(4), torch.ones(4), 4)
+    assert f"element 4 of `y` (float32[4] on cpu) at {tmp_path}/ops.py:12 (hardclip.cu:7), by block" in str(
+        caught.value
+    )
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("value", ["x[i] * 2.5", "x[i] / (1 + exp(-x[i]))", "x[i] * n", "2.0 - x[i]", "pow(x[i], 2.5)"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_ambiguous_arithmetic_of_16_bits_says_what_to_convert(value: str, dtype: torch.dtype) -> None:
+    text = (
+        f"__global__ void f(const scalar_t* x /* (n) */, scalar_t* y /* (n) */, int n) {{ int i = 0; y[i] = {value}; }}"
+    )
+    x = torch.ones(4, dtype=dtype)
+    with cupyops.simulate():
+        words = compile_error_of(lambda: Kernel(text)[1](x, x.clone(), 4))
+    assert sum("convert it first, acc_t(x[i]) (or float(x[i]))" in line for line in words) == 1
+
+
+def test_other_ambiguous_calls_say_nothing_of_16_bits() -> None:
+    message = 'more than one operator "+" matches these operands:'
+    assert not advice_on(message, "struct A { operator int(); operator float(); };")
+    assert "acc_t(x[i])" in advice_on(message, "__half x;")
+
+
+def test_numpy_arrays_point_to_the_simulator() -> None:
+    with pytest.raises(TypeError, match=r"got ndarray\. NumPy arrays are taken within `with cupyops\.simulate\(\):`"):
+        softclip()(numpy.ones(4, numpy.float32), Y, 1.0, 4)
+    with pytest.raises(TypeError, match="a PyTorch tensor, got list$"):
+        softclip()([1.0], Y, 1.0, 4)
+    with pytest.raises(ValueError, match=r"host memory\. On a CPU, kernels run within `with cupyops\.simulate\(\):`"):
+        cupyops.gelu(numpy.ones(4, numpy.float32))
+
+
+@pytest.mark.parametrize(("comment", "size"), [("N", "n"), ("n", "N"), ("N, M", "m, int n"), ("Rows", "rows")])
+def test_a_shape_in_other_letters_than_the_size_is_refused(comment: str, size: str) -> None:
+    text = f"__global__ void f(const float* x, // ({comment})\n float* y, // (1)\n int {size}) {{ y[0] = x[0]; }}"
+    with pytest.raises(ValueError, match="has no integer parameter of this name; did you mean '"):
+        Kernel(text)
 
 
 def compile_error_of(call: Callable[[], object]) -> list[str]:

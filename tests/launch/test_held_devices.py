@@ -88,7 +88,7 @@ def test_the_sanitizer_names_the_array_of_a_struct(tmp_path: Any) -> None:
     assert "element 3 of `p.y[0]`" in str(caught.value)
     path = tmp_path / "again.py"
     save_repro(caught.value, path)
-    assert 'kernel[(4,1,1)]((arrays["p.x"], (arrays["p.y[0]"], 0, ), 3, ), 2.0)'.replace(
+    assert 'kernel.forall(4,1,1)((arrays["p.x"], (arrays["p.y[0]"], 0, ), 3, ), 2.0)'.replace(
         " ", ""
     ) in path.read_text().replace(" ", "")
     with pytest.raises(LaunchError, match=r"element 3 of `p.y\[0\]`"):

@@ -2,6 +2,8 @@
 
 import ctypes
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,7 +12,10 @@ import torch
 
 import cupyops.torch  # noqa: F401  (makes tensors known)
 from cupyops import Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
+from cupyops.compile import toolchain
+from cupyops.launch import driver
 from cupyops.launch.geometry import Geometry
+from cupyops.launch.load import load
 from cupyops.simulator import simulate
 from tests.gpu.stub_gpu import TEXT, Driver, Stub, scale
 
@@ -210,27 +215,53 @@ def test_a_simulated_cooperative_launch_has_room_by_its_shared_memory() -> None:
 @pytest.mark.parametrize(
     ("threads", "block", "grid"),
     [
-        (1, (256, 1, 1), (1, 1, 1)),
-        (np.int64(257), (256, 1, 1), (2, 1, 1)),
+        ((1,), (256, 1, 1), (1, 1, 1)),
+        ((np.int64(257),), (256, 1, 1), (2, 1, 1)),
         ((33, 9), (32, 8, 1), (2, 2, 1)),
         ((5, 6, 7), (4, 4, 4), (2, 2, 2)),
     ],
 )
 def test_each_call_says_how_many_threads(gpu: Driver, threads: Any, block: Any, grid: tuple[int, int, int]) -> None:
     kernel = Kernel(TEXT, "scale", Threads(block=block))
-    kernel[threads](Stub(3, 4), Stub(12), 2.0, N=4, M=3)
-    (launch,) = gpu.launches
-    assert (launch.grid, launch.block) == (grid, block)
+    kernel.forall(*threads)(Stub(3, 4), Stub(12), 2.0, N=4, M=3)
+    if len(threads) == 1:
+        kernel[threads[0]](Stub(3, 4), Stub(12), 2.0, N=4, M=3)
+        assert (gpu.launches[1].grid, gpu.launches[1].block) == (grid, block)
+    assert (gpu.launches[0].grid, gpu.launches[0].block) == (grid, block)
     assert gpu.read(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_float, ctypes.c_int32, ctypes.c_int64)[2:] == [2.0, 3, 4]
 
 
 def test_no_threads_launch_nothing_and_are_no_excuse(gpu: Driver) -> None:
     kernel = Kernel(TEXT, "scale")
     for threads in (0, (0, 5), (5, 0)):
-        kernel[threads](Stub(3, 4), Stub(12), 2.0, 3, 4)
+        launch = kernel.forall(*threads) if isinstance(threads, tuple) else kernel[threads]
+        launch(Stub(3, 4), Stub(12), 2.0, 3, 4)
         with pytest.raises(ValueError, match="scale: `x` must hold M x N = 15 elements, got 12"):
-            kernel[threads](Stub(3, 4), Stub(12), 2.0, 3, 5)
+            launch(Stub(3, 4), Stub(12), 2.0, 3, 5)
     assert not gpu.launches
+
+
+def test_a_grid_and_a_block_load_the_kernel_once(gpu: Driver) -> None:
+    kernel = Kernel(TEXT, "scale")
+    for configuration in ((3, 64), ((3, 2), (8, 8), 4096), (3, 64, 512), (3, 64)):
+        kernel[configuration](Stub(3, 4), Stub(12), 2.0, 3, 4)
+    found = [(launch.grid, launch.block, launch.shared) for launch in gpu.launches]
+    one = ((3, 1, 1), (64, 1, 1), 0)
+    assert found == [one, ((3, 2, 1), (8, 8, 1), 4096), ((3, 1, 1), (64, 1, 1), 512), one]
+
+
+def test_the_limit_of_shared_memory_is_raised_and_never_lowered(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+    device = SimpleNamespace(Device=lambda _: nullcontext(SimpleNamespace(compute_capability="90")))
+    monkeypatch.setattr(toolchain, "cupy", lambda: SimpleNamespace(cuda=device))
+    monkeypatch.setattr(driver, "allow_shared_memory", lambda raw, size: limits.append(size))
+    kernel, types = Kernel(TEXT, "scale", shared=256), {"scalar_t": "float32"}
+    for shared in (512, 128, 4096, 512):
+        variant = load(kernel.configured(Threads(block=64), shared), types, 0)
+        assert (variant.shared, variant.threads, variant.grid(65, 1, 1)) == (shared, (64, 1, 1), (2, 1, 1))
+        assert variant.function == kernel.variant(types, 0).function
+    assert limits == [512, 4096]
+    assert kernel.variant(types, 0).shared == 256
 
 
 def test_calls_that_say_their_threads_stay_in_the_checked_launch(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

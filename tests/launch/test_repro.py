@@ -150,7 +150,7 @@ def test_threads_of_a_call_and_blocks_of_a_simulation(tmp_path: Path) -> None:
     with pytest.raises(LaunchError) as caught, cupyops.simulate(sanitize=True, blocks=slice(2, None)):
         kernel[96](np.zeros(3, np.float32))
     path = save_repro(caught.value, tmp_path / "repro.py")
-    assert "kernel[(96, 1, 1)](" in path.read_text()
+    assert "kernel.forall(96, 1, 1)(" in path.read_text()
     assert "blocks=slice(2, None, None)" in path.read_text()
     assert str(repeated(path)) == str(caught.value)
 

@@ -43,6 +43,7 @@ ROOMS = (
     ("cupyops.torch.check", "cupyops.torch.onnx", "cupyops.torch.models", "cupyops.torch.fusions"),
     ("cupyops.torch.bench",),
     ("cupyops.torch",),
+    ("cupyops.testing",),
     ("autograd_bridge", "cupyops.notebook"),
     ("cupyops.examples",),
     ("examples", "benchmarks", "tests"),

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from cupyops.commands.compile import compile_job
 from cupyops.torch import CHECKS, check_op
 from cupyops.torch.check import running
+from tests.exploits import exploits
 from tests.torch import faulty_gpu, faulty_scale
 from tests.torch import faulty_ops as faulty
 from tests.torch.faulty_common import Totals
@@ -338,6 +339,11 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
 OF_TWO_SAMPLES = {"returns its input", "takes every tensor of the last sample for contiguous"}
 # Most of these faults show elsewhere first; the check that is run alone finds them, too.
 ALONE: dict[str, tuple[Callable[[], Mix], str]] = {
+    "storage": (
+        lambda: Mix(body=exploits.kept(lambda x, w, factor: x.data_ptr())),
+        "float32, other values in the same storage: output.* Keep no result by the address",
+    ),
+    "side_effects": (lambda: Mix(body=exploits.in_a_thread), "float32: the call leaves a thread running: writer"),
     "subsets": (faulty.BothGradientsOrNone, "output 0 alone in use: gradient of x is None"),
     "compile_dynamic": PLANTED["makes a number of a size"][1:],
     "opcheck": (

@@ -31,7 +31,7 @@ def test_a_fault_that_the_samples_hide_is_found(fault: str) -> None:
 def test_a_right_operator_that_is_unusual_raises_no_alarm(kind: str) -> None:
     made, reasons = UNUSUAL[kind]
     op, samples = made()
-    report = check_op(op, samples, checks=CHECKS)
+    report = check_op(op, samples, checks=[*CHECKS, "storage", "side_effects"])
     skipped = {row.check: row.words for row in report.skipped if row.backend == "simulator"}
     for check, words in reasons.items():
         assert re.search(words, skipped[check]), skipped

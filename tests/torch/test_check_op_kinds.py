@@ -94,13 +94,24 @@ def refused_again(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
 
 
 @pytest.mark.simulator
+def test_a_reference_without_a_gradient_is_skipped_on_every_backend() -> None:
+    def body(x: Tensor) -> Tensor:
+        return x.detach() * 2
+
+    op = Operator("mylib::doubled(Tensor x) -> Tensor", body, reference=lambda x: x.detach() * 2)
+    report = check_op(op, (torch.randn(7),), checks=["gradients", "gradcheck", "gradgradcheck"])
+    assert {(row.outcome, row.words) for row in report.rows} == {("skipped", "no output takes a gradient")}
+    assert {row.backend for row in report.rows} == {"reference", "simulator"}
+
+
+@pytest.mark.simulator
 def test_an_operator_that_says_that_it_has_no_gradient_is_not_at_fault() -> None:
     checks = ["inputs_kept", "values", "gradients", "gradcheck", "gradgradcheck", "autocast", "threads"]
     report = check_op(Mix(backward=refused).operator(), samples(), checks=checks, backends=["simulator"])
     assert [row.check for row in report.skipped] == ["gradients", "gradcheck", "gradgradcheck"]
     words = "the operator refuses gradients: RuntimeError: mix has no gradient: declare it with backward="
     assert {row.words for row in report.skipped} == {words}
-    assert f"gradients, gradcheck, gradgradcheck (simulator) skipped: {words}" in str(report)
+    assert f"\nskipped: gradients, gradcheck, gradgradcheck: {words}\n" in str(report)
     report = check_op(Mix(backward=refused_again).operator(), samples(), checks=checks, backends=["simulator"])
     assert [row.check for row in report.skipped] == ["gradgradcheck"]
     assert (

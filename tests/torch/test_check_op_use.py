@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +16,7 @@ from cupyops.compile import toolchain
 from cupyops.compile.compiler import first_error
 from cupyops.simulator import host
 from cupyops.torch import CHECKS, CheckFailed, check_op, checks_for
+from cupyops.torch.check.report import Report, Row
 from tests.torch import faulty_ops as faulty
 from tests.torch.faulty_common import Totals
 from tests.torch.faulty_ops import Mix
@@ -52,10 +54,9 @@ def test_what_cannot_run_is_skipped_by_name_with_the_reason(monkeypatch: pytest.
     assert {row.outcome for row in report.rows} == {"skipped"}
     assert {row.words for row in report.rows if row.backend == "simulator"} == {"there is no C++ compiler"}
     assert {row.words for row in report.rows if row.backend == "reference"} == {"the operator has no reference"}
-    assert re.search(
-        r"\nreturned, sanitizer, inputs_kept, .*, threads \(simulator\) skipped: there is no C\+\+ compiler\n",
-        str(report),
-    )
+    skips = str(report).splitlines()[1]
+    why = "every check on reference: the operator has no reference; every check on simulator: there is no C++ compiler"
+    assert skips == f"skipped: {why}"
 
 
 def test_the_reason_reaches_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,12 +164,40 @@ def test_what_pytorch_and_the_author_wrap_around_an_error_does_not_hide_it() -> 
     assert report.failed[0].words.startswith("float32, compiled by aot_eager: KeyError: 'the table of sizes'")
 
 
+def test_a_check_is_printed_when_it_ends(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(subject: Any) -> str:
+        assert re.fullmatch(r".*: 2 samples\n1/2  returned +reference +passed \d+\.\d s\n", capsys.readouterr().out)
+        return "after the first"
+
+    monkeypatch.setitem(CHECKS, "fakes", replace(CHECKS["fakes"], run=late))
+    op = Mix().operator()
+    report = check_op(op, samples(), checks=["returned", "fakes"], backends=["reference"], raises=False)
+    assert [row.outcome for row in report.rows] == ["passed", "passed"], report
+
+
+def test_each_skip_has_its_line_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    report = check_op(Mix(reference=None).operator(), samples(), backends=["reference"], verbose=True)
+    printed = capsys.readouterr().out
+    assert printed == f"{report}\n"
+    assert printed.count("skipped: the operator has no reference") == len(report.rows)
+
+
+def test_a_notebook_shows_a_report_as_a_table() -> None:
+    found = Report("a::b(Tensor x) -> Tensor", (Row("values", "simulator", "failed", "x < y", "mend"),))._repr_html_()
+    assert "<th>simulator</th>" in found
+    assert "-&gt; Tensor" in found
+    assert "x &lt; y" in found
+
+
 def test_a_failure_is_seen_once(capsys: pytest.CaptureFixture[str]) -> None:
     op = Mix(reference=lambda x, w, factor: faulty.reference(x, w, factor).double()).operator()
     with pytest.raises(CheckFailed) as caught:
         check_op(op, samples(), checks="fakes", backends=["reference"])
-    assert str(caught.value) == str(caught.value.report)
-    assert capsys.readouterr().out == ""
+    printed = capsys.readouterr().out
+    assert "failed: " in str(caught.value)
+    assert "failed: " not in printed
+    title = str(caught.value).partition("\n")[0]
+    assert f"{printed}{str(caught.value).removeprefix(title + chr(10))}" == str(caught.value.report)
     report = check_op(op, samples(), checks="fakes", backends=["reference"], raises=False)
     assert capsys.readouterr().out == f"{report}\n"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import autograd_bridge as ab
 from cupyops.torch import Operator, check_op, row_reduce
-from cupyops.torch.check.run import CheckFailed
+from cupyops.torch.check.report import CheckFailed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -6,8 +6,7 @@ check declares the backends on which it runs. ``docs/checking.md`` describes the
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +20,9 @@ from cupyops.torch.core.operator import Operator
 
 from . import (
     derivatives as check_derivatives,
+)
+from . import (
+    honest as check_honest,
 )
 from . import (
     layouts as check_layouts,
@@ -46,10 +48,11 @@ from . import (
 from .randomness import randomness
 from .registry import BACKENDS, Check, Fault, Skip
 from .repeats import declares_repeats
+from .report import CheckFailed, Report, Row, line
 from .repro import Checked
 from .subject import MEND_THE_TEXT, Subject, does_not_compile, first_words
 
-__all__ = ["CHECKS", "CheckFailed", "Report", "Row", "check_op", "checks_for", "operator_of"]
+__all__ = ["CHECKS", "CheckFailed", "Report", "Row", "check_op", "checks_for", "operator_of", "samples_of"]
 
 # Checks run in this order. Checks for faults that can crash the process come first. A check comes after its `needs`.
 CHECKS: dict[str, Check] = {
@@ -62,6 +65,8 @@ CHECKS: dict[str, Check] = {
         check_values.written,
         check_running.determinism,
         check_values.values,
+        check_honest.storage,
+        check_honest.side_effects,
         check_values.recompute,
         check_values.common,
         check_values.inplace,
@@ -105,92 +110,6 @@ CHECKS: dict[str, Check] = {
         check_running.graph_replay,
     )
 }
-
-
-@dataclass(frozen=True)
-class Row:
-    """The result of one check on one backend.
-
-    Attributes:
-        outcome: ``"passed"``, ``"failed"`` or ``"skipped"``.
-        words: what a passed check tried, the fault that a failed check found, or the reason why a check was skipped.
-        change: how to repair the operator; empty unless the check failed.
-        seconds: run time of the check.
-        error: the exception by which the check failed.
-    """
-
-    check: str
-    backend: str
-    outcome: str
-    words: str
-    change: str = ""
-    seconds: float = 0.0
-    error: BaseException | None = field(default=None, repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class Report:
-    """The results of all checks; ``str(report)`` is a table."""
-
-    op: str
-    rows: tuple[Row, ...]
-    _cupyops_repro: Checked | None = field(default=None, repr=False, compare=False)
-
-    def of(self, outcome: str) -> list[Row]:
-        """Returns the rows with this outcome."""
-        return [row for row in self.rows if row.outcome == outcome]
-
-    @property
-    def passed(self) -> list[Row]:
-        return self.of("passed")
-
-    @property
-    def failed(self) -> list[Row]:
-        return self.of("failed")
-
-    @property
-    def skipped(self) -> list[Row]:
-        return self.of("skipped")
-
-    @property
-    def seconds(self) -> float:
-        """Returns the run time of all checks, in seconds."""
-        return sum(row.seconds for row in self.rows)
-
-    def __str__(self) -> str:
-        backends = [backend for backend in BACKENDS if any(row.backend == backend for row in self.rows)]
-        found = {(row.check, row.backend): row for row in self.rows}
-        names = [name for name in CHECKS if any(row.check == name for row in self.rows)]
-        wide = max([len(name) for name in names] + [5]) + 2
-        lines = [f"{self.op}", "check".ljust(wide) + "".join(backend.ljust(18) for backend in backends).rstrip()]
-        for name in names:
-            cells = [_cell(found.get((name, backend))).ljust(18) for backend in backends]
-            lines.append((name.ljust(wide) + "".join(cells)).rstrip())
-        for row in self.failed:
-            lines += [f"{row.check} ({row.backend}) failed: {row.words}", f"    What to change: {row.change}"]
-        reasons: dict[tuple[str, str], list[str]] = {}
-        for row in self.skipped:
-            reasons.setdefault((row.backend, row.words), []).append(row.check)
-        lines += [f"{', '.join(checks)} ({backend}) skipped: {words}" for (backend, words), checks in reasons.items()]
-        counts = [f"{len(self.of(outcome))} {outcome}" for outcome in ("passed", "failed", "skipped")]
-        return "\n".join([*lines, f"{', '.join(counts)} in {self.seconds:.1f} s"])
-
-
-def _cell(row: Row | None) -> str:
-    return "-" if row is None else f"{row.outcome} {row.seconds:.1f} s" if row.outcome != "skipped" else "skipped"
-
-
-class CheckFailed(AssertionError):
-    """Raised when a check of an operator failed; the message is the report as text.
-
-    Attributes:
-        report: the report as an object.
-    """
-
-    def __init__(self, report: Report) -> None:
-        super().__init__(str(report))
-        self.report = report
-        self._cupyops_repro = report._cupyops_repro
 
 
 def operator_of(op: Any, where: str = "check_op") -> Operator:
@@ -242,8 +161,9 @@ def check_op(
     dtypes: Any = None,
     tolerance: float = 1.0,
     skip: Callable[[str], object] | None = None,
+    verbose: bool = False,
 ) -> Report:
-    """Runs the checks on an operator; prints and returns the report, or raises :class:`CheckFailed` with the report.
+    """Runs the checks on an operator, and prints each when it ends. Returns the report, or raises :class:`CheckFailed`.
 
     ::
 
@@ -270,9 +190,10 @@ def check_op(
         tolerance: factor on the error that ``values``, ``gradients``, ``sizes`` and ``vmap`` allow, for a kernel that
             approximates on purpose.
         skip: called with the reasons, as one string, if no check could run; ``pytest.skip`` fits.
+        verbose: whether each skipped check has a line with the reason; by default one line names all of them.
 
     Raises:
-        CheckFailed: a check failed; the message is the report, with each fault and how to repair it.
+        CheckFailed: a check failed; the message has each fault and how to repair it.
         TypeError: ``op`` is no operator; ``sample_inputs`` is neither a tuple nor a list of tuples.
         ValueError: a check, backend or dtype has an unknown name; samples do not fit the schema, or are on different
             kinds of devices.
@@ -281,23 +202,24 @@ def check_op(
     samples = samples_of(operator, sample_inputs)
     wanted = _chosen(checks)
     names = None if dtypes is None else dtype_names("check_op", dtypes)
+    asked = [(backend, c) for backend in _backends(samples, backends) for c in wanted if backend in c.backends]
+    title = f"{operator.op._schema}: {len(samples)} sample{'s' if len(samples) != 1 else ''}"
+    print(title, flush=True)
     rows: list[Row] = []
-    for backend in _backends(samples, backends):
-        if reason := _missing(operator, backend):
-            rows += [Row(c.name, backend, "skipped", reason) for c in wanted if backend in c.backends]
-            continue
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if backend == "cuda" else []):
-            torch.manual_seed(0)
-            rows += _run(Subject(operator, samples, backend, tolerance=tolerance, dtypes=names), wanted)
-    count = f"{len(samples)} sample{'s' if len(samples) != 1 else ''}"
+    for backend in dict.fromkeys(backend for backend, _ in asked):
+        chosen = [c for on, c in asked if on == backend]
+        for row in _rows(operator, samples, backend, chosen, tolerance, names):
+            rows.append(row)
+            if words := line(row, len(rows), len(asked), verbose):
+                print(words, flush=True)
     failed = [row for row in rows if row.outcome == "failed"]
     checked = Checked(operator, samples, tolerance, names, failed) if failed else None
-    report = Report(f"{operator.op._schema}: {count}", tuple(rows), checked)
+    report = Report(title, tuple(rows), checked, verbose)
     if report.failed and raises:
-        error = CheckFailed(report)  # the message is the report: printing it as well would show it twice
+        error = CheckFailed(report)  # the message is the verdict: printing it as well would show it twice
         noted(error, operator.name)
         raise error
-    print(report)
+    print(report.verdict)
     if skip is not None and not (report.passed or report.failed):
         skip("; ".join(dict.fromkeys(row.words for row in report.skipped)) or "no check runs on these backends")
     return report
@@ -357,28 +279,41 @@ def _missing(op: Operator, backend: str) -> str:
     return ""
 
 
-def _run(subject: Subject, checks: Sequence[Check]) -> list[Row]:
-    rows: list[Row] = []
+def _rows(
+    op: Operator,
+    samples: list[tuple[Any, ...]],
+    backend: str,
+    checks: Sequence[Check],
+    tolerance: float,
+    dtypes: tuple[str, ...] | None,
+) -> Iterator[Row]:
+    """Yields the result of each check on a backend when the check ends."""
+    if reason := _missing(op, backend):
+        yield from (Row(c.name, backend, "skipped", reason) for c in checks)
+        return
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if backend == "cuda" else []):
+        torch.manual_seed(0)
+        yield from _run(Subject(op, samples, backend, tolerance=tolerance, dtypes=dtypes), checks)
+
+
+def _run(subject: Subject, checks: Sequence[Check]) -> Iterator[Row]:
     failed: set[str] = set()
     lost = ""
     for c in checks:
-        if subject.backend not in c.backends:
-            continue
         # A check whose `needs` failed would report the same fault again.
         ground = next((name for name in c.needs if name in failed), "")
         if reason := lost or (ground and f"not run, since `{ground}` failed"):
-            rows.append(Row(c.name, subject.backend, "skipped", reason))
+            yield Row(c.name, subject.backend, "skipped", reason)
             failed |= {c.name} if ground else set()
             continue
         began = time.perf_counter()
         outcome, words, change, error = _attempt(subject, c)
-        rows.append(Row(c.name, subject.backend, outcome, words, change, time.perf_counter() - began, error))
+        yield Row(c.name, subject.backend, outcome, words, change, time.perf_counter() - began, error)
         if outcome == "failed":
             failed.add(c.name)
             # If a kernel does not compile, every later check on the backend would report the same compile error.
             ends = c.ground or change == MEND_THE_TEXT
             lost = _lost(subject) or (f"not run, since `{c.name}` failed" if ends else "")
-    return rows
 
 
 def _attempt(subject: Subject, c: Check) -> tuple[str, str, str, Exception | None]:

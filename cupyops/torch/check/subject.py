@@ -379,7 +379,10 @@ class Subject:
         leaves = [x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) else x for i, x in enumerate(args)]
         with torch.enable_grad():
             outputs = _numbered(self.call(leaves))
-        return {name: y.detach() for name, y in outputs.items() if y.requires_grad}
+            # A reference that detaches its result has no gradient. The kernels' results require one all the same, of
+            # zeros: the reference decides on every backend.
+            asked = _numbered(self.call(leaves, self.reference)) if self.op._by_reference else outputs
+        return {name: y.detach() for name, y in outputs.items() if y.requires_grad and asked[name].requires_grad}
 
     @computed_once
     def taken(self) -> set[str]:
