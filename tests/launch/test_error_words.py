@@ -377,14 +377,18 @@ def test_so_is_a_fault_in_the_simulator_and_under_explain(tmp_path: Path, explai
         else:
             with cupyops.simulate():
                 kernel[4](torch.ones(4), torch.ones(4), 4)
-    assert f"element 4 of `y` (float32[4] on cpu) at {tmp_path}/ops.py:12 (hardclip.cu:7), by block" in str(caught.value)
+    assert f"element 4 of `y` (float32[4] on cpu) at {tmp_path}/ops.py:12 (hardclip.cu:7), by block" in str(
+        caught.value
+    )
 
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("value", ["x[i] * 2.5", "x[i] / (1 + exp(-x[i]))", "x[i] * n", "2.0 - x[i]", "pow(x[i], 2.5)"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_ambiguous_arithmetic_of_16_bits_says_what_to_convert(value: str, dtype: torch.dtype) -> None:
-    text = f"__global__ void f(const scalar_t* x /* (n) */, scalar_t* y /* (n) */, int n) {{ int i = 0; y[i] = {value}; }}"
+    text = (
+        f"__global__ void f(const scalar_t* x /* (n) */, scalar_t* y /* (n) */, int n) {{ int i = 0; y[i] = {value}; }}"
+    )
     x = torch.ones(4, dtype=dtype)
     with cupyops.simulate():
         words = compile_error_of(lambda: Kernel(text)[1](x, x.clone(), 4))
@@ -392,7 +396,7 @@ def test_ambiguous_arithmetic_of_16_bits_says_what_to_convert(value: str, dtype:
 
 
 def test_other_ambiguous_calls_say_nothing_of_16_bits() -> None:
-    message = "more than one operator \"+\" matches these operands:"
+    message = 'more than one operator "+" matches these operands:'
     assert not advice_on(message, "struct A { operator int(); operator float(); };")
     assert "acc_t(x[i])" in advice_on(message, "__half x;")
 
