@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cupyops import simulate
-from cupyops.errors import MissingDependencyError
+from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.launch import recording
 from cupyops.simulator import enabled, host
 from cupyops.torch import Operator
@@ -55,27 +55,35 @@ def what_runs(
         loss: the loss of one batch, by the model.
     """
     if options.backend == "torch":
-        return echo(f"backend: torch ({names[1]})")
-    if device.type != "cpu" or enabled():
-        return echo(f"backend: kernels ({names[0]}){' in the simulator' if device.type == 'cpu' else ''}")
-    echo(f"backend: PyTorch's operations: on a CPU they run in place of the kernels of {names[0]}")
-    if getattr(options, "parallel", None):
-        return None
-    if lacking := host.missing():
-        return echo(f"kernels: not simulated: {lacking}")
+        echo(f"backend: torch ({names[1]})")
+    elif device.type != "cpu" or enabled():
+        echo(f"backend: kernels ({names[0]}){' in the simulator' if device.type == 'cpu' else ''}")
+    else:
+        echo(f"backend: PyTorch's operations: on a CPU they run in place of the kernels of {names[0]}")
+        if not getattr(options, "parallel", None):
+            echo(f"kernels: {simulated_beside_pytorch(model, loss)}")
+
+
+def simulated_beside_pytorch(model: nn.Module, loss: Callable[[], Tensor]) -> str:
+    """Runs a batch by PyTorch's operations and by kernels in the simulator; returns which kernels, and the difference."""
 
     def run() -> list[Tensor]:
         y = loss()
         return [y.detach(), *torch.autograd.grad(y, [p for p in model.parameters() if p.requires_grad])]
 
     wanted, began = run(), time.perf_counter()
-    with simulate(), recording.recorded() as launches:
-        got = run()
-    error = max(float((x - y).abs().max()) / (float(y.abs().max()) or 1.0) for x, y in zip(got, wanted, strict=True))
-    if not (kernels := ", ".join(dict.fromkeys(launch.kernel.name for launch in launches))):
-        return echo("kernels: none for this model: PyTorch computes it on a GPU, too")
+    try:
+        with simulate(), recording.recorded() as launches:
+            got = run()
+    except (CompileError, MissingDependencyError) as error:  # the run itself needs no compiler
+        return f"not simulated: {str(error).splitlines()[0]}"
     seconds = time.perf_counter() - began
-    return echo(f"kernels: {kernels}, simulated on one batch: same as PyTorch to {error:.0e}, in {seconds:.1f} s")
+    kernels = ", ".join(dict.fromkeys(launch.kernel.name for launch in launches))
+    if not kernels:
+        return "none on this batch: PyTorch computes it on a GPU, too"
+    off = max(float((x - y).abs().max()) / (float(y.abs().max()) or 1.0) for x, y in zip(got, wanted, strict=True))
+    same = f"same as PyTorch to {off:.0e}" if off else "the same bits as PyTorch"
+    return f"{kernels}, simulated on one batch: {same}, in {seconds:.1f} s"
 
 
 def show(op: Operator, peer: Callable[..., Tensor], says: str, wrt: Sequence[str] = (), **inputs: Any) -> None:

@@ -24,6 +24,14 @@ def executed(path: Path) -> Any:
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(FOLDER.parent)}}).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # the times of day
+        outputs: list[Any] = []
+        for output in cell.get("outputs", []):  # what a cell prints arrives in one piece or in several
+            if outputs and output.output_type == "stream" and outputs[-1].get("name") == output.name:
+                outputs[-1].text += output.text
+            else:
+                outputs.append(output)
+        if cell.cell_type == "code":
+            cell.outputs = outputs
     return notebook
 
 

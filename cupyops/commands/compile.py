@@ -291,7 +291,7 @@ def run(options: argparse.Namespace) -> int:
     for architecture in skipped:
         print(f"skipped sm_{architecture}: NVRTC {version} does not compile for it")
     started = time.perf_counter()
-    rows = []
+    rows: list[Row] = []
     width = max(len(job.what) for job in jobs)
     print(f"{'kernel':{width}}  arch     bytes  registers  spilled        ms", flush=True)
     try:

@@ -23,14 +23,8 @@ from .system_headers import folders_in, folders_of, found_in
 from .toolchain import header_version, nvrtc, nvrtc_version, reinstall_line
 
 __all__ = [
-    "OPTIONS",
-    "STANDARD",
-    "answers",
-    "binary_for",
-    "check",
-    "compile_text",
-    "supported_architectures",
-    "target_for",
+    *("OPTIONS", "STANDARD", "advice_on", "answers", "binary_for", "check", "compile_text", "first_error"),
+    *("supported_architectures", "target_for"),
 ]
 
 # With -Xptxas=-v the log reports registers and spills.
@@ -48,6 +42,15 @@ _UNMARKED = re.compile(r"without (?:execution|memory) space annotations")
 _READ_ONLY = "-fdevice-syntax-only"
 # The target of questions. The same kernel has the same signature on every GPU, and the compilation for a GPU compares it.
 _ASKED = "compute_90"
+
+# What NVRTC and g++ say of arithmetic of a 16-bit float with a number of another type, which several conversions would allow.
+_AMBIGUOUS = re.compile(
+    r"more than one (?:operator|instance of overloaded function) \".*?\" matches|ambiguous overload for|"
+    r"\((?:const )?__(?:half|nv_bfloat16)&?\)' is ambiguous"
+)
+_NVRTC_TAKES_IT = "NVRTC accepts the text"
+_ADVICE = "a 16-bit float converts to several types"
+_HALF = re.compile(r"half|bfloat16|float16")
 
 # Increment when the format of an entry changes.
 _CACHE_FORMAT = 1
@@ -299,7 +302,18 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
             parts += [f"{'>' if number == place[1] else ' '} {number:4d} | {lines[number]}" for number in near]
     # Errors without a place, as a function without a body, come behind warnings.
     parts += _WITHOUT_PLACE.findall(log) if len(parts) > 1 else [log.strip()]
-    return "\n".join(parts)
+    words = "\n".join(parts)
+    return "\n".join(filter(None, [words, advice_on(words, "")]))
+
+
+def advice_on(message: str, text: str) -> str:
+    """Returns what to do about a compiler's message on a text, or an empty string."""
+    if not _AMBIGUOUS.search(message) or not _HALF.search(message + text):
+        return ""
+    return (
+        f"{_ADVICE}, so that an operation with another type is ambiguous: convert it first, "
+        "acc_t(x[i]) (or float(x[i])), and convert the result back, y[i] = scalar_t(...)"
+    )
 
 
 def first_error(message: str) -> str:
@@ -311,8 +325,9 @@ def first_error(message: str) -> str:
     ends = next((i for i, line in enumerate(lines[1:], 2) if re.search(r": (?:\w+ )?error\b", line)), 2)
     while ends < len(lines) and re.match(r"[> ] +\d+ \| ", lines[ends]):
         ends += 1
-    # The simulator's last line says whether NVRTC accepts the text.
-    return "\n".join(lines[:ends] + [line for line in lines[ends:][-1:] if line.startswith("NVRTC accepts the text")])
+    # Further lines say that NVRTC accepts a text which the simulator does not compile, or what to do about the error.
+    further = dict.fromkeys(line for line in lines[ends:] if line.startswith((_NVRTC_TAKES_IT, _ADVICE)))
+    return "\n".join([*lines[:ends], *further])
 
 
 def lines_by_file(text: str) -> dict[str, dict[int, str]]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import kernels_cu
 from cupyops.arrays import Device, host
 from cupyops.compile.ask import split_types
+from cupyops.compile.compiler import advice_on
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.project_headers import read
 from cupyops.dtypes import FLOATS, dtype_names
@@ -34,7 +35,7 @@ from .given_text import check_text, checked_filename, file_name, linked_texts, m
 from .hooks import all_kernels
 from .kernel_source import KernelSource
 from .load import load
-from .locate import advice_on, declaring_file, in_python, placed
+from .locate import declaring_file, in_python, placed
 from .repro import keeps_call
 from .signature import Signature
 from .size_expressions import SharedBytes
@@ -284,7 +285,8 @@ class Kernel:
     def located(self, error: CompileError) -> CompileError:
         """Returns a compiler's error with the lines of the Python file that holds the text. See :meth:`.KernelSource.located`."""
         found = self.source.located(error)
-        return CompileError(f"{found}\n{advice}") if (advice := advice_on(str(found), self.text)) else found
+        advice = advice_on(str(found), self.text)
+        return CompileError(f"{found}\n{advice}") if advice and advice not in str(found) else found
 
     def compare(self, answers: Sequence[str], types: Mapping[str, str]) -> None:
         """Compares the parameters of the compiled kernel with the signature.

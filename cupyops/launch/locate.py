@@ -4,7 +4,7 @@ import linecache
 import re
 import sys
 
-__all__ = ["TOLD", "advice_on", "declaring_file", "in_python", "located", "placed"]
+__all__ = ["TOLD", "declaring_file", "in_python", "located", "placed"]
 
 _UNMASKED = (
     "shuffles and votes without a mask are of GPUs before sm_70: call __shfl_down_sync and the like, whose first "
@@ -24,26 +24,6 @@ TOLD = {
     "the array one element",
     'class "__half" has no member "x"': "the 16-bit float of PyTorch is CUDA's __half here: __half_as_ushort(v) has the bits of its x",
 }
-
-
-# What NVRTC and g++ say of arithmetic of a 16-bit float with a number of another type, which several conversions would allow.
-_AMBIGUOUS = re.compile(
-    r"more than one (?:operator|instance of overloaded function) \".*?\" matches|ambiguous overload for|"
-    r"\((?:const )?__(?:half|nv_bfloat16)&?\)' is ambiguous"
-)
-
-
-_HALF = re.compile(r"half|bfloat16|float16")
-
-
-def advice_on(message: str, text: str) -> str:
-    """Returns what to do about a compiler's message on a text beside :data:`TOLD`, or an empty string."""
-    if not _AMBIGUOUS.search(message) or not _HALF.search(message + text):
-        return ""
-    return (
-        "a 16-bit float converts to several types, so that an operation with another type is ambiguous: convert it first, "
-        "acc_t(x[i]) (or float(x[i])), and convert the result back, y[i] = scalar_t(...)"
-    )
 
 
 def declaring_file() -> str:

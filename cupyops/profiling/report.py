@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from .launch_report import KernelReport
@@ -12,7 +13,7 @@ __all__ = ["Report"]
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`cupyops.explain` returns.
+    """What :func:`cupyops.explain` returns. In a notebook it is a page with the source and pictures.
 
     Attributes:
         kernels: one report for each launch, in their order.
@@ -22,6 +23,10 @@ class Report:
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.kernels))
+
+    def _repr_html_(self) -> str:
+        # A frame keeps the page's styles from those of the notebook.
+        return f'<iframe srcdoc="{escape(page(self.kernels))}" style="width:100%;height:44rem;border:0"></iframe>'
 
     def html(self, path: str | os.PathLike[str]) -> None:
         """Writes the report as one HTML file, which loads nothing from a network.

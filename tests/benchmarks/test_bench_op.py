@@ -3,6 +3,7 @@
 import builtins
 import re
 import time
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,6 +220,20 @@ def report() -> BenchReport:
         kernels,
         (("broken, forward", "RuntimeError: no"),),
     )
+
+
+def test_a_notebook_shows_a_bar_for_each_time() -> None:
+    found = report()._repr_html_()
+    assert found.startswith("<p><b>lib::mix(Tensor x) -&gt; Tensor</b></p><table><tr><th>inputs</th>")
+    assert found.count("linear-gradient(to right, #9cc4f2 100.0%") == 3, (
+        "each is the slowest of its inputs and direction"
+    )
+    assert "eager &amp; &lt;co&gt;" in found
+    assert "not timed: broken, forward: RuntimeError: no</pre>" in found
+    half = replace(report(), rows=(report().rows[0], replace(report().rows[0], microseconds=Spread(2.0, 2.0, 2.0, 15))))
+    assert "#9cc4f2 50.0%" in half._repr_html_()
+    nothing = replace(report(), rows=(), kernels=())._repr_html_()
+    assert "<pre>not timed: broken, forward: RuntimeError: no</pre>" in nothing
 
 
 def test_the_report_shows_time_bandwidth_shares_kernels_and_what_is_missing() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cupyops import simulate
 from examples import add_model
 from examples.add_model import EXPECTED_DECAY, AddModel, main, measured_decay, train
 
@@ -58,6 +59,25 @@ def test_main_prints_twenty_lines_and_the_decay(backend: str, capsys: pytest.Cap
     output = capsys.readouterr().out
     assert len(re.findall(r"^epoch [ \d]{3}: loss = [ \d]{4}\.\d{3}$", output, re.M)) == 20
     assert re.search(r"measured decay per 25 epochs: 0\.36417\d; 0\.98\^50 = 0\.364170", output)
+
+
+@pytest.mark.simulator
+def test_a_run_on_a_cpu_says_what_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*options: str) -> list[str]:
+        assert main(["--device", "cpu", *options]) == 0
+        return capsys.readouterr().out.splitlines()[1:3]
+
+    backend = "backend: PyTorch's operations: on a CPU they run in place of the kernels of autograd_bridge.add2"
+    first, second = told()
+    assert first == backend
+    assert re.fullmatch(r"kernels: add2, simulated on one batch: the same bits as PyTorch, in \d+\.\d s", second)
+    with simulate():
+        assert told()[0] == "backend: kernels (autograd_bridge.add2) in the simulator"
+    assert told("--backend", "torch")[0] == "backend: torch (torch.add)"
+    monkeypatch.setenv("CUPYOPS_CXX", "/nonexistent")
+    assert told()[1].startswith(
+        "kernels: not simulated: the simulator compiles kernels with the machine's C++ compiler"
+    )
 
 
 def test_backends_agree_bit_for_bit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,8 @@ import torch
 import cupyops
 from cupyops import CompileError, Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
 from cupyops.compile.cache import Binary
-from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.compile.compiler import OPTIONS, advice_on, compile_text, first_error
 from cupyops.launch import debug, driver
-from cupyops.launch.locate import advice_on
 from tests.gpu.stub_gpu import Driver, Stub
 
 TEXT = """\
@@ -393,6 +392,7 @@ def test_ambiguous_arithmetic_of_16_bits_says_what_to_convert(value: str, dtype:
     with cupyops.simulate():
         words = compile_error_of(lambda: Kernel(text)[1](x, x.clone(), 4))
     assert sum("convert it first, acc_t(x[i]) (or float(x[i]))" in line for line in words) == 1
+    assert "a 16-bit float converts to several types" in first_error("\n".join(words)).splitlines()[-1]
 
 
 def test_other_ambiguous_calls_say_nothing_of_16_bits() -> None:

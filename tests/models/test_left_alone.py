@@ -202,6 +202,16 @@ def test_a_pattern_that_matches_nothing_is_said() -> None:
     assert str(report).endswith("include: no name matches 'blokcs.*'")
 
 
+def test_a_notebook_shows_the_places_as_a_table() -> None:
+    report = optimize(nn.Sequential(nn.GELU(), nn.GELU(), nn.Sequential(nn.GELU("tanh"))), exclude=["1"])
+    found = report._repr_html_()
+    assert str(report).splitlines()[0] in found
+    assert found.count("<tr>") == 1 + len(str(report).splitlines()) - 2, "one for each line but the two headings"
+    assert "excluded" in found
+    nothing = optimize(nn.Sequential(nn.ReLU()))._repr_html_()
+    assert "nothing to replace" in nothing
+
+
 def test_a_model_without_matches_says_so() -> None:
     report = optimize(nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU()))
     assert str(report) == "optimize(Sequential): nothing to replace"

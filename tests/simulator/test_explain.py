@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,13 @@ def test_the_page_is_one_file_that_loads_nothing(transpose: Kernel, tmp_path: Pa
     assert {link for link in links if link and link[1:] not in places} == set()
     for number, text in enumerate(TEXT.split("\n"), 1):
         assert f'id="k0-transpose.cu-{number}"' in page, text
+
+
+def test_a_notebook_shows_the_page_in_a_frame(transpose: Kernel, tmp_path: Path) -> None:
+    report = explain(transpose, *arrays(), path=tmp_path / "r.html")
+    frame = report._repr_html_()
+    assert re.fullmatch(r'<iframe srcdoc="[^"]*" style="[^"]*"></iframe>', frame, re.DOTALL)
+    assert unescape(frame.split('"')[1]) == (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 def test_the_roofline_holds_any_intensity(transpose: Kernel, tmp_path: Path) -> None:

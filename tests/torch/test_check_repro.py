@@ -44,8 +44,10 @@ CHOSEN = tuple(planted.PLANTED) if os.environ.get("CUPYOPS_TEST_REPRO") == "1" e
 
 
 def alike(words: str) -> str:
-    """The first line, without what is another in each process: the number of an operator, and what each thread has got."""
+    """The first line, without what is another in each process: the number of an operator, the Python file that holds the
+    text, and what each thread has got."""
     first = re.sub(r"mix\d+", "mix", words.splitlines()[0])
+    first = re.sub(r"\S+\.py:\d+ \((\S+:\d+)\)", r"\1", first)
     return re.sub(r"-?\d+(\.\d+)?", "number", first) if "in one of 4 threads" in first else first
 
 

@@ -3,10 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from cupyops.profiling.tables import bar, cell, table
+
 from .roofline import Point, attainable, draw_roofline
 from .timing import Spread, gigabytes_per_second
 
 __all__ = ["BenchReport", "BenchRow", "KernelFacts"]
+
+_HEADS = ("inputs", "direction", "implementation", "µs (10 to 90 %)", "MB", "GB/s", "of copy", "of roof", "timer")
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class KernelFacts:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """The results of a benchmark; ``str(report)`` is a table.
+    """The results of a benchmark; ``str(report)`` is a table. In a notebook the table has a bar for each time.
 
     Attributes:
         op: the operator's schema, as text.
@@ -87,19 +91,34 @@ class BenchReport:
     def __str__(self) -> str:
         if not self.rows:
             return "\n".join([self.op, *self._missing()])
-        head = ("inputs", "direction", "implementation", "µs (10 to 90 %)", "MB", "GB/s", "of copy", "of roof", "timer")
-        table = [head, *map(self._cells, self.rows)]
-        widths = [max(len(line[i]) for line in table) for i in range(len(head))]
+        table = [_HEADS, *map(self._cells, self.rows)]
+        widths = [max(len(line[i]) for line in table) for i in range(len(_HEADS))]
         lines = [
-            self.op,
-            f"{self.machine}: a copy {self.copy_gb_per_s:.0f} GB/s (100 %), a launch {self.launch_microseconds:.2f} µs",
-            *(
-                "  ".join(
-                    c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-                )
-                for line in table
-            ),
+            "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+            for line in table
         ]
+        return "\n".join([self.op, self._scale(), *lines, *self._kernels(), *self._missing()])
+
+    def _repr_html_(self) -> str:
+        most: dict[tuple[str, str], float] = {}
+        for row in self.rows:
+            key = row.inputs, row.direction
+            most[key] = max(most.get(key, 0.0), row.microseconds.median)
+        rows = []
+        for row in self.rows:
+            texts = self._cells(row)
+            share = row.microseconds.median / most[row.inputs, row.direction]
+            rows.append([*map(cell, texts[:3]), bar(texts[3], share), *map(cell, texts[4:])])
+        below = "\n".join([*([self._scale()] if rows else []), *self._kernels(), *self._missing()])
+        return table(self.op, _HEADS if rows else (), rows, below)
+
+    def _scale(self) -> str:
+        return (
+            f"{self.machine}: a copy {self.copy_gb_per_s:.0f} GB/s (100 %), a launch {self.launch_microseconds:.2f} µs"
+        )
+
+    def _kernels(self) -> list[str]:
+        lines = []
         for k in self.kernels:
             registers = "registers unknown" if k.registers is None else f"{k.registers} registers"
             spilled = "spills unknown" if k.spilled is None else f"{k.spilled} bytes spilled"
@@ -107,7 +126,7 @@ class BenchReport:
                 f"{k.what}: {k.launches} × grid {k.grid}, block {k.block}: {registers}, {spilled}, "
                 f"occupancy {k.occupancy:.0%}"
             )
-        return "\n".join([*lines, *self._missing()])
+        return lines
 
     def _missing(self) -> list[str]:
         return [f"not timed: {name}: {reason}" for name, reason in self.skipped]

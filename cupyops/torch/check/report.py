@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
+
+from cupyops.profiling.tables import cell, table
 
 from .registry import BACKENDS
 from .repro import Checked
@@ -86,13 +87,11 @@ class Report:
     def _repr_html_(self) -> str:
         backends = [backend for backend in BACKENDS if any(row.backend == backend for row in self.rows)]
         found = {(row.check, row.backend): row for row in self.rows}
-        head = "".join(f"<th>{backend}</th>" for backend in backends)
-        body = "".join(
-            f"<tr><td>{check}</td>{''.join(_cell(found.get((check, backend))) for backend in backends)}</tr>"
+        rows = [
+            [cell(check), *(_cell(found.get((check, backend))) for backend in backends)]
             for check in dict.fromkeys(row.check for row in self.rows)
-        )
-        table = f"<table><tr><th>check</th>{head}</tr>{body}</table>"
-        return f"<p><b>{escape(self.op)}</b></p>{table}<pre>{escape(self.verdict)}</pre>"
+        ]
+        return table(self.op, ["check", *backends], rows, self.verdict)
 
 
 class CheckFailed(AssertionError):
@@ -137,6 +136,6 @@ def _reasons(rows: Sequence[Row]) -> str:
 
 def _cell(row: Row | None) -> str:
     if row is None:
-        return "<td></td>"
+        return cell("")
     words = row.outcome if row.outcome == "skipped" else f"{row.outcome} {row.seconds:.1f} s"
-    return f'<td style="background:{_COLOURS[row.outcome]};color:#000" title="{escape(row.words)}">{words}</td>'
+    return cell(words, f"background:{_COLOURS[row.outcome]};color:#000", row.words)

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from cupyops.profiling.tables import bar, cell, table
+
 from .classes import original_class
 
 __all__ = ["OptimizeReport", "Site"]
@@ -32,8 +34,8 @@ class Site:
 class OptimizeReport:
     """The result of :func:`cupyops.torch.optimize`. ``undo()`` reverts the changes.
 
-    ``print(report)`` shows what was replaced, what was left alone, and why. As a context manager, the report undoes the
-    change at the end of the block.
+    ``print(report)`` shows what was replaced, what was left alone, and why; in a notebook the report is a table. As a
+    context manager, the report undoes the change at the end of the block.
 
     Attributes:
         model: the model.
@@ -70,11 +72,22 @@ class OptimizeReport:
         name = type(self.model).__name__
         head = f"optimize({name}): {len(self.replaced)} places call cupyops, {len(self.skipped)} are left alone"
         lines = [head if self.replaced else f"optimize({name}): nothing to replace"]
-        lines += _table((site.operator, site.name, site.what) for site in self.replaced)
+        lines += _lines(self.replaced)
         if self.skipped:
             lines.append("left alone:")
-            lines += _table((site.reason, site.name, site.what) for site in self.skipped)
+            lines += _lines(self.skipped)
         return "\n".join([*lines, *self.notes])
+
+    def _repr_html_(self) -> str:
+        most = max((count for _, count, _, _ in _groups(self.replaced + self.skipped)), default=1)
+        rows = [
+            [cell(title), bar(str(count), count / most, colour), cell(what), cell(places)]
+            for sites, colour in ((self.replaced, "#a8dcb5"), (self.skipped, "#dddddd"))
+            for title, count, what, places in _groups(sites)
+        ]
+        return table(
+            str(self).partition("\n")[0], ("operator, or why not", "places", "of", "names"), rows, "\n".join(self.notes)
+        )
 
     def undo(self) -> None:
         """Gives every module its class back. A second call does nothing.
@@ -100,15 +113,19 @@ class OptimizeReport:
             )
 
 
-def _table(rows: Iterable[tuple[str, str, str]]) -> list[str]:
-    """Returns a line for each kind of row: its title, how many, and the names. Names that differ only in numbers share an
-    entry, with * for the numbers."""
+def _lines(sites: Iterable[Site]) -> list[str]:
+    return [f"  {title}: {count} x {what}: {places}" for title, count, what, places in _groups(sites)]
+
+
+def _groups(sites: Iterable[Site]) -> list[tuple[str, int, str, str]]:
+    """Returns for each kind of place the operator or the reason, how many, what they are, and the names. Names that differ
+    only in numbers share an entry, with * for the numbers."""
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for title, name, what in rows:
-        names = groups.setdefault((title, what), {})
-        names.setdefault(re.sub(r"\b\d+\b", "*", name), []).append(name or "(the model)")
-    lines = []
+    for site in sites:
+        names = groups.setdefault((site.operator or site.reason, site.what), {})
+        names.setdefault(re.sub(r"\b\d+\b", "*", site.name), []).append(site.name or "(the model)")
+    found = []
     for (title, what), names in groups.items():
-        places = ", ".join(found[0] if len(found) == 1 else f"{p} ({len(found)})" for p, found in names.items())
-        lines.append(f"  {title}: {sum(map(len, names.values()))} x {what}: {places}")
-    return lines
+        places = ", ".join(each[0] if len(each) == 1 else f"{p} ({len(each)})" for p, each in names.items())
+        found.append((title, sum(map(len, names.values())), what, places))
+    return found
