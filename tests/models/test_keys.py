@@ -12,7 +12,7 @@ from torch._inductor.utils import fresh_cache
 
 import autograd_bridge as bridge
 from cupyops.torch import Operator
-from cupyops.torch.compiled import keys, versions
+from cupyops.torch.compiled import keys, private
 from cupyops.torch.core import dispatch
 from cupyops.torch.core.operator import _DECLARED
 
@@ -186,16 +186,32 @@ def test_keys_of_graphs_without_operators_of_this_package_are_pytorchs() -> None
     assert "cupyops" not in vars(details)
 
 
-def test_keys_are_pytorchs_in_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", [None, "1"])
+def test_no_code_on_disk_is_used_where_the_facts_have_no_place(
+    version: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from torch._inductor.codecache import FxGraphHashDetails
 
-    def init(self: Any, graph: Any) -> None:
-        pass
+    def init(self: Any, *args: Any) -> None:
+        pytorchs(self, *args)
 
+    pytorchs = inspect.unwrap(FxGraphHashDetails.__init__)
     monkeypatch.setattr(FxGraphHashDetails, "__init__", init)
-    with monkeypatch.context() as other:
-        other.setattr(versions, "NEWEST", (2, 8))
-        keys.prepare()
-        assert FxGraphHashDetails.__init__ is init
+    private.has.cache_clear()
+    x = torch.arange(8.0).view(2, 4)
+    told = pytest.warns(UserWarning, match=r"lacks .*\.FxGraphHashDetails\.__init__, .* without graphs on disk")
+    with fresh_cache(), torch.compiler.config.patch(cache_key_tag="mine"), told:
+        for dtype in (torch.float32, torch.float64, torch.float64):
+            body = lambda x, dtype=dtype: (2 * x).to(dtype, copy=True)  # noqa: E731
+            y, hits = compiled(DOUBLED, body, plus_one, reference=body, version=version)
+            assert torch.equal(y, body(x) + 1)
+            assert y.dtype == dtype
+            assert hits == 0
+        tag = torch.compiler.config.cache_key_tag
+        assert tag.startswith("mine cupyops ")
+        assert tag.count("cupyops") == 1
+    assert FxGraphHashDetails.__init__ is init
+    private.has.cache_clear()
+    monkeypatch.setattr(FxGraphHashDetails, "__init__", pytorchs)
     keys.prepare()
-    assert FxGraphHashDetails.__init__ is not init
+    assert FxGraphHashDetails.__init__ is not pytorchs
