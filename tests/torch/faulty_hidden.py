@@ -309,6 +309,16 @@ def dither(x: Tensor, seed: int) -> Tensor:
     return x + torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seed))
 
 
+def other_dither(x: Tensor, seed: int) -> Tensor:
+    return dither(x, seed + 10**6)
+
+
+def seeding(x: Tensor, seed: int) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return x + torch.randn(x.shape, dtype=x.dtype)
+
+
 def power(x: Tensor, n: int) -> Tensor:
     return x**n
 
@@ -329,6 +339,14 @@ UNUSUAL: dict[str, tuple[Callable[[], tuple[Operator, Samples]], dict[str, str]]
             [(normal(19, 7), 0.25, 3)],
         ),
         {"values": "the operator is random: operator and reference draw other numbers by `seed`, and their means"},
+    ),
+    "noise of a body's own generator, by a number of any name": (
+        lambda: (plain("(Tensor x, int draw) -> Tensor", other_dither, dither), [(normal(19, 7), 3)]),
+        {"values": "the operator is random: operator and reference draw other numbers by `draw`, and their means"},
+    ),
+    "noise of PyTorch's own generator, by a number of any name": (
+        lambda: (plain("(Tensor x, int draw) -> Tensor", other_dither, seeding), [(normal(19, 7), 3)]),
+        {"values": "the operator is random: operator and reference draw other numbers by `draw`, and their means"},
     ),
     "noise of PyTorch's generator": (
         lambda: (plain("(Tensor x) -> Tensor", other_noise, noise), [(normal(19, 7),)]),
