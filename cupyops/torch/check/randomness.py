@@ -78,8 +78,12 @@ def _asked(subject: Subject) -> tuple[str, str]:
         named = any(word in argument.name for word in NAMES)
         for args in subject.samples:
             seeded = _seeded(args, i)
-            if seeded is None or not (named or _drawn(subject, args) != _drawn(subject, seeded(1))) or not all(
-                _differ(_of(subject, args, f), _of(subject, seeded(1), f)) for f in (subject.reference, None)
+            if (
+                seeded is None
+                or not (named or _drawn(subject, args) != _drawn(subject, seeded(1)))
+                or not all(
+                    _differ(_of(subject, args, f), _of(subject, seeded(1), f)) for f in (subject.reference, None)
+                )
             ):
                 continue
             words = (
