@@ -356,6 +356,18 @@ UNUSUAL: dict[str, tuple[Callable[[], tuple[Operator, Samples]], dict[str, str]]
         lambda: (plain("(Tensor x, int seed) -> Tensor", dither, dither), [(normal(19, 7), 3)]),
         {},
     ),
+    "a result that is None": (
+        lambda: (plain("(Tensor x) -> (Tensor y, Tensor? z)", *(lambda x: (x.abs(), None),) * 2), [(normal(19, 4),)]),
+        {},
+    ),
+    "a number that stands for a list": (
+        lambda: (plain("(Tensor x, int[2] k) -> Tensor", *(lambda x, k: x * k[0] * k[1],) * 2), [(normal(19, 4), 3)]),
+        {},
+    ),
+    "an argument that it writes to, and that is absent": (
+        lambda: (plain("(Tensor x, Tensor(a!)? z) -> Tensor", *(lambda x, z: x.abs(),) * 2), [(normal(19, 4), None)]),
+        {},
+    ),
     "a mean that does not overflow, as the reference's does": (
         lambda: (plain("(Tensor x) -> Tensor", quarter_of_sum, lambda x: (8 * x).sum(-1) / 32), [(normal(19, 4),)]),
         {},
