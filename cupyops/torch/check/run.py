@@ -228,7 +228,9 @@ def samples_of(
             raise ValueError(expected(where, argument, wanted, f"{len(args)}"))
         for x, a in zip(args, arguments, strict=False):
             if isinstance(x, Tensor) and x.dim() and "Tensor" not in str(a.type):
-                raise ValueError(expected(where, argument, f"hold a {a.type} as `{a.name}`, as the schema says", "a tensor"))
+                raise ValueError(
+                    expected(where, argument, f"hold a {a.type} as `{a.name}`, as the schema says", "a tensor")
+                )
     samples = [(*args, *(a.default_value for a in arguments[len(args) :])) for args in samples]
     # A number stands for a list of equal numbers. References take the list.
     samples = [
