@@ -1,7 +1,8 @@
 """Makes ONNX functions of the operators' translations.
 
 Each call of an operator becomes one node in the operator's domain. The node calls a function whose body is made of
-standard operators; of an operator without a translation, there is no function. The body is the operator's translation, traced for the dtypes, ranks and arguments of the call.
+standard operators; of an operator without a translation, there is no function. The body is the operator's translation,
+traced for the dtypes, ranks and arguments of the call.
 Calls with equal bodies share a function; different bodies are overloads of one function. A model of standard operators
 alone is made from the same nodes by inlining, so both forms of a model agree. This module imports onnx only when it is
 called.
