@@ -94,5 +94,5 @@ def _is_there(module: str, part: str, words: list[str]) -> bool:
 
 def _set_by(found: type) -> set[str]:
     """Returns the names in the code of the constructors of a class."""
-    inits = (vars(base).get("__init__") for base in found.__mro__)
-    return {name for init in inits if hasattr(init, "__code__") for name in init.__code__.co_names}
+    codes: list[Any] = [getattr(vars(base).get("__init__"), "__code__", None) for base in found.__mro__]
+    return {name for code in codes if code is not None for name in code.co_names}
