@@ -2,12 +2,15 @@
 # make, and not nox: machines with a C++ compiler have it, and it runs README's environment instead of making others.
 
 BIN ?= .venv/bin
+# Of `make versions`: the oldest and the newest PyTorch that have been tested, and the tests.
+TORCH ?= 2.11.0 2.15.0
+TESTS ?= tests/torch tests/models tests/operators tests/onnx
 CUDA = $(shell find kernels_cu cupyops/simulator/hardware -name '*.cu' -o -name '*.cuh')
 RESULTS = benchmarks/results
 ROWS := $(RESULTS)/rows-nvidia-h200.json
 
 .DEFAULT_GOAL = help
-.PHONY: help setup hooks test thorough lint format types compile docs figures record package notebooks size ci
+.PHONY: help setup hooks test thorough versions lint format types compile docs figures record package notebooks size ci
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -23,6 +26,14 @@ test: ## run the tests of README.md
 
 thorough: ## run the other tests: all dtypes, all pairs, planted faults, random trials, figures
 	$(BIN)/python -m pytest -m thorough -n auto
+
+versions: ## run TESTS with other versions of PyTorch, TORCH="2.11.0 2.15.0", each in an environment in build/
+	for version in $(TORCH); do \
+	    made=build/torch-$$version; \
+	    python3 -m venv $$made && grep -v -e ^torch -e ^setuptools= constraints.txt > $$made/constraints.txt && \
+	    $$made/bin/pip install -q -c $$made/constraints.txt torch==$$version -e '.[cuda12,examples,onnx,test]' && \
+	    $$made/bin/python -m pytest -n auto $(TESTS) || exit 1; \
+	done
 
 lint: ## check style, format, imports, and what pages say of the source; change nothing
 	$(BIN)/python -m tests.project.forms

@@ -60,11 +60,11 @@ def test_the_command_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, caps
         assert f'"""my_{kind}: {what}, and its gradient, as a PyTorch operator.' in path.read_text(encoding="utf-8")
 
 
-# PyTorch 2.11 deprecates what its own forward mode imports.
+# PyTorch deprecates what its own forward mode imports.
 WITHOUT_A_WARNING = """
 import runpy, warnings
 warnings.simplefilter("error")
-warnings.filterwarnings("ignore", "`torch.jit.", DeprecationWarning)
+warnings.filterwarnings("ignore", "`torch.jit.")
 runpy.run_path("swish.py", run_name="__main__")
 """
 

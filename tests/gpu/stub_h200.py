@@ -216,6 +216,7 @@ def install() -> Machine:
     torch.cuda.device_count = lambda: 1
     torch.cuda.is_available = lambda: True
     torch.cuda.device = _Device  # type: ignore[assignment,misc]
+    torch.version.cuda = None  # the fastest allocation of a CUDA build needs a driver
 
     import cupyops.torch  # noqa: F401  makes tensors known
     from cupyops import arrays

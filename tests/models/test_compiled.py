@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.lowering
 from torch import Tensor
 
 import autograd_bridge as bridge
 import cupyops
 from cupyops.torch import Operator
-from cupyops.torch.compiled import calls, versions
+from cupyops.torch.compiled import calls, private
 from tests.conftest import CUDA
 from tests.support import HANG, alike
 
@@ -143,14 +144,54 @@ def test_generated_code_calls_bodies_and_no_registered_operator(backend: str, de
         assert alike(got, right) or not kernels
 
 
-def test_code_is_the_plain_way_in_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a version of PyTorch whose Inductor is not known, the generated code calls the registered operator, and a warning
-    says once what is lost."""
+def test_this_pytorch_has_all_private_parts() -> None:
+    """Else a warning of each use would stand in the log of each program."""
+    uses = [private.DIRECT, private.INLINED, private.KEYS, private.RECOMPUTED, private.REWRITTEN]
+    assert uses == list(private._NEEDED)
+    assert all(map(private.has, uses))
+
+
+@pytest.fixture
+def _asked_anew() -> Iterator[None]:
+    private.has.cache_clear()
+    yield
+    private.has.cache_clear()
+
+
+@pytest.mark.usefixtures("_asked_anew")
+@pytest.mark.parametrize(
+    ("part", "words"), [("gone", ""), ("is_there", "x gone"), ("Graph", "nodes gone"), ("is_there.gone", "")]
+)
+def test_a_use_whose_part_is_gone_is_named_once(part: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that is gone, a parameter, an attribute that a constructor sets, and a member."""
+
+    class Graph:
+        def __init__(self) -> None:
+            self.nodes = ()
+
+    monkeypatch.setattr(torch._inductor.lowering, "Graph", Graph, raising=False)
+    monkeypatch.setattr(torch._inductor.lowering, "is_there", lambda x: x, raising=False)
+    whole = [("torch._inductor.lowering", "is_there", "x"), ("torch._inductor.lowering", "Graph", "nodes")]
+    monkeypatch.setitem(private._NEEDED, private.REWRITTEN, whole)
+    assert private.has(private.REWRITTEN)
+    private.has.cache_clear()
+    monkeypatch.setitem(private._NEEDED, private.REWRITTEN, [*whole, ("torch._inductor.lowering", part, words)])
+    with pytest.warns(UserWarning, match="lacks") as told:
+        assert [private.has(private.REWRITTEN) for _ in range(2)] == [False, False]
+    (warning,) = told
+    lacks = f"PyTorch {torch.__version__} lacks torch._inductor.lowering.{part}, as cupyops calls it"
+    assert (
+        str(warning.message)
+        == f"{lacks}, so that compiled graphs go without {private.REWRITTEN}. Their results are the same"
+    )
+
+
+@pytest.mark.usefixtures("_asked_anew")
+def test_code_calls_the_registered_operator_if_inductor_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     scale = _scale("plain_scale")
-    monkeypatch.setattr(versions, "NEWEST", (2, 8))
-    monkeypatch.setattr(versions, "_told", False)
+    monkeypatch.setitem(private._NEEDED, private.DIRECT, [("torch._inductor.lowering", "gone", "")])
     x = torch.randn(6)
-    with pytest.warns(UserWarning, match=r"cupyops knows the compiler of PyTorch 2\.9 to 2\.8, and this is 2\."):
+    with pytest.warns(UserWarning, match="lowering.gone, .* go without direct calls of operators"):
         code = code_of(lambda: torch.compile(lambda x: scale(x, 2.0) + 1, fullgraph=True)(x))
     torch._dynamo.reset()
     torch.compile(lambda x: scale(x, 3.0) + 1, fullgraph=True)(x)  # warns no more

@@ -134,10 +134,10 @@ def test_another_version_of_pytorch_keeps_the_graphs(monkeypatch: pytest.MonkeyP
         return graph
 
     monkeypatch.setattr(inductor, "_recursive_pre_grad_passes", passes)
-    monkeypatch.setattr(graphs, "supported", lambda: False)
+    monkeypatch.setattr(graphs, "has", lambda _: False)
     graphs.prepare()
     assert inductor._recursive_pre_grad_passes is passes
-    monkeypatch.setattr(graphs, "supported", lambda: True)
+    monkeypatch.setattr(graphs, "has", lambda _: True)
     graphs.prepare()
     once = inductor._recursive_pre_grad_passes
     graphs.prepare()

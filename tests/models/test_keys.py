@@ -1,7 +1,11 @@
 """Code that Inductor keeps on disk: it is used for a graph whose operators are declared as before, and for no other."""
 
 import inspect
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +16,10 @@ from torch._inductor.utils import fresh_cache
 
 import autograd_bridge as bridge
 from cupyops.torch import Operator
-from cupyops.torch.compiled import keys, versions
+from cupyops.torch.compiled import keys, private
 from cupyops.torch.core import dispatch
 from cupyops.torch.core.operator import _DECLARED
+from tests.support import HANG, ROOT
 
 DOUBLED = "tests::kept_double(Tensor x) -> Tensor y"
 Run = Callable[[Tensor], Any]
@@ -132,6 +137,64 @@ def test_an_edited_result_of_an_operator_that_writes_reaches_the_code_that_reads
             assert found == hits
 
 
+# Operators whose reference, fake, backward and rule follow from a number; the results and gradients of compiled calls of them.
+EDITED = """
+import sys
+import torch
+from cupyops import simulate
+from cupyops.torch import Operator
+
+k = int(sys.argv[1])
+dtype, strides = ((torch.float32, (4, 1)), (torch.float64, (1, 2)))[k % 2]
+
+
+def laid(x):
+    return torch.empty_strided((2, 4), strides, dtype=x.dtype)
+
+
+def reference(x):
+    return (k * x).to(dtype, copy=True)
+
+
+def times(x):
+    return x * k
+
+
+def backward(grad_y):
+    return k * grad_y
+
+
+ops = [
+    Operator("edited::a(Tensor x) -> Tensor y", reference, reference=reference),
+    Operator("edited::b(Tensor x) -> Tensor y", times, reference=times, compiled=lambda x: "decompose"),
+    Operator("edited::c(Tensor x) -> Tensor y", lambda x: laid(x).copy_(k * x), fake=laid, backward=backward),
+    Operator("edited::d(Tensor x) -> Tensor y", times, reference=times, version=str(k)),
+]
+x = torch.ones(2, 4, requires_grad=True)
+with simulate():
+    for op in ops:
+        y = torch.compile(lambda x, op=op: op(x * 1) + 1, fullgraph=True)(x)
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        print(y[0, 0].item(), y.dtype, y.stride(), grad[0, 0].item())
+"""
+
+
+@pytest.mark.thorough
+def test_another_process_finds_no_graph_of_an_operator_that_was_edited(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    for k in (2, 3, 2):
+        command = [sys.executable, "-c", EDITED, str(k)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG)
+        assert not done.returncode, done.stderr[-2000:]
+        dtype, strides = ("float32", "(4, 1)") if k == 2 else ("float64", "(1, 2)")
+        assert done.stdout.splitlines() == [
+            f"{k + 1}.0 torch.{dtype} (4, 1) {k}.0",
+            f"{k + 1}.0 torch.float32 (4, 1) {k}.0",
+            f"{k + 1}.0 torch.float32 {strides} {k}.0",
+            f"{k + 1}.0 torch.float32 (4, 1) {k}.0",
+        ]
+
+
 def test_code_in_place_is_used_as_long_as_the_operator_has_that_form() -> None:
     x = torch.arange(8.0).view(2, 4)
 
@@ -186,16 +249,32 @@ def test_keys_of_graphs_without_operators_of_this_package_are_pytorchs() -> None
     assert "cupyops" not in vars(details)
 
 
-def test_keys_are_pytorchs_in_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", [None, "1"])
+def test_no_code_on_disk_is_used_where_the_facts_have_no_place(
+    version: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from torch._inductor.codecache import FxGraphHashDetails
 
-    def init(self: Any, graph: Any) -> None:
-        pass
+    def init(self: Any, *args: Any) -> None:
+        pytorchs(self, *args)
 
+    pytorchs = inspect.unwrap(FxGraphHashDetails.__init__)
     monkeypatch.setattr(FxGraphHashDetails, "__init__", init)
-    with monkeypatch.context() as other:
-        other.setattr(versions, "NEWEST", (2, 8))
-        keys.prepare()
-        assert FxGraphHashDetails.__init__ is init
+    private.has.cache_clear()
+    x = torch.arange(8.0).view(2, 4)
+    told = pytest.warns(UserWarning, match=r"lacks .*\.FxGraphHashDetails\.__init__, .* without graphs on disk")
+    with fresh_cache(), torch.compiler.config.patch(cache_key_tag="mine"), told:
+        for dtype in (torch.float32, torch.float64, torch.float64):
+            body = lambda x, dtype=dtype: (2 * x).to(dtype, copy=True)  # noqa: E731
+            y, hits = compiled(DOUBLED, body, plus_one, reference=body, version=version)
+            assert torch.equal(y, body(x) + 1)
+            assert y.dtype == dtype
+            assert hits == 0
+        tag = torch.compiler.config.cache_key_tag
+        assert tag.startswith("mine cupyops ")
+        assert tag.count("cupyops") == 1
+    assert FxGraphHashDetails.__init__ is init
+    private.has.cache_clear()
+    monkeypatch.setattr(FxGraphHashDetails, "__init__", pytorchs)
     keys.prepare()
-    assert FxGraphHashDetails.__init__ is not init
+    assert FxGraphHashDetails.__init__ is not pytorchs

@@ -115,7 +115,6 @@ def test_a_module_that_cannot_be_replaced_is_left_alone_and_named(case: str) -> 
     assert f"{reason}: 1 x {cls.__name__}: 1" in str(report)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_scripted_part_is_left_alone_and_its_neighbours_are_not() -> None:
     module = nn.Sequential(nn.LayerNorm(2), scripted())
     report = optimize(module)
@@ -372,7 +371,6 @@ def test_bad_input_is_refused_by_name(call: Callable[[], Any], words: str) -> No
     assert str(error.value) == words
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_scripted_model_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^optimize: `model` must be a model in Python, got a scripted model$"):
         optimize(scripted())

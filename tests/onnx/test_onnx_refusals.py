@@ -45,8 +45,9 @@ def test_all_operators_without_a_form_are_named(path: Path) -> None:
     words = (
         "Model calls cupyops::gelu_backward and cupyops_test::without_form, which has no ONNX form; declare one with"
     )
-    with pytest.raises(ExportError, match=words):
-        export_onnx(model, torch.ones(3), path)
+    for custom_domain, check in ((False, True), (False, False), (True, True)):
+        with pytest.raises(ExportError, match=words):
+            export_onnx(model, torch.ones(3), path, custom_domain=custom_domain, check=check)
 
 
 def test_a_gradient_within_a_model_is_named(path: Path) -> None:

@@ -209,6 +209,48 @@ def test_a_strangers_operator_by_the_same_call_in_its_own_domain(custom_domain: 
         assert set(nodes(path)) == {"Min", "Max", "Mul"}
 
 
+def test_a_runtimes_own_kernel_runs_a_node_without_a_body(tmp_path: Path) -> None:
+    """Of an operator without a form, with attributes, an absent tensor and two results; beside one with a body."""
+
+    def split(x: Tensor, shift: Tensor | None, factor: float, powers: list[int]) -> tuple[Tensor, Tensor]:
+        return factor * x + (0.0 if shift is None else shift), x.pow(powers[0]).sum(-1)
+
+    op = Operator(
+        "mylib::split(Tensor x, Tensor? shift, float factor, int[] powers) -> (Tensor, Tensor)", split, reference=split
+    )
+
+    class Split(onnx.reference.op_run.OpRun):
+        op_domain = "mylib"
+        op_schema = onnx.defs.OpSchema(
+            "split",
+            "mylib",
+            1,
+            attributes=[
+                onnx.defs.OpSchema.Attribute("factor", onnx.defs.OpSchema.AttrType.FLOAT, required=True),
+                onnx.defs.OpSchema.Attribute("powers", onnx.defs.OpSchema.AttrType.INTS, required=True),
+            ],
+        )
+
+        def _run(self, x: Any, shift: Any = None, factor: Any = None, powers: Any = None) -> Any:
+            return factor * x + (0 if shift is None else shift), (x ** powers[0]).sum(-1)
+
+    Split.__name__ = "split"
+    path = tmp_path / "m.onnx"
+    model = Model(lambda x: (*op(clip(x), None, 0.5, [2, 7]), *op(x, x, 2.0, [3])))
+    report = export_onnx(model, torch.randn(2, 4), path, dynamic_shapes=({0: "rows"},), custom_domain=True, check=False)
+    assert not report.shapes
+    assert nodes(path) == ["mylib::clip", "mylib::split", "mylib::split"]
+    assert list(functions(path)) == [("mylib", "clip", "")]
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    dims = [[d.dim_param or d.dim_value for d in y.type.tensor_type.shape.dim] for y in onnx.load(path).graph.output]
+    assert dims == [["rows", 4], ["rows"]] * 2
+    x = torch.randn(5, 4)
+    session = onnx.reference.ReferenceEvaluator(onnx.load(path), new_ops=[Split])
+    found = session.run(None, {session.input_names[0]: x.numpy()})
+    for got, wanted in zip(found, model(x), strict=True):
+        torch.testing.assert_close(torch.from_numpy(got), wanted)
+
+
 def test_a_result_that_is_an_argument_gets_a_name_of_its_own(tmp_path: Path) -> None:
     def twice(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x.clone(), x * 2, x * 2

@@ -309,6 +309,16 @@ def dither(x: Tensor, seed: int) -> Tensor:
     return x + torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seed))
 
 
+def other_dither(x: Tensor, seed: int) -> Tensor:
+    return dither(x, seed + 10**6)
+
+
+def seeding(x: Tensor, seed: int) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return x + torch.randn(x.shape, dtype=x.dtype)
+
+
 def power(x: Tensor, n: int) -> Tensor:
     return x**n
 
@@ -330,12 +340,32 @@ UNUSUAL: dict[str, tuple[Callable[[], tuple[Operator, Samples]], dict[str, str]]
         ),
         {"values": "the operator is random: operator and reference draw other numbers by `seed`, and their means"},
     ),
+    "noise of a body's own generator, by a number of any name": (
+        lambda: (plain("(Tensor x, int draw) -> Tensor", other_dither, dither), [(normal(19, 7), 3)]),
+        {"values": "the operator is random: operator and reference draw other numbers by `draw`, and their means"},
+    ),
+    "noise of PyTorch's own generator, by a number of any name": (
+        lambda: (plain("(Tensor x, int draw) -> Tensor", other_dither, seeding), [(normal(19, 7), 3)]),
+        {"values": "the operator is random: operator and reference draw other numbers by `draw`, and their means"},
+    ),
     "noise of PyTorch's generator": (
         lambda: (plain("(Tensor x) -> Tensor", other_noise, noise), [(normal(19, 7),)]),
         {"determinism": "two calls of the reference with equal arguments give different results"},
     ),
     "noise by a seed and a dtype": (
         lambda: (plain("(Tensor x, int seed) -> Tensor", dither, dither), [(normal(19, 7), 3)]),
+        {},
+    ),
+    "a result that is None": (
+        lambda: (plain("(Tensor x) -> (Tensor y, Tensor? z)", *(lambda x: (x.abs(), None),) * 2), [(normal(19, 4),)]),
+        {},
+    ),
+    "a number that stands for a list": (
+        lambda: (plain("(Tensor x, int[2] k) -> Tensor", *(lambda x, k: x * k[0] * k[1],) * 2), [(normal(19, 4), 3)]),
+        {},
+    ),
+    "an argument that it writes to, and that is absent": (
+        lambda: (plain("(Tensor x, Tensor(a!)? z) -> Tensor", *(lambda x, z: x.abs(),) * 2), [(normal(19, 4), None)]),
         {},
     ),
     "a mean that does not overflow, as the reference's does": (

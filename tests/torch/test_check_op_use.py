@@ -249,6 +249,7 @@ def test_deterministic_algorithms_are_behind_a_check_as_before(right: bool, monk
         ((torch.ones(3),), ValueError, r"must hold the 3 arguments of faulty::mix\d+ \(x, w, factor\), got 1"),
         ([], ValueError, "must hold at least one sample, each with a tensor, got 0"),
         ((1.0, 2.0, 3.0), ValueError, "must hold at least one sample, each with a tensor"),
+        ((torch.ones(3),) * 3, ValueError, "must hold a float as `factor`, as the schema says, got a tensor"),
         ((torch.ones(3, device="meta"),) * 2 + (1.0,), ValueError, "be on the CPU or on a GPU, got meta"),
     ],
 )

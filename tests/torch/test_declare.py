@@ -148,6 +148,36 @@ def test_the_gradient_of_a_declared_gradient_is_the_references(
     assert torch.autograd.gradgradcheck(lambda x: call(x, 0.5), x)
 
 
+@pytest.mark.parametrize("reads", ["grad_z", "z"])
+def test_the_gradient_of_a_result_that_is_none_is_none(reads: str) -> None:
+    def both(x: Tensor, want: bool) -> tuple[Tensor, Tensor | None]:
+        return 2 * x, x * x if want else None
+
+    def of_gradient(grad_y: Tensor, grad_z: Tensor | None, x: Tensor, want: bool) -> Tensor:
+        return 2 * grad_y if grad_z is None else 2 * grad_y + 2 * x * grad_z
+
+    def of_result(grad_y: Tensor, grad_z: Any, z: Tensor | None, x: Tensor, want: bool) -> Tensor:
+        return 2 * grad_y if z is None else 2 * grad_y + 2 * x * grad_z
+
+    schema = f"declare::maybe_{reads}(Tensor x, bool want) -> (Tensor y, Tensor? z)"
+    op = Operator(schema, both, backward={"grad_z": of_gradient, "z": of_result}[reads], reference=both)
+
+    def total(function: Any, x: Tensor, want: bool) -> Tensor:
+        y, z = function(x, want)
+        return y.sum() if z is None else y.sum() + z.sin().sum()
+
+    compiled = torch.compile(lambda x, want: op(x * 1, want), backend="aot_eager", fullgraph=True)
+    for want in (False, True):
+        x = torch.randn(3, requires_grad=True)
+        (first,) = torch.autograd.grad(total(both, x, want), x, create_graph=want)
+        for function in (op, op.op, compiled):
+            torch.testing.assert_close(*torch.autograd.grad(total(function, x, want), x), first)
+        torch.testing.assert_close(torch.func.grad(lambda x, want=want: total(op, x, want))(x.detach()), first)
+        if want:
+            found, right = (torch.autograd.grad(total(f, x, True), x, create_graph=True)[0].sum() for f in (op, both))
+            torch.testing.assert_close(torch.autograd.grad(found, x), torch.autograd.grad(right, x))
+
+
 def test_a_complex_result_has_the_gradient_of_the_reference() -> None:
     def turned(x: Tensor) -> Tensor:
         return torch.complex(x.cos(), x.sin())

@@ -352,6 +352,20 @@ def test_check_op_knows_that_the_gradient_of_a_reference_computes_the_reference_
     check_op(op, args, checks=("flops",), dtypes=(torch.float32,))
 
 
+def test_check_op_draws_the_gradient_of_one_of_several_results_once_for_all_ranks() -> None:
+    """Each rank drew its own, so that a right operator failed where a gradient is a rounded sum over ranks."""
+
+    def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return x * weight, x + weight
+
+    def rows(x: Any, weight: Any) -> Any:
+        return [((0, 0), (0, None))]
+
+    op = Operator("scale::both(Tensor x, Tensor weight) -> (Tensor y, Tensor z)", both, reference=both, sharding=rows)
+    args = torch.randn(13, 11, dtype=torch.float64), torch.randn(11, dtype=torch.float64)
+    check_op(op, args, checks="sharding", dtypes=(torch.float64,), backends=["reference"])
+
+
 def test_kernels_count_the_flops_of_the_reference() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 

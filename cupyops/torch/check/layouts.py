@@ -296,7 +296,7 @@ def inputs_kept(subject: Subject) -> str:
         ]
         with torch.enable_grad():
             outputs = subject.call(leaves)
-        outputs = outputs[: len(outputs) - len(subject.mutated)]
+        outputs = outputs[: len(outputs) - sum(isinstance(mine[i], Tensor) for i in subject.mutated)]
         ready = [y for y in outputs if y.requires_grad]
         seeds = [torch.ones_like(y) for y in ready]
         if ready:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .inputs import Arguments, fresh
 from .subject import Subject
@@ -18,8 +19,27 @@ __all__ = ["randomness"]
 # So many seeds are drawn. The means are wrong if their mean squared difference exceeds LIMIT times its expectation: a
 # standard normal number exceeds the root of it once in 2 million times, and all elements may follow from one number.
 DRAWS, LIMIT = 256, 25.0
-# The result of a right operator that is not random follows from every argument. Names tell that an argument is a seed.
+# Where a reference computes its random numbers itself, the name of an argument tells that it is a seed. The result of a right
+# operator that is not random follows from every argument, too.
 NAMES = ("seed", "rng", "generator")
+
+
+class _Drawn(TorchDispatchMode):
+    """Lists the seeds of the generators by which PyTorch's functions draw.
+
+    Attributes:
+        seeds: the seeds, in order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            generators = (x for x in (*args, *(kwargs or {}).values()) if isinstance(x, torch.Generator))
+            self.seeds.append(next(generators, torch.default_generator).initial_seed())
+        return func(*args, **(kwargs or {}))
 
 
 def randomness(subject: Subject, compares: str) -> str:
@@ -55,12 +75,15 @@ def _asked(subject: Subject) -> tuple[str, str]:
             words = "the operator is random: two calls of the reference with equal arguments give different results"
             return ("calls", words) if right else ("", "")
     for i, argument in enumerate(subject.schema):
-        if not any(word in argument.name for word in NAMES):
-            continue
+        named = any(word in argument.name for word in NAMES)
         for args in subject.samples:
             seeded = _seeded(args, i)
-            if seeded is None or not all(
-                _differ(_of(subject, args, f), _of(subject, seeded(1), f)) for f in (subject.reference, None)
+            if (
+                seeded is None
+                or not (named or _drawn(subject, args) != _drawn(subject, seeded(1)))
+                or not all(
+                    _differ(_of(subject, args, f), _of(subject, seeded(1), f)) for f in (subject.reference, None)
+                )
             ):
                 continue
             words = (
@@ -79,6 +102,13 @@ def _seeded(args: Arguments, place: int) -> Callable[[int], Arguments] | None:
     else:
         whole = isinstance(seed, int) and not isinstance(seed, bool)
     return (lambda k: (*args[:place], seed + k, *args[place + 1 :])) if whole else None
+
+
+def _drawn(subject: Subject, args: Arguments) -> list[int]:
+    """Returns the seeds by which the reference draws."""
+    with _Drawn() as drawn:
+        _of(subject, args, subject.reference)
+    return drawn.seeds
 
 
 def _of(subject: Subject, args: Arguments, function: Any) -> Mapping[str, Tensor]:

@@ -132,7 +132,7 @@ def samples_of(
 
     Raises:
         TypeError: `sample_inputs` is neither a tuple nor a list of tuples.
-        ValueError: there is no sample, or a sample has no tensor, or its number of arguments does not fit the schema.
+        ValueError: there is no sample, or a sample has no tensor, or its arguments do not fit the schema.
     """
     samples = [sample_inputs] if isinstance(sample_inputs, tuple) else sample_inputs
     if not isinstance(samples, Sequence) or not all(isinstance(args, tuple) for args in samples):
@@ -145,7 +145,17 @@ def samples_of(
             count = len(arguments) if least == len(arguments) else f"{least} to {len(arguments)}"
             wanted = f"hold the {count} arguments of {op.qualified_name} ({', '.join(a.name for a in arguments)})"
             raise ValueError(expected(where, argument, wanted, f"{len(args)}"))
+        for x, a in zip(args, arguments, strict=False):
+            if isinstance(x, Tensor) and x.dim() and "Tensor" not in str(a.type):
+                raise ValueError(
+                    expected(where, argument, f"hold a {a.type} as `{a.name}`, as the schema says", "a tensor")
+                )
     samples = [(*args, *(a.default_value for a in arguments[len(args) :])) for args in samples]
+    # A number stands for a list of equal numbers. References take the list.
+    samples = [
+        tuple([x] * a.N if a.N and isinstance(x, int | float) else x for x, a in zip(args, arguments, strict=True))
+        for args in samples
+    ]
     if not samples or not all(any(isinstance(x, Tensor) for x in args) for args in samples):
         raise ValueError(expected(where, argument, "hold at least one sample, each with a tensor", len(samples)))
     return samples

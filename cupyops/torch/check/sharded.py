@@ -258,7 +258,8 @@ def sharding(subject: Subject) -> str:
                 # The loss may read one output alone.
                 for only in seeds if len(seeds) > 1 and args is samples[0] and not few else ():
                     placements = _placements_of((splits[0],) * len(shape), args)
-                    alone, seed = _plain(subject, args, only)
+                    with ranks[1].disable():  # as _plain requires
+                        alone, seed = _plain(subject, args, only)
                     words = f"{dtype}, gradient of output {only} alone, {_told(args, placements, shape)}"
                     _hold(sharded, args, placements, seed, alone, words)
                 for placements in _alone(args) if args is samples[0] and not few else ():

@@ -322,9 +322,12 @@ class Subject:
     # Results
 
     def call(self, args: Sequence[Any], function: Callable[..., Any] | None = None) -> list[Tensor]:
-        """Calls the operator; returns its outputs, followed by the arguments that the schema declares as written."""
+        """Calls the operator; returns its outputs, followed by the arguments that the schema declares as written.
+
+        A result that is None, ``Tensor?``, is left out.
+        """
         found = (function or self.op.call)(*args)
-        outputs = [] if found is None else [found] if isinstance(found, Tensor) else list(found)
+        outputs = [] if found is None else [found] if isinstance(found, Tensor) else [y for y in found if y is not None]
         return [*outputs, *(args[i] for i in self.mutated if isinstance(args[i], Tensor))]
 
     def outputs(self, args: Arguments, function: Callable[..., Any] | None = None) -> dict[str, Tensor]:

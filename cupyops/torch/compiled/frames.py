@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from .versions import supported
+from .private import INLINED, has
 
 __all__ = ["inlined_only"]
 
@@ -17,10 +17,10 @@ def inlined_only(function: F) -> F:
 
     Dynamo treats the functions of ``torch.nn`` in this way. Where a model's ``forward`` cannot be compiled, Dynamo
     compiles the functions that it calls, each by itself. A compiled function that makes a single call of an operator
-    takes more of the host's time than the call. The same holds for the functions that the function calls. With a
-    version of PyTorch that the tests have not run, the function is returned unchanged.
+    takes more of the host's time than the call. The same holds for the functions that the function calls. If PyTorch
+    lacks the interface, the function is returned unchanged (:mod:`.private`).
     """
-    if supported():
+    if has(INLINED):
         dynamo: Any = torch._C._dynamo.eval_frame
         action = dynamo._FrameAction
         dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(action.SKIP, action.SKIP))

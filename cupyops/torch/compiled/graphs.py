@@ -1,8 +1,7 @@
 """Has functions rewrite the graphs that Dynamo traces for Inductor, before PyTorch differentiates the graphs.
 
 Inductor has no public place for such functions beside the one that a program's own settings may fill. This module calls
-the functions before Inductor's passes, in the versions of PyTorch that the tests have run. In another version, the graphs
-stay as they are.
+the functions before Inductor's passes. If PyTorch lacks the place, the graphs stay as they are (:mod:`.private`).
 """
 
 import functools
@@ -12,7 +11,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from .versions import supported
+from .private import REWRITTEN, has
 
 __all__ = ["before_gradients", "prepare"]
 
@@ -29,7 +28,7 @@ def prepare() -> None:
     """Has Inductor call the functions. Inductor is imported when Dynamo traces for it."""
     inductor: Any = sys.modules.get(_MODULE)
     passes = getattr(inductor, _PASSES, None)
-    if passes is not None and not hasattr(passes, "cupyops") and supported():
+    if passes is not None and not hasattr(passes, "cupyops") and has(REWRITTEN):
         setattr(inductor, _PASSES, _before(passes))
 
 

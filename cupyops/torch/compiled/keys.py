@@ -6,8 +6,9 @@ Inductor's key is that of the graph that AOTAutograd has traced. Its code also f
 the operators' results, and from the forms in place (:mod:`.in_place`). Without these facts, an edited body whose result has
 another dtype would meet code that reads the result as the dtype of before.
 
-PyTorch has no public place for such facts. This module adds them to the object that PyTorch hashes, in the versions of
-PyTorch that the tests have run. A composite operator has its code in its name (:mod:`cupyops.torch.core.composite`).
+PyTorch has no public place for such facts. This module adds them to the object that PyTorch hashes. If PyTorch lacks the
+object (:mod:`.private`), graphs are compiled anew in each process, by the public tag of all keys. A composite operator has its
+code in its name (:mod:`cupyops.torch.core.composite`).
 """
 
 import functools
@@ -25,12 +26,13 @@ from torch.utils import _pytree
 from cupyops.errors import expected
 
 from .calls import Bodies, bodies_of
-from .versions import supported
+from .private import KEYS, has
 
 __all__ = ["code_of", "prepare"]
 
 # Dynamo imports the module before it traces. Inductor hashes an object of the class, and AOTAutograd one of a subclass.
 _MODULE, _HASHED = "torch._inductor.codecache", "FxGraphHashDetails"
+_TAG = " cupyops "
 # The folders of the package with the operators' bodies, references and gradients, and with what traces and lowers them.
 _ROOMS = "ops", "programs", "torch/compiled", "torch/core", "torch/ops", "torch/programs"
 
@@ -63,8 +65,12 @@ def _hash_of_code() -> str:
 
 def prepare() -> None:
     """Adds the facts to the keys from now on."""
-    hashed = getattr(sys.modules.get(_MODULE), _HASHED, None)
-    if hashed is not None and not hasattr(hashed.__init__, "cupyops") and supported():
+    if (module := sys.modules.get(_MODULE)) is None:
+        return
+    if not has(KEYS):
+        config: Any = torch.compiler.config
+        config.cache_key_tag = f"{config.cache_key_tag.partition(_TAG)[0]}{_TAG}{secrets.token_hex()}"
+    elif not hasattr((hashed := getattr(module, _HASHED)).__init__, "cupyops"):
         hashed.__init__ = _with_facts(hashed, hashed.__init__)
 
 

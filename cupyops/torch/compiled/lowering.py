@@ -1,8 +1,8 @@
 """Inductor's lowering of operators: the generated code calls a function of :mod:`cupyops.torch.compiled.calls`.
 
-Inductor has no public interface for such a lowering. This module uses Inductor's own classes in the versions of PyTorch
-that the tests have run. In another version of PyTorch, and for code in C++, Inductor's own lowering of custom operators
-is used. The generated code then calls the registered operator.
+Inductor has no public interface for such a lowering. This module uses Inductor's own classes. If PyTorch lacks one of them
+(:mod:`.private`), and for code in C++, Inductor's own lowering of custom operators is used. The generated code then calls
+the registered operator.
 
 :func:`prepare` registers the lowering. The registered operators call it while they are traced. Inductor is imported by
 then, so that this module imports nothing that the program has not imported.
@@ -17,7 +17,7 @@ import torch
 
 from .calls import bodies_of, known
 from .in_place import may_overwrite
-from .versions import supported_or_told
+from .private import DIRECT, has
 
 __all__ = ["prepare"]
 
@@ -32,7 +32,7 @@ def prepare(name: str) -> None:
     Args:
         name: the qualified name of the operator, ``"mylib::scale"``.
     """
-    if _MODULE not in sys.modules or not supported_or_told():
+    if _MODULE not in sys.modules or not has(DIRECT):
         return
     namespace, _, short = name.partition("::")
     overload = getattr(getattr(torch.ops, namespace), short).default

@@ -18,8 +18,8 @@ the backward must write to memory, such as the operand of a matrix product. Such
 products reads the result in the backward, such as that of a norm, the result is written to memory there: PyTorch's own norm would
 fuse with the operations, and save the result neither.
 
-The list has no public interface, and neither have the graphs in front of the cut and behind it. This module changes them
-in the versions of PyTorch that the tests have run. In another version, the forward saves more.
+The list has no public interface, and neither have the graphs in front of the cut and behind it. If PyTorch lacks a function
+that this module changes (:mod:`.private`), the forward saves more.
 """
 
 import functools
@@ -37,7 +37,7 @@ from torch.fx import Graph, GraphModule, Node
 from cupyops.errors import expected
 
 from .common import Common, arguments_of, name_of, share
-from .versions import supported
+from .private import RECOMPUTED, has
 
 __all__ = ["Recomputation", "allow"]
 
@@ -130,16 +130,15 @@ def allow(
         _COMMON.pop(name, None)  # an earlier operator of this name may have declared it
     else:
         _COMMON[name] = common
-    if not (elementwise or recomputation or common) or partitioners is None or not supported():
+    if not (elementwise or recomputation or common) or partitioners is None or not has(RECOMPUTED):
         return
     if elementwise:
         _NAMES.add(name)
     if recomputation is not None:
         _RECOMPUTATIONS[name] = recomputation
     for function, changed in _CHANGED.items():
-        # A version without such a step saves more.
-        original = getattr(partitioners, function, None)
-        if original is not None and not hasattr(original, "cupyops"):
+        original = getattr(partitioners, function)
+        if not hasattr(original, "cupyops"):
             setattr(partitioners, function, changed(original))
             getattr(partitioners, function).cupyops = True
 

@@ -53,6 +53,7 @@ class Schema:
         tensors: names of the tensor arguments, which come first, and whether each may be None.
         mutated: names of the tensors that the operator writes to, ``Tensor(a!) x``.
         results: names of the results. An unnamed result is ``out``; several are ``out0``, ``out1`` and so on.
+        absent: names of the results that may be None, ``Tensor?``.
     """
 
     text: str
@@ -63,6 +64,7 @@ class Schema:
     tensors: dict[str, bool]
     mutated: tuple[str, ...]
     results: tuple[str, ...]
+    absent: frozenset[str]
 
     @property
     def others(self) -> list[str]:
@@ -130,7 +132,11 @@ class Schema:
         results = tuple(r.name or ("out" if count == 1 else f"out{i}") for i, r in enumerate(parsed.returns))
         mutated = tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
         defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
-        return cls(text, namespace, parsed.name.partition("::")[2], types, defaults, tensors, mutated, results)
+        absent = frozenset(
+            name for name, r in zip(results, parsed.returns, strict=True) if isinstance(r.type, torch.OptionalType)
+        )
+        name = parsed.name.partition("::")[2]
+        return cls(text, namespace, name, types, defaults, tensors, mutated, results, absent)
 
 
 def _check_place(parsed: Any, text: str) -> None:
@@ -223,7 +229,7 @@ def type_of(schema: Schema, name: str) -> str:
     if name in schema.types:
         return re.sub(r"\(.*?\)", "", schema.types[name])
     if name in schema.results or name in (f"grad_{r}" for r in schema.results):
-        return "Tensor"
+        return "Tensor?" if name.removeprefix("grad_") in schema.absent or name in schema.absent else "Tensor"
     wants = [f"want_{x}" for x in schema.tensors]
     if name in wants:
         return "bool"
@@ -264,7 +270,7 @@ def gradient_of(
     def gradient(*args: Any) -> Any:
         given = dict(zip(names, args, strict=True))
         wanted = [x for x in wrt if given[x] is not None and given.get(f"want_{x}", True)]
-        taken = [i for i, r in enumerate(schema.results) if f"grad_{r}" in given]
+        taken = [i for i, r in enumerate(schema.results) if given.get(f"grad_{r}") is not None]
 
         def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
             values = {**given, **dict(zip(wanted, tensors, strict=True))}

@@ -120,7 +120,7 @@ class Operator:
     """A PyTorch operator. Call it with the schema's arguments, in order or by name.
 
     Args:
-        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``. Tensors come first. ``Tensor?`` may be None.
+        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``. Tensors come first. ``Tensor?`` may be None, also as a result.
             ``Tensor(a!)`` is an argument that the body writes to. There may be no result, ``-> ()``, or several, ``->
             (Tensor y, Tensor z)``. An argument that is a keyword of Python, ``Tensor lambda``, is given in order or as
             ``**{"lambda": x}``; in ``torch.ops``, its name is ``lambda_``.

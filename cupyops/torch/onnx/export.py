@@ -54,7 +54,8 @@ def export_onnx(
             ``{dimension: "name"}``, or a value that ``torch.export.export`` accepts. The example may have size 1 there.
         custom_domain: keep each operator as one node in the domain of its namespace (``cupyops::gelu``). Arguments
             that are no tensors become the node's attributes. A function body of standard operators serves runtimes
-            that do not implement the node. If False, the file has only standard operators.
+            that do not implement the node. With ``check=False``, an operator without an ONNX form is a node without a
+            body, for a runtime that has a kernel of its own for it. If False, the file has only standard operators.
         check: run ``onnx.checker``; run the file in onnxruntime on a CPU, on the example and, if dimensions are free,
             on other sizes; compare the results with the model's results.
 
@@ -85,7 +86,7 @@ def export_onnx(
     specs = _specs(model, args, dynamic_shapes)
     program = _capture(model, args, specs)
     functions = Functions(OPSET)
-    table = functions.table(_operators(model, program))
+    table = functions.table(_operators(model, program, without_body=custom_domain and not check))
     translated = _translate(model, program, specs, table, input_names, output_names)
     with _quiet():
         _put_in(translated.model, functions, custom_domain)
@@ -186,19 +187,23 @@ def _capture(model: nn.Module, args: tuple[Any, ...], specs: Sequence[Mapping[in
 # Translation
 
 
-def _operators(model: nn.Module, program: Any) -> list[Operator]:
+def _operators(model: nn.Module, program: Any, without_body: bool) -> list[Operator]:
     """Returns the operators that the program calls.
 
+    Args:
+        without_body: whether an operator may lack an ONNX translation.
+
     Raises:
-        ExportError: an operator has no ONNX translation.
+        ExportError: an operator lacks an ONNX translation, and must not.
     """
     graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
     found = [operator_of(node.target) for graph in graphs for node in graph.nodes if node.op == "call_function"]
     operators = {o.qualified_name: o for o in found if o is not None}
-    if without := [name for name, o in operators.items() if o.onnx is None]:
+    if (without := [name for name, o in operators.items() if o.onnx is None]) and not without_body:
         raise ExportError(
             f"export_onnx: {type(model).__name__} calls {' and '.join(without)}, which has no ONNX form; "
-            "declare one with Operator(..., onnx=...)"
+            "declare one with Operator(..., onnx=...), or, for a runtime with a kernel of its own, export a node without a "
+            "body by custom_domain=True and check=False"
         )
     return list(operators.values())
 
@@ -211,7 +216,7 @@ def _translate(
     input_names: Sequence[str] | None,
     output_names: Sequence[str] | None,
 ) -> Any:
-    """Returns the ``ONNXProgram``; each operator call in it is one node, without a function body.
+    """Returns the ``ONNXProgram``; each operator call in it is one node, and the model has no function bodies yet.
 
     Raises:
         ExportError: a call in the program has no ONNX form, or a translation failed.

@@ -1,7 +1,8 @@
 """Makes ONNX functions of the operators' translations.
 
 Each call of an operator becomes one node in the operator's domain. The node calls a function whose body is made of
-standard operators. The body is the operator's translation, traced for the dtypes, ranks and arguments of the call.
+standard operators; of an operator without a translation, there is no function. The body is the operator's translation,
+traced for the dtypes, ranks and arguments of the call.
 Calls with equal bodies share a function; different bodies are overloads of one function. A model of standard operators
 alone is made from the same nodes by inlining, so both forms of a model agree. This module imports onnx only when it is
 called.
@@ -60,10 +61,10 @@ class Functions:
             attributes = {a.name: _attribute(a, others[a.name]) for a in arguments[tensors:]}
             attributes = {key: a for key, a in attributes.items() if a is not None}
             inputs = dict(zip([a.name for a in arguments[:tensors]], given[:tensors], strict=True))
-            body = self._shared(_body(operator, inputs, others, attributes, self._opset))
             outputs = values.Op(values.Opset(domain, DOMAIN_VERSION), name, schema)(*inputs.values())
             made = (outputs if count > 1 else (outputs,))[0].producer()
-            made.overload = body.overload
+            if operator.onnx is not None:  # else the node has no body
+                made.overload = self._shared(_body(operator, inputs, others, attributes, self._opset)).overload
             for attribute in attributes.values():
                 made.attributes.add(attribute)
             return outputs

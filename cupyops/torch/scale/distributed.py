@@ -196,7 +196,7 @@ def zeros_as_dtensors(*grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return grads
     mesh, whole = found.device_mesh, [module.Replicate()] * found.device_mesh.ndim
     return tuple(
-        g if isinstance(g, module.DTensor) else module.DTensor.from_local(g, mesh, whole, run_check=False)
+        g if g is None or isinstance(g, module.DTensor) else module.DTensor.from_local(g, mesh, whole, run_check=False)
         for g in grads
     )
 
