@@ -443,9 +443,10 @@ class Expressions:
                 inner = self.template_arguments(result.get_declaration())
                 return inner or [self.type_text(result)]
             return [self.type_text(result)]
-        return [
-            str(a) if isinstance(a, int) else self.type_text(a) for a in template_arguments(declared) if a is not None
-        ]
+        given = template_arguments(declared)
+        if not given and declared.kind.name == "CXX_METHOD":  # of the class
+            given = template_arguments(declared.semantic_parent)
+        return [str(a) if isinstance(a, int) else self.type_text(a) for a in given if a is not None]
 
     def argument_types(self, type: Any) -> list[str]:
         """Returns the template arguments of a class of words. Those of a pack stand one behind the other."""
@@ -465,6 +466,8 @@ class Expressions:
             raise Refused(f"`{self.shown(cursor)}`")
         parent = record_of(declared)
         found = self.program.words.get(parent)
+        if found is not None and isinstance(found.object, Number):
+            return call(f"{found.object.name}.bits", owner.text)
         if found is not None and found.methods:
             return call(f"{self.method_space(found)}.{_python_name(declared.spelling)}", owner.text)
         return Expression(f"{owner.at(ATOM)}.{self.program.member(declared)}")
@@ -567,6 +570,8 @@ class Expressions:
             return self.box(declared)
         if kind == "MEMBER_REF_EXPR" and inner.referenced.kind.name == "FIELD_DECL":
             found = self.program.words.get(record_of(inner.referenced))
+            if found is not None and isinstance(found.object, Number):
+                return f"Bits({self.reference(_expressions(inner)[0])}, {found.object.name})"
             if found is not None and found.methods:
                 owner = _expressions(inner)[0]
                 return f"{self.method_space(found)}.{inner.spelling}_reference({self.reference(owner)})"
@@ -711,7 +716,8 @@ class Expressions:
         kind = inner.kind.name
         if kind == "MEMBER_REF_EXPR" and inner.referenced is not None:
             found = self.program.words.get(record_of(inner.referenced))
-            if found is not None and found.methods:  # a member of a pair, which is a tuple
+            # A member of a pair, which is a tuple, or of a 16-bit float, which is a number.
+            if found is not None and (found.methods or isinstance(found.object, Number)):
                 return f"{self.reference(inner)}.value"
             return self.text(inner)
         if kind in ("DECL_REF_EXPR", "ARRAY_SUBSCRIPT_EXPR") or (
@@ -873,9 +879,9 @@ class Expressions:
             callee = self.function(declared, cursor).text
             return self.own_call(declared, f"{callee}({', '.join(self.passed(arguments, declared))})")
         value = evaluated(cursor) if declared.result_type.spelling and not arguments else None
+        if value is not None:
+            return _float_text(value) if isinstance(value, float) else Expression(str(value))
         if not known(name):
-            if value is not None:
-                return _float_text(value) if isinstance(value, float) else Expression(str(value))
             raise Refused(f"`{name}`, which has no Python meaning")
         return self.word_call(name, declared, arguments, self.word_name(name))
 
@@ -985,6 +991,8 @@ class Expressions:
         source = number(arguments[0].type)
         if source is None:
             raise Refused(f"`{self.shown(arguments[0])}` as {half.spelling}")
+        if len(arguments) == 2:  # of its bits
+            return call(f"{half.name}.of_bits", self.text(arguments[0]))
         return self.convert(self.expression(arguments[0]), source, half)
 
     def conversion(self, cursor: Any, declared: Any) -> Expression:
@@ -1080,6 +1088,13 @@ class Expressions:
             place = self.place(arguments[0])
             found = record_word(arguments[0].type)
             self.unmoved(arguments[0])
+            a, b = number(arguments[0].type), number(arguments[1].type)
+            if a is not None and b is not None:  # 16-bit floats
+                values = [
+                    self.convert(self.expression(x), n, common(a, b)) for x, n in zip(arguments, (a, b), strict=True)
+                ]
+                made = self.arithmetic(operator[0], *values, common(a, b), common(a, b), common(a, b))
+                return self.assigning(arguments[0], self.convert(made, common(a, b), a).text)
             if found is None or found.name != "at::Tensor":
                 return self.assigning(arguments[0], f"{place} {operator[0]} {self.text(arguments[1], SUM)}")
             made = f"{place}.__{name[operator[0]]}__({self.text(arguments[1])})"

@@ -29,8 +29,8 @@ __all__ = ["Host", "is_host_function", "runtime_names"]
 
 # Names of generated code besides the words.
 _OWN = {
-    "Element", "Member", "NotTranslated", "Pointer", "Struct", "TupleElement", "Variable", "address", "address_of", "assign", "divide", "host",
-    "copied", "kernels", "left_out", "pointer_cast", "quotient", "remainder", "self", "statics", "throw",
+    "Bits", "Element", "Member", "NotTranslated", "Pointer", "Struct", "TupleElement", "Variable", "address", "address_of", "assign", "divide",
+    "host", "copied", "kernels", "left_out", "pointer_cast", "quotient", "remainder", "self", "statics", "throw",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from .binding import host
 from .errors import NotTranslated
 from .memory import DevicePointer
 from .numbers import NUMBERS, divide, quotient, remainder
-from .references import Element, Member, Pointer, Reference, Variable
+from .references import Bits, Element, Member, Pointer, Reference, Variable
 from .tuples import TupleElement, copied
 from .words import namespaces
 
@@ -90,6 +90,7 @@ def names(kernels: Any) -> dict[str, Any]:
 @cache
 def _shared() -> dict[str, Any]:
     own: tuple[Any, ...] = (
+        Bits,
         Element,
         Member,
         NotTranslated,

@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import NotTranslated
 
-__all__ = ["Element", "Member", "Pointer", "Reference", "Variable"]
+__all__ = ["Bits", "Element", "Member", "Pointer", "Reference", "Variable"]
 
 
 class Reference:
@@ -76,6 +76,28 @@ class Member(Reference):
     @value.setter
     def value(self, value: Any) -> None:
         setattr(self.owner, self.name, value)
+
+
+class Bits(Reference):
+    """The bits of a 16-bit float, ``h.x``.
+
+    Attributes:
+        whole: the reference to the float.
+        kind: its type of numbers.
+    """
+
+    __slots__ = ("kind", "whole")
+
+    def __init__(self, whole: Reference, kind: Any) -> None:
+        self.whole, self.kind = whole, kind
+
+    @property
+    def value(self) -> Any:
+        return self.kind.bits(self.whole.value)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.whole.value = self.kind.of_bits(value)
 
 
 class Pointer:

@@ -7,7 +7,7 @@ Python's variables are no places. A variable that another function assigns throu
 from typing import Any
 
 from .tree import clang, operator_of
-from .types import gives_place, is_reference, is_value, plain, qualified, record_word
+from .types import gives_place, is_reference, is_value, number, plain, qualified, record_word
 from .words import words
 
 __all__ = ["Survey"]
@@ -136,7 +136,11 @@ class Survey:
             if callee is not None and callee.kind.name == "MEMBER_REF_EXPR":
                 owners += [c for c in callee.get_children() if c.kind.is_expression()][:1]
         words_of = [(owner, record_word(owner.type)) for owner in owners]
-        return [o for o, word in words_of if word is not None and word.methods and word.name != "at::Tensor"]
+        return [
+            o
+            for o, word in words_of
+            if word is not None and (word.methods or number(o.type) is not None) and word.name != "at::Tensor"
+        ]
 
     def _call(self, cursor: Any, assigned: set[int], boxed: set[int]) -> None:
         declared = cursor.referenced

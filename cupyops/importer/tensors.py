@@ -81,6 +81,32 @@ for _half in ("Half", "BFloat16"):
         f" {_half}(float); operator float() const; }}; {_both} {_half} operator-({_half});",
     )(NUMBERS["float16" if _half == "Half" else "bfloat16"])
 
+    declare(
+        f"namespace std {{ template <> struct numeric_limits<c10::{_half}> : numeric_limits<float> {{"
+        + "".join(
+            f"static c10::{_half} {name}() noexcept;"
+            for name in ("max", "min", "lowest", "epsilon", "infinity", "quiet_NaN", "denorm_min")
+        )
+        + f"static constexpr int digits = {11 if _half == 'Half' else 8}, digits10 = {3 if _half == 'Half' else 2},"
+        f"max_digits10 = {5 if _half == 'Half' else 4}; }}; }}"
+    )
+
+for _name, _limit in {
+    "max": lambda half: torch.finfo(half.dtype).max,
+    "min": lambda half: torch.finfo(half.dtype).tiny,
+    "lowest": lambda half: torch.finfo(half.dtype).min,
+    "epsilon": lambda half: torch.finfo(half.dtype).eps,
+    "infinity": lambda half: float("inf"),
+    "quiet_NaN": lambda half: float("nan"),
+    "denorm_min": lambda half: half.of_bits(1),
+}.items():
+    word(f"std::numeric_limits::{_name}", typed=True)(_limit)
+word("at::numeric_limits::lower_bound", typed=True)(lambda half: float("-inf"))
+word("at::numeric_limits::upper_bound", typed=True)(lambda half: float("inf"))
+declare("""namespace at { template <class T> struct numeric_limits : std::numeric_limits<T> { using limits = std::numeric_limits<T>;
+static constexpr T lower_bound() { if constexpr (limits::has_infinity) return -limits::infinity(); else return limits::lowest(); }
+static constexpr T upper_bound() { if constexpr (limits::has_infinity) return limits::infinity(); else return limits::max(); } }; }""")
+
 # dtypes, layouts, memory formats and devices.
 
 _SCALARS: dict[str, tuple[str, torch.dtype | None]] = {
@@ -122,7 +148,7 @@ _DEVICES |= {
 }
 
 declare(
-    "namespace c10 { template <class T> struct complex { T real_, imag_; }; struct Float8_e5m2; struct Float8_e4m3fn; }"
+    "namespace c10 { template <class T> struct complex { T real_, imag_; }; struct Float8_e5m2 { unsigned char x; }; struct Float8_e4m3fn { unsigned char x; }; }"
 )
 _enumeration("c10::ScalarType", {name: dtype for name, (_, dtype) in _SCALARS.items()}, "signed char")
 _enumeration("c10::Layout", _LAYOUTS, "signed char")
