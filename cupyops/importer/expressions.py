@@ -11,7 +11,10 @@ from .types import (
     common,
     gives_place,
     holds,
+    holds_reference,
     holds_values,
+    is_guard,
+    is_mutable,
     is_reference,
     is_value,
     number,
@@ -126,6 +129,15 @@ class Expressions:
     def type_text(self, type: Any) -> str:
         return spelled(type, self.struct_in_type)
 
+    def owns_no_guard(self, type: Any) -> None:
+        """Refuses a container or a pointer that owns a guard, whose end nothing would note."""
+        inner = type_arguments(type)
+        while inner:
+            held = inner.pop()
+            if is_guard(held):
+                raise Refused(f"`{plain(type).spelling}`, which owns a guard")
+            inner += type_arguments(held)
+
     def struct_in_type(self, type: Any) -> str:
         """Returns the class of a struct that a container or a pointer has: its destructor would not run."""
         if self.program.destructor(type):
@@ -134,8 +146,9 @@ class Expressions:
 
     def construct(self, type: Any) -> None:
         """Notes that an object is made. One with a destructor has to be a variable of a block."""
+        self.owns_no_guard(type)
         if self.program.destructor(type):
-            if self.owning != plain(type).get_declaration():
+            if self.owning is None or self.owning != plain(type).get_declaration():
                 raise Refused(f"an object of `{plain(type).spelling}`, which has a destructor, that is no variable")
             self.owning = None
 
@@ -265,7 +278,15 @@ class Expressions:
         if kind in ("CONSTANTARRAY", "INCOMPLETEARRAY", "VARIABLEARRAY"):
             if cursor.kind.name == "STRING_LITERAL":
                 return self.expression(cursor)
-            return call("Pointer", self.text(cursor), "0", self.type_text(source.element_type))
+            element = self.type_text(source.element_type)
+            inner = _stripped(cursor)
+            is_first = inner.kind.name == "UNARY_OPERATOR" and operator_of(inner) == "*"
+            if kind == "CONSTANTARRAY" and (is_first or inner.kind.name == "ARRAY_SUBSCRIPT_EXPR"):
+                base, *index = _expressions(inner)
+                rows = self.subscripted(base).text
+                row = self.text(index[0]) if index else "0"  # behind it lies the next one
+                return call("flat_row", rows, row, str(source.element_count), element)
+            return call("Pointer", self.text(cursor), "0", element)
         if kind in ("FUNCTIONPROTO", "FUNCTIONNOPROTO"):
             return self.expression(cursor)
         if kind == "NULLPTR" or (number(source) and evaluated(cursor) == 0):
@@ -277,7 +298,7 @@ class Expressions:
         value = self.expression(cursor)
         a, b = source.get_pointee().get_canonical(), target.get_pointee().get_canonical()
         same = a.spelling.removeprefix("const ") == b.spelling.removeprefix("const ")
-        if same or value.text == "None" or _is_text(source) or "FUNCTIONPROTO" in (a.kind.name, b.kind.name):
+        if same or value.text == "None" or is_characters(source) or "FUNCTIONPROTO" in (a.kind.name, b.kind.name):
             return value
         one, other = self.type_text(a), self.type_text(b)
         if one == other:
@@ -303,7 +324,7 @@ class Expressions:
         if kind == "RECORD" and record_word(target) is None:
             self.construct(target)
             fields = list(target.get_fields())
-            texts = [self.copied(item, f.type) for item, f in zip(items, fields, strict=False)]
+            texts = [self.member_value(item, f.type) for item, f in zip(items, fields, strict=False)]
             return call(self.program.struct(target), *texts)
         if kind == "RECORD":
             found = record_word(target)
@@ -332,6 +353,14 @@ class Expressions:
             return self.converted(items[0], target)
         return self.default(target)
 
+    def member_value(self, cursor: Any, type: Any) -> str:
+        """Returns the value of a member."""
+        if holds_reference(type):
+            return self.bound_to(cursor)
+        if is_reference(type):
+            return self.text(cursor)
+        return self.init_list(cursor, type).text if cursor.kind.name == "INIT_LIST_EXPR" else self.copied(cursor, type)
+
     def _init_list_expr(self, cursor: Any) -> Expression:
         return self.init_list(cursor, cursor.type)
 
@@ -349,23 +378,26 @@ class Expressions:
             return Expression(f"std.vector([{inner}] * {type.element_count})")
         if kind == "RECORD":
             known = record_word(type)
+            self.construct(type)
             if known is None:
-                self.construct(type)
                 return call(self.program.struct(type))
             if known.typed:
                 return call(self.word_name(known.name), *self.argument_types(type))
             return call(self.word_name(known.name))
         return Expression("None")
 
+    def has_state(self, type: Any) -> bool:
+        """Returns whether functions of a type may have variables of their own, which C++ copies with them."""
+        found = record_word(type)
+        return is_mutable(type) or (found is not None and found.name == "std::function" and self.program.has_mutable)
+
     def copied(self, cursor: Any, target: Any = None) -> str:
         """Returns the text of an expression as a new value: C++ copies structs, containers and arrays."""
         value = self.text(cursor) if target is None else self.converted(cursor, target).text
-        if "(lambda" in plain(cursor.type).spelling and _is_place(cursor):
-            method = plain(cursor.type).get_declaration()
-            if any(c.spelling == "operator()" and not c.is_const_method() for c in method.get_children()):
-                raise Refused(f"a copy of `{self.shown(cursor)}`, a lambda that changes its variables")
         if not _is_place(cursor):
             return value
+        if self.has_state(cursor.type):
+            return f"copied({value})"
         if is_value(cursor.type):
             whole = _original(cursor).type
             if (
@@ -470,7 +502,8 @@ class Expressions:
             return call(f"{found.object.name}.bits", owner.text)
         if found is not None and found.methods:
             return call(f"{self.method_space(found)}.{_python_name(declared.spelling)}", owner.text)
-        return Expression(f"{owner.at(ATOM)}.{self.program.member(declared)}")
+        value = ".value" if holds_reference(declared.type) else ""
+        return Expression(f"{owner.at(ATOM)}.{self.program.member(declared)}{value}")
 
     def owner(self, cursor: Any) -> Expression:
         """Returns the object of a member: ``p->x`` and ``p.x`` are the same, and ``x`` in a method is ``self.x``."""
@@ -491,7 +524,10 @@ class Expressions:
 
     def _array_subscript_expr(self, cursor: Any) -> Expression:
         base, index = _expressions(cursor)
-        return Expression(f"{self.subscripted(base).at(ATOM)}[{self.text(index)}]")
+        owner = self.subscripted(base)
+        if is_characters(base.type) and not _is_array(base):
+            return call("char_at", owner.text, self.text(index))
+        return Expression(f"{owner.at(ATOM)}[{self.text(index)}]")
 
     def subscripted(self, base: Any) -> Expression:
         """Returns the container of ``a[i]``: an array itself, in place of the pointer to its first element."""
@@ -529,8 +565,8 @@ class Expressions:
         value = self.expression(pointer)
         if plain(pointer.type).get_pointee().get_canonical().kind.name == "FUNCTIONPROTO" or value.text == "self":
             return value
-        if match := re.fullmatch(r"address\((.+)\)", value.text):
-            return Expression(f"{match[1]}.value")
+        if is_characters(pointer.type):
+            return call("char_at", value.text)
         return Expression(f"{value.at(ATOM)}[0]")
 
     def address(self, cursor: Any) -> Expression:
@@ -543,7 +579,7 @@ class Expressions:
             return Expression(f"kernels.variable({qualified(declared)!r})")
         if inner.kind.name == "ARRAY_SUBSCRIPT_EXPR":
             base, index = _expressions(inner)
-            return Expression(f"{self.text(base, SUM)} + {self.text(index, SUM + 1)}", SUM)
+            return self.moved(base, "+", self.text(base, SUM), self.expression(index))
         if inner.kind.name == "CALL_EXPR" and inner.spelling == "operator[]" and not self.unit.mine(inner.referenced):
             container, position = list(inner.get_arguments())
             found = record_word(container.type)
@@ -575,6 +611,8 @@ class Expressions:
             if found is not None and found.methods:
                 owner = _expressions(inner)[0]
                 return f"{self.method_space(found)}.{inner.spelling}_reference({self.reference(owner)})"
+            if holds_reference(inner.referenced.type):
+                return f"{self.owner(inner).at(ATOM)}.{self.program.member(inner.referenced)}"
             return f"Member({self.owner(inner).text}, {self.program.member(inner.referenced)!r})"
         if kind == "ARRAY_SUBSCRIPT_EXPR":
             base, index = _expressions(inner)
@@ -595,6 +633,10 @@ class Expressions:
         if anything:
             raise Refused(f"a reference to `{self.shown(inner)}`")
         return ""
+
+    def bound_to(self, cursor: Any) -> str:
+        """Returns what a member that is a reference holds: a place, or one of its own for a value that is none."""
+        return self.reference(cursor, anything=False) or f"Variable({self.text(cursor)})"
 
     def is_own_place(self, call: Any) -> bool:
         """Returns whether a call is of a function of the user that returns a Reference."""
@@ -669,10 +711,21 @@ class Expressions:
             ):
                 rank = _RANKS[operator]
                 if b is None and a is not None:  # n + p
-                    left, right = right, left
+                    left, right, b = right, left, a
+                if is_characters(left.type) and operator not in ("==", "!="):
+                    if b is not None:
+                        return self.moved(left, operator, self.text(left), self.expression(right))
+                    gap = call("distance", self.text(left), self.text(right))
+                    return gap if operator == "-" else Expression(f"{gap.text} {operator} 0", COMPARE)
                 return Expression(f"{self.text(left, rank)} {operator} {self.text(right, rank + 1)}", rank)
             raise Refused(f"`{self.shown(cursor)}`")
         return self.arithmetic(operator, self.expression(left), self.expression(right), a, b, result)
+
+    def moved(self, pointer: Any, sign: str, value: str, count: Expression) -> Expression:
+        """Returns a pointer whose text is `value`, moved by a count."""
+        if is_characters(pointer.type):
+            return call("moved", value, count.text if sign == "+" else f"-{count.at(UNARY)}")
+        return Expression(f"{value} {sign} {count.at(SUM + 1)}", SUM)
 
     def arithmetic(
         self, operator: str, left: Expression, right: Expression, a: Number, b: Number, result: Number
@@ -720,6 +773,11 @@ class Expressions:
             if found is not None and (found.methods or isinstance(found.object, Number)):
                 return f"{self.reference(inner)}.value"
             return self.text(inner)
+        if kind == "ARRAY_SUBSCRIPT_EXPR" and is_characters(_expressions(inner)[0].type):
+            base, index = _expressions(inner)
+            return f"{self.subscripted(base).at(ATOM)}[{self.text(index)}]"
+        if kind == "UNARY_OPERATOR" and operator_of(inner) == "*" and is_characters(_only(inner).type):
+            return f"{self.text(_only(inner), ATOM)}[0]"
         if kind in ("DECL_REF_EXPR", "ARRAY_SUBSCRIPT_EXPR") or (
             kind == "UNARY_OPERATOR" and operator_of(inner) == "*"
         ):
@@ -777,9 +835,14 @@ class Expressions:
             (inner,) = _expressions(cursor)
             sign = operator_of(cursor).strip("x")[0]
             found = number(inner.type)
-            if found is None or (found.signed and found.size >= 4) or found.name == "float64":
+            characters = is_characters(inner.type)
+            if (found is None and not characters) or (
+                found is not None and ((found.signed and found.size >= 4) or found.name == "float64")
+            ):
                 return f"{self.place(inner)} {sign}= 1"
             place = self.once(inner)
+            if found is None:
+                return f"{place} = {self.moved(inner, sign, place, Expression('1')).text}"
             return f"{place} = {found.name}({place} {sign} 1)"
         return None
 
@@ -787,7 +850,7 @@ class Expressions:
         """Returns whether Python's ``a += b`` computes what C++'s does."""
         a, b = number(left.type), number(right.type)
         if a is None or b is None:
-            return plain(left.type).kind.name == "POINTER"
+            return plain(left.type).kind.name == "POINTER" and not is_characters(left.type)
         same = common(a, b) == a and promoted(a) == a
         if a.name == "float64":
             return operator != "/"
@@ -808,7 +871,7 @@ class Expressions:
         value = Expression(place) if place else self.expression(left)
         second = Expression(by) if by else self.expression(right)
         if a is None or b is None:
-            return Expression(f"{value.at(SUM)} {operator} {second.at(SUM + 1)}", SUM)
+            return self.moved(left, operator, value.at(SUM), second)
         between = promoted(a) if operator in ("<<", ">>") else common(a, b)
         first = self.convert(value, a, between)
         if operator not in ("<<", ">>"):
@@ -839,13 +902,13 @@ class Expressions:
         sign = operator.strip("x")[0]
         other = "-" if sign == "+" else "+"
         found = number(inner.type)
-        new = Expression(f"{self.text(inner, SUM)} {sign} 1", SUM)
+        new = self.moved(inner, sign, self.text(inner, SUM), Expression("1"))
         if found is not None:
             new = self.convert(self.wrapped(new, promoted(found), sign), promoted(found), found)
         value = self.assigning(inner, new.text)
         if not operator.startswith("x"):
             return value
-        old = Expression(f"{value.at(ATOM)} {other} 1", SUM)
+        old = self.moved(inner, other, value.at(ATOM), Expression("1"))
         if found is not None:
             old = self.convert(self.wrapped(old, promoted(found), sign), promoted(found), found)
         return old
@@ -875,7 +938,9 @@ class Expressions:
         arguments = self.written(cursor)
         if name in _FORWARD:
             return self.expression(arguments[0])
-        if self.unit.mine(declared):
+        if (
+            self.unit.mine(declared) and name not in self.program.words
+        ):  # clang places its own functions where they are used
             callee = self.function(declared, cursor).text
             return self.own_call(declared, f"{callee}({', '.join(self.passed(arguments, declared))})")
         value = evaluated(cursor) if declared.result_type.spelling and not arguments else None
@@ -904,12 +969,20 @@ class Expressions:
         for i, argument in enumerate(arguments):
             type = types[i] if i < len(types) else None
             if type is not None and self.program.takes_reference(declared, i, type):
-                texts.append(self.reference(argument))
+                constant = type.get_canonical().get_pointee().is_const_qualified()
+                texts.append(self.bound_to(argument) if constant else self.reference(argument))
             elif copies and (type is None or not is_reference(type)):
                 texts.append(self.copied(argument))
+            elif not copies and type is not None and _is_constant_text(type):
+                texts.append(self.characters(argument))
             else:
                 texts.append(self.text(argument))
         return texts
+
+    def characters(self, cursor: Any) -> str:
+        """Returns the text that a word takes as ``const char*``. The pointer may be into an array of characters."""
+        value = self.text(cursor)
+        return value if _stripped(cursor).kind.name in ("STRING_LITERAL", "CALL_EXPR") else f"string_at({value})"
 
     def called_value(self, cursor: Any, children: list[Any]) -> Expression:
         """Returns the call of a function pointer, or of what clang does not resolve."""
@@ -946,10 +1019,11 @@ class Expressions:
             return call(self.program.constructor(type, declared), *self.passed(arguments, declared))
         if (half := number(type)) is not None:
             return self.construct_half(half, arguments)
+        self.construct(type)
+        if found.name == "std::function" and arguments:
+            return self.adapted(self.copied(arguments[0]), arguments[0], type)
         types = self.argument_types(type) if found.typed else []
         texts = self.passed(arguments, declared, copies=False)
-        if found.name == "std::function" and arguments:
-            return self.adapted(texts[0], arguments[0], type)
         if len(texts) == 1 and _is_list(texts[0]):
             if found.name.endswith(("ArrayRef", "initializer_list")):
                 return Expression(texts[0])
@@ -983,6 +1057,8 @@ class Expressions:
         made = self.convert(result, a, b) if a is not None and b is not None else result
         if same and made.text == result.text:
             return Expression(callee)
+        if self.has_state(inner.type):
+            raise Refused(f"`{self.shown(cursor)}` as a function with other types")
         return Expression(f"(lambda {', '.join([*names, f'call={callee}'])}: {made.text})")
 
     def construct_half(self, half: Number, arguments: Sequence[Any]) -> Expression:
@@ -1033,6 +1109,8 @@ class Expressions:
         if found.methods:
             space = self.method_space(found)
             known = f"{found.methods}::{declared.spelling}".replace(".", "::")
+            if known not in self.program.words and found.methods != "at":
+                raise Refused(f"`{holder}::{declared.spelling}`, which has no Python meaning")
             first = owner.text
             if self.program.survey.changes(declared) and _expressions(callee):
                 first = self.reference(_expressions(callee)[0])
@@ -1156,6 +1234,13 @@ class Expressions:
         inner = [c for c in cursor.get_children() if c.kind.is_expression()]
         pointee = plain(cursor.type).get_pointee()
         sizes = [c for c in inner if number(c.type) is not None and c.kind.name != "CALL_EXPR"]
+        listed = [c for c in inner if c.kind.name == "INIT_LIST_EXPR"]
+        if re.search(r"\bnew\b[^(\[]*\[", source_of(self.unit, cursor)) and listed:
+            count = evaluated(sizes[0]) if sizes else None
+            if count is None:
+                raise Refused(f"`{self.shown(cursor)}`")
+            made = self.init_list(listed[0], _ArrayOf(pointee, int(count))).text
+            return call("Pointer", made, "0", self.type_text(pointee))
         if re.search(r"\bnew\b[^(\[]*\[", source_of(self.unit, cursor)) and sizes:
             filler = self.default(pointee).text
             made = f"std.vector([{filler} for _ in range({self.text(sizes[0])})])"
@@ -1302,8 +1387,19 @@ def _nonnegative(value: Expression) -> bool:
     return literal is not None and literal > 0 - 1 and value.text[:1] != "-"
 
 
-def _is_text(type: Any) -> bool:
+def is_characters(type: Any) -> bool:
+    """Returns whether a type is a pointer to characters, whose values are texts."""
     return plain(type).get_pointee().get_canonical().kind.name in ("CHAR_S", "CHAR_U")
+
+
+def _is_constant_text(type: Any) -> bool:
+    return is_characters(type) and bool(plain(type).get_pointee().is_const_qualified())
+
+
+def _is_array(cursor: Any) -> bool:
+    """Returns whether a pointer is an array that C++ converts to one."""
+    inner = _stripped(cursor)
+    return plain(inner.type).kind.name == "CONSTANTARRAY" and inner.kind.name != "STRING_LITERAL"
 
 
 def _is_list(text: str) -> bool:

@@ -22,14 +22,25 @@ from .tree import (
     source_of,
     template_arguments,
 )
-from .types import gives_place, is_immutable, is_reference, is_value, number, plain, qualified, spelled
+from .types import (
+    gives_place,
+    holds_values,
+    is_guard,
+    is_mutable,
+    is_reference,
+    is_value,
+    number,
+    plain,
+    qualified,
+    spelled,
+)
 from .words import namespaces, words
 
 __all__ = ["Host", "is_host_function", "runtime_names"]
 
 # Names of generated code besides the words.
 _OWN = {
-    "Bits", "Element", "Member", "NotTranslated", "Pointer", "Struct", "TupleElement", "Variable", "address", "address_of", "assign", "divide",
+    "Bits", "Element", "char_at", "distance", "flat_row", "moved", "string_at", "Member", "NotTranslated", "Pointer", "Struct", "TupleElement", "Variable", "address", "address_of", "assign", "divide",
     "host", "copied", "kernels", "left_out", "pointer_cast", "quotient", "remainder", "self", "statics", "throw",
 }  # fmt: skip
 
@@ -90,6 +101,7 @@ class Host:
         self.later: list[tuple[Any, str]] = []
         self._kernels: dict[int, bool] = {}
         self._destructors: dict[str, Any] = {}
+        self.has_mutable = any(re.search(r"\bmutable\b", text) for text in unit.files.values())
         self._open: list[str] = []
         self.invalid = self._invalid() if unit.problems else {}
 
@@ -361,6 +373,8 @@ class Host:
             )
             writer.emit(f"fields = ({inherited}{listed}{',' if listed else ''})")
             writer.emit(f"size, alignment = {type.get_size()}, {type.get_align()}")
+            if references := [n for n, f in zip(names, fields, strict=True) if is_reference(f.type)]:
+                writer.emit(f"references = {set(references)!r}")
             with writer.block(f"def __init__(self, {', '.join(f'{n}=None' for n in [*names])}):".replace(", )", ")")):
                 for parent in parents:
                     writer.emit(f"{parent}.__init__(self)")
@@ -372,9 +386,10 @@ class Host:
                         else None
                     )
                     try:
-                        if f.type.get_canonical().kind.name == "LVALUEREFERENCE" and not _is_kept(f.type):
-                            raise Refused(f"the reference `{f.spelling}` in `{declared.spelling}`")
-                        value = writer.default(f.type).text if start is None else writer.initial(start, f.type)
+                        if is_reference(f.type):
+                            value = "None" if start is None else writer.member_value(start, f.type)
+                        else:
+                            value = writer.default(f.type).text if start is None else writer.initial(start, f.type)
                         writer.emit(f"self.{n} = {value} if {n} is None else {n}")
                     except Refused as refused:
                         writer.refuse(str(refused))
@@ -440,8 +455,10 @@ class Host:
         """
         type = plain(type)
         declared = type.get_declaration()
-        if type.kind.name != "RECORD" or not self.unit.mine(declared) or "(lambda" in type.spelling:
+        if type.kind.name != "RECORD" or "(lambda" in type.spelling:
             return None
+        if not self.unit.mine(declared):
+            return declared if is_guard(type) else None
         key = declared.get_usr() or type.spelling
         if key not in self._destructors:
             self._destructors[key] = None
@@ -693,7 +710,7 @@ class Writer(Statements):
                         value = children[i + 1]
                         type = child.referenced.type
                         if not (value.kind.name == "CALL_EXPR" and not list(value.get_arguments())):
-                            made = self.text(value) if is_reference(type) else self.initial(value, type)
+                            made = self.member_value(value, type) if is_reference(type) else self.initial(value, type)
                             self.emit(f"self.{self.program.member(child.referenced)} = {made}")
                     elif (
                         child.kind.name == "TYPE_REF" and i + 1 < len(children) and children[i + 1].kind.is_expression()
@@ -740,6 +757,7 @@ class Writer(Statements):
 
     def _one_lambda(self, cursor: Any, name: str, parameters: list[Any], body: Any, children: list[Any]) -> Expression:
         copies: list[str] = []
+        owned: list[tuple[str, bool]] = []
         outer_names = dict(self.bound)
         changed = self._changed(body)
         explicit = [c.referenced for c in children if c.kind.name == "VARIABLE_REF"]
@@ -765,16 +783,11 @@ class Writer(Statements):
                 if start is None:
                     raise Refused(f"the lambda `{self.shown(cursor)}`")
                 value = self.initial(start, declared.type)
-            mutable = declared.hash in changed and not is_value(declared.type)
             held = self.new_name(declared.spelling)
-            if mutable:
-                if self.loops:
-                    raise Refused(f"the lambda `{self.shown(cursor)}`, which changes its copies in a loop")
-                self.emit(f"{held} = {value}")
-            else:
-                copies.append(f"{held}={value}")
+            copies.append(f"{held}={value}")
             self.bound[declared.hash] = held
             self._unboxed(declared.hash)
+            owned.append((held, is_value(declared.type) or holds_values(declared.type)))
         saved_loops, self.loops = self.loops, []
         saved_boxes = set(self.boxes) | self._put_back
         self.frames.append((set(), set()))
@@ -801,16 +814,27 @@ class Writer(Statements):
         if self.program.current.startswith("cupyops_"):  # what a module binds has the types of its parameters
             self.program.signed.add(name)
             self.emit(self.signature(cursor, name))
+        # A lambda that changes its copies has a function around it that makes it, and a copy of it has its own ones.
+        maker = self.new_name(f"make_{name}") if is_mutable(cursor.type) else ""
+        if maker:
+            self.emit(f"def {maker}({', '.join(held for held, _ in owned)}):")
+            self.indent += 1
         start = len(self.lines)
-        with self.block(f"def {name}({', '.join([*texts, *copies])}):"):
+        with self.block(f"def {name}({', '.join([*texts, *(() if maker else copies)])}):"):
             for box in boxes:
                 self.emit(box)
             self.s_compound_stmt(body)
         declared_here, assigned_here = self.frames.pop()
-        outside = sorted(n for n in assigned_here - declared_here)
+        outside = sorted(n for n in assigned_here - (declared_here - ({held for held, _ in owned} if maker else set())))
         if outside:
             self.lines.insert(start + 1, Line(self.indent + 1, f"nonlocal {', '.join(outside)}", here))
-            self.frames[-1][1].update(outside)
+            self.frames[-1][1].update(n for n in outside if not maker or n not in dict(owned))
+        if maker:
+            again = ", ".join(f"copied({held})" if value else held for held, value in owned)
+            self.emit(f"{name}.copy = lambda: {maker}({again})")
+            self.emit(f"return {name}")
+            self.indent -= 1
+            self.emit(f"{name} = {maker}({', '.join(copy.partition('=')[2] for copy in copies)})")
         self.here = here
         self.returns_reference, self.returns_place = returns
         self.loops = saved_loops
@@ -883,12 +907,6 @@ def _hides(method: Any) -> bool:
             elif child.kind.name == "CXX_METHOD" and child.spelling == method.spelling:
                 return True
     return False
-
-
-def _is_kept(type: Any) -> bool:
-    """Returns whether a member that is a reference may hold the object itself: nothing can give its name another one."""
-    pointee = type.get_canonical().get_pointee()
-    return is_value(type) or not is_immutable(type) or pointee.is_const_qualified()
 
 
 def _is_constant(text: str) -> bool:

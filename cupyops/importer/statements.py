@@ -1,13 +1,15 @@
 """Writes the statements of a C++ function as Python."""
 
+import ast
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .expressions import Expression, Expressions, Refused, _expressions, _is_place, _stripped
+from .numbers import NUMBERS
 from .tree import evaluated, initializer, operator_of, place_of, source_of
-from .types import holds_values, is_reference, is_value, number, plain, record_word
+from .types import holds_values, is_guard, is_reference, is_value, number, plain, record_word
 
 __all__ = ["Line", "Statements"]
 
@@ -45,6 +47,7 @@ class Statements(Expressions):
         self.loops: list[Loop | None] = []
         self.turns = 0  # loops around the statement, also those around a lambda
         self.owning: Any = None  # the class with a destructor of which a variable is declared
+        self.owns = False  # whether the statement is one of a block, whose end destroys such a variable
 
     def emit(self, text: str) -> None:
         self.lines.append(Line(self.indent, text, self.here))
@@ -120,22 +123,28 @@ class Statements(Expressions):
                 if header:
                     self.clang_error(header[0])
                     continue
+            outer, self.owns = self.owns, child.kind.name == "DECL_STMT"
             self.statement(child)
+            self.owns = outer
             if child.kind.name == "DECL_STMT" and (names := self.destroyed(child)):
+                if all(names.values()):
+                    with self.block(f"with {', '.join(names)}:"):
+                        self.body(statements[i + 1 :], around, problems)
+                    return
                 with self.block("try:"):
                     self.body(statements[i + 1 :], around, problems)
                 with self.block("finally:"):
-                    for name in reversed(names):
-                        self.emit(f"{name}.destroy()")
+                    for name, guard in reversed(names.items()):
+                        self.emit(f"{name}.{'close' if guard else 'destroy'}()")
                 return
         for problem in problems:
             self.clang_error(problem)
 
-    def destroyed(self, cursor: Any) -> list[str]:
-        """Returns the variables of a declaration whose destructors run at the end of the block."""
+    def destroyed(self, cursor: Any) -> dict[str, bool]:
+        """Returns the variables of a declaration whose destructors run at the end of the block, and which are guards of words."""
         variables = [c for c in cursor.get_children() if c.kind.name == "VAR_DECL" and self.knows(c)]
         own = [c for c in variables if c.storage_class.name != "STATIC" and not is_reference(c.type)]
-        return [self.variable(c).text for c in own if self.has_destructor(c.type)]
+        return {self.variable(c).text: is_guard(c.type) for c in own if self.has_destructor(c.type)}
 
     def has_destructor(self, type: Any) -> bool:
         try:
@@ -197,7 +206,10 @@ class Statements(Expressions):
         if start is not None and _stripped(start).kind.name == "LAMBDA_EXPR" and not boxed:
             self.write_lambda(_stripped(start), name)
             return
+        self.owns_no_guard(type)
         self.owning = plain(type).get_declaration() if self.program.destructor(type) else None
+        if self.owning is not None and not self.owns:
+            raise Refused(f"`{self.shown(cursor)}`, whose class has a destructor, in the head of a statement")
         value = self.default(type).text if start is None else self.initial(start, type)
         self.owning = None
         self.emit(f"{name} = {f'Variable({value})' if boxed else value}")
@@ -206,7 +218,9 @@ class Statements(Expressions):
         inner = start
         characters = plain(type).kind.name == "CONSTANTARRAY" and not plain(type).element_type.is_const_qualified()
         if characters and _stripped(start).kind.name == "STRING_LITERAL":
-            raise Refused(f"the characters `{self.shown(start)}`, which may change")
+            text = ast.literal_eval(self.text(_stripped(start)))
+            codes = [NUMBERS["int8"](ord(c)) for c in text]
+            return f"std.vector({codes + [0] * (plain(type).element_count - len(codes))})"
         if inner.kind.name == "INIT_LIST_EXPR":
             return self.init_list(inner, type).text
         return self.copied(inner, type)
@@ -255,6 +269,9 @@ class Statements(Expressions):
             value = f"{value}.values()"
         names = [self.declare(c, boxed=False) for c in bound]
         self.emit(f"{', '.join(names)}{',' * (len(names) == 1)} = {value}")
+        for c, name in zip(bound, names, strict=True):
+            if self.is_boxed(c):
+                self.emit(f"{name} = Variable({name})")
 
     def bound_places(self, bound: list[Any], value: str, type: Any) -> None:
         """Writes ``auto& [a, b] = x;``, whose names are the members or the elements themselves."""
@@ -280,6 +297,8 @@ class Statements(Expressions):
         kind = inner.kind.name
         if kind == "CXX_THROW_EXPR":
             parts = _expressions(inner)
+            if parts and plain(parts[0].type).kind.name != "RECORD":
+                raise Refused(f"`{self.shown(inner)}`, which throws no object of a class")
             self.emit(f"raise {self.text(parts[0])}" if parts else "raise")
             return
         if kind == "CSTYLE_CAST_EXPR" and plain(inner.type).kind.name == "VOID":
@@ -534,6 +553,8 @@ class Statements(Expressions):
         if over.kind.name == "RECORD" and container is None:
             raise Refused(f"the loop over `{self.shown(ranges[-1])}`")
         values = self.text(ranges[-1])
+        if container is not None and container.name == "std::string":
+            values = f"std.string_.characters({values})"
         places = f"{values}.places()" if container is None or hasattr(container.object, "places") else ""
         type = declared.type
         if declared.spelling.startswith("["):
@@ -563,7 +584,7 @@ class Statements(Expressions):
         with self.block(f"for {name} in {values}:"):
             if is_value(type) and not is_reference(type):
                 self.emit(f"{name} = {name}.copy()")
-            elif holds_values(type) and not is_reference(type):
+            elif not is_reference(type) and (holds_values(type) or self.has_state(type)):
                 self.emit(f"{name} = copied({name})")
             if boxed:
                 self.emit(f"{name} = Variable({name})")

@@ -148,7 +148,8 @@ _DEVICES |= {
 }
 
 declare(
-    "namespace c10 { template <class T> struct complex { T real_, imag_; }; struct Float8_e5m2 { unsigned char x; }; struct Float8_e4m3fn { unsigned char x; }; }"
+    "namespace c10 { template <class T> struct complex { T real_, imag_; };"
+    " struct Float8_e5m2 { unsigned char x; }; struct Float8_e4m3fn { unsigned char x; }; }"
 )
 _enumeration("c10::ScalarType", {name: dtype for name, (_, dtype) in _SCALARS.items()}, "signed char")
 _enumeration("c10::Layout", _LAYOUTS, "signed char")
@@ -858,7 +859,7 @@ def _from_blob(pointer: Any, sizes: list[int], *rest: Any) -> torch.Tensor:
 
 
 class _Guard:
-    """Sets something at its construction, and sets it back with :meth:`close`, or when the object goes."""
+    """Sets something at its construction, and sets it back at the end of its block."""
 
     _back: Callable[[], Any] | None = None
 
@@ -867,7 +868,10 @@ class _Guard:
         if back is not None:
             back()
 
-    def __del__(self) -> None:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -941,17 +945,20 @@ class NoGradGuard(_Guard):
         torch.set_grad_enabled(enabled)
 
 
+class _BelowAutograd(NoGradGuard):
+    def __init__(self, enabled: bool = True) -> None:
+        super().__init__(not enabled)
+
+
 word("at::AutoGradMode", "struct AutoGradMode { explicit AutoGradMode(bool); };")(NoGradGuard)
 for _name in (
     "AutoDispatchBelowADInplaceOrView",
     "AutoDispatchBelowAutograd",
     "AutoNonVariableTypeMode",
-    "InferenceMode",
 ):
     # Below autograd, nothing is recorded.
-    word(f"at::{_name}", f"struct {_name} {{ explicit {_name}(bool = true); }};")(
-        lambda enabled=True: NoGradGuard(not enabled)
-    )
+    word(f"at::{_name}", f"struct {_name} {{ explicit {_name}(bool = true); }};")(_BelowAutograd)
+word("c10::InferenceMode", "struct InferenceMode { explicit InferenceMode(bool = true); };")(_BelowAutograd)
 
 
 @word(

@@ -243,16 +243,46 @@ def test_the_simulators_tensors_are_on_the_gpu(names, at):
         assert names["at"].Type_.is_cuda(at.type(x))
 
 
-def test_guards_set_back(names, at):
-    guard = at.NoGradGuard()
-    assert not torch.is_grad_enabled()
-    del guard
+GUARDS = """#include <torch/extension.h>
+#include <c10/cuda/CUDAGuard.h>
+int recorded(torch::Tensor x) { return (2 * x).requires_grad(); }
+int block(torch::Tensor x) {
+    int inside;
+    { at::NoGradGuard guard; inside = recorded(x); }
+    return inside * 10 + recorded(x);
+}
+int loop(torch::Tensor x) {
+    int s = 0;
+    for (int i = 0; i < 3; ++i) { at::AutoGradMode mode(i == 1); s = s * 10 + recorded(x); if (i == 2) break; }
+    return s * 10 + recorded(x);
+}
+int raised(torch::Tensor x) {
+    try { c10::InferenceMode mode; TORCH_CHECK(false, "why"); } catch (const std::exception&) { return recorded(x); }
+    return 5;
+}
+int device(torch::Tensor x) {
+    const at::cuda::OptionalCUDAGuard guard(device_of(x)); at::AutoDispatchBelowADInplaceOrView below; return recorded(x);
+}
+void fails() { at::NoGradGuard guard; TORCH_CHECK(false, "why"); }
+int owned() { auto guard = std::make_unique<at::NoGradGuard>(); return 1; }
+int temporary() { at::NoGradGuard(); return 1; }
+int maybe(torch::Tensor x) { std::optional<c10::cuda::CUDAGuard> guard; return 1; }
+"""
+
+
+def test_guards_set_back_where_their_block_ends():
+    names = ["block", "loop", "raised", "device", "fails", "owned", "temporary", "maybe"]
+    f = program("guards", [("guards.cu", GUARDS)], functions=names).functions
+    x = torch.ones(2, requires_grad=True)
+    assert [f[name](x) for name in names[:4]] == [1, 101, 1, 0]
+    with pytest.raises(RuntimeError, match="why") as caught:  # whose traceback has the frame
+        f["fails"]()
     assert torch.is_grad_enabled()
-    below = at.AutoDispatchBelowADInplaceOrView()
-    assert not torch.is_grad_enabled()
-    below.close()
+    del caught
+    for name in names[5:]:
+        with pytest.raises(NotTranslated, match="owns a guard|has a destructor"):
+            f[name](*([x] if name == "maybe" else []))
     assert torch.is_grad_enabled()
-    names["c10"].cuda.CUDAGuard(torch.device("cuda", 0)).close()
 
 
 def test_messages_are_those_of_streams(names):
