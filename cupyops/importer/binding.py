@@ -5,6 +5,7 @@
 """
 
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass, field
 from functools import cache
@@ -188,6 +189,54 @@ def _instances(kind: type, name: str = "", schema: str = "") -> _Caster:
     return _Caster(name, name, load, schema=schema)
 
 
+bound_classes: dict[type, Any] = {}
+"""The Python classes of structs that ``py::class_`` binds, whose objects have the struct as ``held``."""
+
+
+def _struct(kind: type) -> _Caster:
+    """Returns the caster of a struct."""
+
+    def load(value: Any, _: bool) -> Any:
+        made = bound_classes.get(kind)
+        if made is not None and isinstance(value, made):
+            return value.held
+        if not isinstance(value, kind):
+            raise _RefusedError
+        return value
+
+    def cast(value: Any) -> Any:
+        made = bound_classes.get(type(value))
+        if made is None:
+            return value
+        whole = object.__new__(made)
+        whole.held = value
+        return whole
+
+    return _Caster(kind.__name__, kind.__name__, load, cast)
+
+
+def load_value(kind: Kind, value: Any, name: str) -> Any:
+    """Returns a value of Python as one of a C++ type.
+
+    Raises:
+        TypeError: it has no conversion.
+    """
+    try:
+        return _caster(kind).load(value, True)
+    except _RefusedError:
+        raise TypeError(f"{name}: wanted {_caster(kind).argument}, got {type(value).__name__}") from None
+
+
+def cast_value(kind: Kind, value: Any) -> Any:
+    """Returns a value of a C++ type as Python's."""
+    return _caster(kind).cast(value)
+
+
+def call_bound(before: Any, call: Any, name: str) -> Any:
+    """Returns a function as Python calls it with those of the same name before it as its overloads."""
+    return _dispatcher(name, [*getattr(before, "overloads", []), *call.overloads])
+
+
 def _unknown(kind: Kind) -> _Caster:
     """Returns the caster of a type that Python has no values of."""
 
@@ -307,7 +356,7 @@ def _caster(kind: Kind) -> _Caster:
             return _Caster("bool", "bool", _load_bool, bool, "bool")
         return _floating(kind) if kind.floating else _integer(kind)
     if isinstance(kind, type):
-        return _instances(kind)
+        return _struct(kind)
     if isinstance(kind, str):
         return _CLASSES.get(kind.rpartition("::")[2], _CALLABLE if "(" in kind else _unknown(kind))
     name, *inner = kind
@@ -547,6 +596,18 @@ class Module:
         self.members[name] = _dispatcher(name, [*before, _overload(function, extra)])
         return self
 
+    def refuse(self, why: str, *names: str) -> None:
+        """Notes a statement without a translation. What it would define raises where it is called.
+
+        Args:
+            why: the place and the construct.
+            names: what it would define.
+        """
+        for name in names:
+            self.members.setdefault(name, refusing(why))
+        if not names:
+            warnings.warn(why, UserWarning, stacklevel=2)
+
     def attr(self, name: str) -> _Place:
         return _Place(self.members, name)
 
@@ -558,6 +619,13 @@ class Module:
         if doc:
             inner.members["__doc__"] = doc
         return inner
+
+
+def refusing(why: str) -> Callable[..., Any]:
+    def call(*_: Any, **__: Any) -> Any:
+        raise NotTranslated(why)
+
+    return call
 
 
 @word("pybind11::call_guard", "template <class... G> struct call_guard {};")

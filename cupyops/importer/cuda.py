@@ -153,6 +153,13 @@ def make_double_complex(x: float, y: float) -> Any:
     return memory.KINDS["double2"](x, y)
 
 
+declare("".join(f"\n#define {name} {value}" for name, value in {
+    "CUDART_NORM_HUGE_F": "3.402823466e38f", "CUDART_MAX_NORMAL_F": "3.402823466e38f", "CUDART_MIN_DENORM_F": "1.4012984643e-45f",
+    "CUDART_TWO_TO_23_F": "8388608.0f", "CUDART_SQRT_TWO_F": "1.414213562f", "CUDART_SQRT_HALF_F": "0.707106781f",
+    "CUDART_L2E_F": "1.442695041f", "CUDART_LN2_F": "0.693147181f", "CUDART_PIO2_F": "1.570796327f",
+    "CUDART_PIO4_F": "0.785398163f", "CUDART_LNT_F": "0.693147181f", "CUDART_L2T_F": "3.321928094f",
+    "CUDART_SQRT_2OVERPI": "7.9788456080286536e-1", "CUDART_SQRT_TWO": "1.4142135623730951e+0",
+}.items()) + "\n")  # fmt: skip
 for _name, _value in {"INF": math.inf, "NAN": math.nan, "PI": math.pi, "ZERO": 0.0, "ONE": 1.0}.items():
     for _suffix, _type in (("_F", "float"), ("", "double")):
         _text = {"INF": "__builtin_inf()", "NAN": '__builtin_nan("")'}.get(_name, repr(_value))
@@ -319,6 +326,9 @@ template <class... A> void InclusiveSum(A&&...); template <class... A> void Excl
 struct Sum {}; struct Max {}; struct Min {}; }
 #pragma clang force_cuda_host_device end
 """)
+
+for _name in ("curandStateXORWOW", "curandStatePhilox4_32_10", "curandStateMRG32k3a"):
+    word(_name)(None)  # device code has values of them, and host code only pointers
 
 # Errors and devices
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from .numbers import Number
-from .tree import evaluated, operator_of, source_of, template_arguments
+from .tree import evaluated, operator_of, place_of, source_of, template_arguments
 from .types import (
     common,
     gives_place,
@@ -81,6 +81,7 @@ class Expressions:
     program: Any
     unit: Any
     owning: Any
+    held: dict[int, str]  # variables in place of expressions that have been written before
 
     # What the other parts of the writer have.
 
@@ -449,6 +450,8 @@ class Expressions:
                 raise Refused(f"`{name}`, which has no Python meaning")
             return Expression(self.word_name(name))
         if declared.kind.name == "CXX_METHOD" and not declared.is_static_method():
+            if self.program.binds_classes and self.program.current.startswith("cupyops_"):  # what a class binds
+                return Expression(f"{self.program.struct_of(declared)}.{self.program.method(declared)}")
             raise Refused(f"a pointer to the method `{name}`")
         if cursor.kind.name != "CALL_EXPR" and gives_place(declared):
             raise Refused(f"a pointer to `{name}`, which returns a reference")
@@ -511,6 +514,8 @@ class Expressions:
         if not inner:
             return Expression("self")
         base = inner[0]
+        if base.hash in self.held:
+            return Expression(self.held[base.hash])
         value = self.expression(base)
         arrow = _stripped(base).kind.name == "CALL_EXPR" and _stripped(base).spelling == "operator->"
         if plain(base.type).kind.name == "POINTER" and not arrow and value.text != "self":
@@ -575,6 +580,8 @@ class Expressions:
         if plain(inner.type).kind.name == "FUNCTIONPROTO":
             return self.expression(inner)
         declared = inner.referenced if inner.kind.name == "DECL_REF_EXPR" else None
+        if declared is not None and declared.kind.name == "FIELD_DECL" and self.unit.mine(declared):  # `&S::x`
+            return Expression(repr(self.program.member(declared)))
         if declared is not None and self.program.is_device_variable(declared):
             return Expression(f"kernels.variable({qualified(declared)!r})")
         if inner.kind.name == "ARRAY_SUBSCRIPT_EXPR":
@@ -1009,6 +1016,8 @@ class Expressions:
         """Returns an object made by a constructor."""
         arguments = self.written(cursor)
         type = plain(cursor.type)
+        if type.kind.name == "CONSTANTARRAY":
+            return self.default(type)
         if len(arguments) == 1 and _same_class(arguments[0].type, type):  # a copy, or a move
             return self.expression(arguments[0])
         found = record_word(type)
@@ -1235,13 +1244,16 @@ class Expressions:
         pointee = plain(cursor.type).get_pointee()
         sizes = [c for c in inner if number(c.type) is not None and c.kind.name != "CALL_EXPR"]
         listed = [c for c in inner if c.kind.name == "INIT_LIST_EXPR"]
-        if re.search(r"\bnew\b[^(\[]*\[", source_of(self.unit, cursor)) and listed:
+        file, _, begin = place_of(self.unit, cursor)  # in an instance of a template, clang says where it begins only
+        source = self.unit.files.get(file, "").encode()[begin:].decode(errors="replace")
+        is_array = re.match(r"new\b[^(\[{;]*\[", source) is not None
+        if is_array and listed:
             count = evaluated(sizes[0]) if sizes else None
             if count is None:
                 raise Refused(f"`{self.shown(cursor)}`")
             made = self.init_list(listed[0], _ArrayOf(pointee, int(count))).text
             return call("Pointer", made, "0", self.type_text(pointee))
-        if re.search(r"\bnew\b[^(\[]*\[", source_of(self.unit, cursor)) and sizes:
+        if is_array and sizes:
             filler = self.default(pointee).text
             made = f"std.vector([{filler} for _ in range({self.text(sizes[0])})])"
             return call("Pointer", made, "0", self.type_text(pointee))

@@ -40,8 +40,9 @@ __all__ = ["Host", "is_host_function", "runtime_names"]
 
 # Names of generated code besides the words.
 _OWN = {
-    "Bits", "Element", "char_at", "distance", "flat_row", "moved", "string_at", "Member", "NotTranslated", "Pointer", "Struct", "TupleElement", "Variable", "address", "address_of", "assign", "divide",
-    "host", "copied", "kernels", "left_out", "pointer_cast", "quotient", "remainder", "self", "statics", "throw",
+    "address", "address_of", "assign", "Bits", "char_at", "copied", "distance", "divide", "Element", "flat_row", "host",
+    "kernels", "left_out", "Member", "moved", "NotTranslated", "Pointer", "pointer_cast", "quotient", "remainder",
+    "self", "statics", "string_at", "Struct", "throw", "TupleElement", "Variable",
 }  # fmt: skip
 
 
@@ -101,6 +102,7 @@ class Host:
         self.later: list[tuple[Any, str]] = []
         self._kernels: dict[int, bool] = {}
         self._destructors: dict[str, Any] = {}
+        self.binds_classes = any("class_<" in text for text in unit.files.values())
         self.has_mutable = any(re.search(r"\bmutable\b", text) for text in unit.files.values())
         self._open: list[str] = []
         self.invalid = self._invalid() if unit.problems else {}
@@ -413,6 +415,14 @@ class Host:
                     method.whole_constructor(child, self.constructor_name(child), name)
                     writer.lines.append(Line(writer.indent, "", writer.here))
                     writer.lines += method.lines
+        for child in members if self.binds_classes else ():
+            is_method = child.kind.name == "CXX_METHOD" or child.kind.name == "CONSTRUCTOR"
+            if is_method and child.is_definition() and not _device_only(child):
+                own = self.constructor_name(child) if child.kind.name == "CONSTRUCTOR" else self.method(child)
+                function = f"{own}.__func__" if child.kind.name == "CONSTRUCTOR" else own
+                head = Writer(self, child)
+                head.parameters(child)
+                writer.emit(f"{head.signature(child, own)[1:]}({name}.{function})")
         self.current = outer
         self.parts.append(writer.lines)
 
@@ -658,6 +668,7 @@ class Writer(Statements):
         else:
             self.emit(self.signature(function, name))
         body = next((c for c in function.get_children() if c.kind.name == "COMPOUND_STMT"), None)
+        self.module = texts[0] if function.spelling == "cupyops_module" else ""
         with self.block(f"def {name}({', '.join(texts)}):"):
             for box in boxes:
                 self.emit(box)

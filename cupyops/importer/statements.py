@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from .expressions import Expression, Expressions, Refused, _expressions, _is_place, _stripped
+from .expressions import Expression, Expressions, Refused, _expressions, _is_place, _stripped, record_of
 from .numbers import NUMBERS
 from .tree import evaluated, initializer, operator_of, place_of, source_of
 from .types import holds_values, is_guard, is_reference, is_value, number, plain, record_word
@@ -47,6 +47,8 @@ class Statements(Expressions):
         self.loops: list[Loop | None] = []
         self.turns = 0  # loops around the statement, also those around a lambda
         self.owning: Any = None  # the class with a destructor of which a variable is declared
+        self.held = {}
+        self.module = ""  # the name of the module, in PYBIND11_MODULE
         self.owns = False  # whether the statement is one of a block, whose end destroys such a variable
 
     def emit(self, text: str) -> None:
@@ -97,6 +99,10 @@ class Statements(Expressions):
         file, line = self.here
         place = f"{self.program.shown_file(file)}:{line}"
         self.program.refused(self.here, why)
+        if self.module and self.indent == 1:  # what else the module defines is there
+            text = "\n".join(self.unit.files.get(file, "").split("\n")[line - 1 :]).partition(";")[0]
+            self.emit(_refusal(self.module, f"{place}: no translation of {why}", _DEFINES.findall(text)[:1]))
+            return
         self.emit(f"raise NotTranslated({f'{place}: no translation of {why}'!r})")
 
     # Blocks
@@ -317,10 +323,49 @@ class Statements(Expressions):
         if kind == "CALL_EXPR" and (text := self.operator_statement(inner)):
             self.emit(text)
             return
+        if self.module and self.indent == 1 and len(links := self.links(inner)) > 1:
+            self.chain(links)
+            return
         text = self.assignment(inner) or self.text(inner)
         if text.isidentifier() or _is_number(text):
             return
         self.emit(text)
+
+    def links(self, cursor: Any) -> list[Any]:
+        """Returns the calls of a chain ``m.def(...).def(...)``, from the last one to the object of the first."""
+        found = []
+        while (
+            cursor.kind.name == "CALL_EXPR"
+            and cursor.referenced is not None
+            and cursor.referenced.kind.name == "CXX_METHOD"
+        ):
+            owner = _expressions(next(iter(cursor.get_children())))[:1]
+            if not owner or not record_of(cursor.referenced).startswith("pybind11::"):
+                break
+            found.append((cursor, owner[0]))
+            cursor = _stripped(owner[0])
+        return found
+
+    def chain(self, links: list[Any]) -> None:
+        """Writes a chain of definitions as a statement for each, so that one without a translation is lost alone."""
+        base = links[-1][1]
+        holder = self.text(base)
+        if not holder.isidentifier():
+            value, holder = holder, self.new_name("bound")
+            self.emit(f"{holder} = {value}")
+        for link, owner in reversed(links):
+            self.held[owner.hash] = holder
+            file, line, _ = place_of(self.unit, next(iter(link.get_children())))
+            start = len(self.lines)
+            try:
+                text = self.text(link)
+                self.emit(text)
+            except Refused as refused:
+                del self.lines[start:]
+                why = f"{self.program.shown_file(file)}:{line}: no translation of {refused}"
+                self.program.refused((file, line), str(refused))
+                names = [self.text(a) for a in self.written(link)[:1] if _stripped(a).kind.name == "STRING_LITERAL"]
+                self.emit(_refusal(holder, why, [ast.literal_eval(name) for name in names]))
 
     def conditional_statement(self, cursor: Any) -> None:
         condition, then, other = _expressions(cursor)
@@ -728,6 +773,8 @@ class Statements(Expressions):
         raise NotImplementedError
 
 
+# What a statement of PYBIND11_MODULE defines.
+_DEFINES = re.compile(r'(?:(?:class_|enum_)<[^;"]*>\s*\w*\(\s*\w+\s*,|\.def\w*\(|\.attr\()\s*"(\w+)"')
 _SILENT = {
     "TYPEDEF_DECL", "TYPE_ALIAS_DECL", "USING_DECLARATION", "USING_DIRECTIVE", "STATIC_ASSERT", "UNEXPOSED_DECL",
     "NAMESPACE_ALIAS", "ENUM_DECL", "TYPE_ALIAS_TEMPLATE_DECL", "UNION_DECL", "FUNCTION_DECL",
@@ -743,6 +790,10 @@ _WITH_BLOCKS = {
     "SWITCH_STMT",
     "CXX_TRY_STMT",
 }
+
+
+def _refusal(holder: str, why: str, names: list[str]) -> str:
+    return f"{holder}.refuse({', '.join(map(repr, [why, *names]))})"
 
 
 def _end_of(unit: Any, cursor: Any) -> int:

@@ -91,7 +91,8 @@ def _change(change: Callable[..., str]) -> Callable[..., Any]:
 
 _METHODS: dict[str, Callable[..., Any]] = {
     "size": len, "length": len, "empty": lambda s: not s, "c_str": str, "data": str,
-    "characters": lambda s: [_code(s, i) for i in range(len(s))], "subscript": _code, "at": _checked, "front": lambda s: _code(s, 0), "back": lambda s: _code(s, len(s) - 1),
+    "characters": lambda s: [_code(s, i) for i in range(len(s))],
+    "subscript": _code, "at": _checked, "front": lambda s: _code(s, 0), "back": lambda s: _code(s, len(s) - 1),
     "substr": lambda s, start=0, count=_NOT_FOUND: s[start : start + count],
     "compare": lambda s, other: (s > other) - (s < other),
     "find": lambda s, part, start=0: _found(s.find(part, start)),

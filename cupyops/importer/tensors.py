@@ -22,7 +22,7 @@ from .numbers import NUMBERS, Number, quotient
 from .operators import FUNCTIONS, METHODS
 from .references import Pointer, Variable
 from .standard import Vector
-from .words import Namespace, declare, word
+from .words import Namespace, declare, word, words
 
 __all__ = ["Enumeration", "TensorOptions", "message"]
 
@@ -491,7 +491,7 @@ declare(
     " Accessor<T, N - 1, I> operator[](I) const; I size(I) const; I stride(I) const; T* data() const; };"
     "template <class T, class I> struct Accessor<T, 1, I> {"
     " T& operator[](I) const; I size(I) const; I stride(I) const; T* data() const; };"
-    "template <class T, size_t N, class I> struct PackedAccessor : Accessor<T, N, I> {};"
+    "template <class T, size_t N, class I> struct PackedAccessor : Accessor<T, N, I> { PackedAccessor(T*, const I*, const I*); };"
     + "".join(
         f"template <class T, size_t N, template <class> class P = DefaultPtrTraits{more}> using {alias} = {kind}<T, N, {index}>;"
         for alias, kind, more, index in (
@@ -654,7 +654,6 @@ class Accessor:
 
 
 word("at::Accessor")(Accessor)
-word("at::PackedAccessor", methods="at")(lambda value=None: value)
 
 
 def _accessible(*arguments: Any) -> torch.Tensor:
@@ -672,6 +671,20 @@ def _accessor(*arguments: Any) -> Accessor:
 
 for _name in ("packed_accessor32", "packed_accessor64", "packed_accessor"):
     word(f"at::{_name}", typed=True)(_accessible)
+
+
+@word("at::PackedAccessor", typed=True, methods="at")
+def _packed(
+    kind: Any, dimensions: int, _: Any, data: Any = None, sizes: Any = None, strides: Any = None
+) -> torch.Tensor:
+    """Returns the tensor of an accessor that host code makes of a pointer, which is the value of an accessor."""
+    if data is None:
+        return torch.empty([0] * dimensions, dtype=kind.dtype)
+    if not isinstance(data, DevicePointer):
+        raise NotTranslated("a packed accessor of host memory")
+    shape, steps = ([int(numbers[i]) for i in range(dimensions)] for numbers in (sizes, strides))
+    flat = data.memory.flat(data.offset, kind.dtype, None)
+    return flat.as_strided(shape, steps, flat.storage_offset())
 
 
 def _options(x: torch.Tensor) -> TensorOptions:
@@ -800,11 +813,18 @@ _methods(
 declare(
     "namespace torch { using Dtype = at::ScalarType; }"
     "namespace detail { at::ScalarType scalar_type(at::ScalarType); at::ScalarType scalar_type(const at::DeprecatedTypeProperties&); }"
-    "namespace at { TensorOptions dtype(ScalarType); TensorOptions dtype(caffe2::TypeMeta); template <class T> TensorOptions dtype();"
+    # As `device(at::kCUDA)` without a namespace finds it, the functions are in that of their arguments.
+    "namespace c10 { TensorOptions dtype(ScalarType); TensorOptions dtype(caffe2::TypeMeta); template <class T> TensorOptions dtype();"
     " TensorOptions device(Device); TensorOptions device(DeviceType, DeviceIndex = -1); TensorOptions layout(Layout);"
-    " TensorOptions requires_grad(bool = true); TensorOptions memory_format(MemoryFormat); std::optional<Device> device_of(const Tensor&);"
+    " TensorOptions requires_grad(bool = true); TensorOptions memory_format(MemoryFormat); }"
+    "namespace at { std::optional<Device> device_of(const Tensor&);"
     " IntArrayRef sizes(const Tensor&); int64_t numel(const Tensor&); int64_t size(const Tensor&, int64_t); }"
 )
+
+
+for _name in ("dtype", "device", "layout", "requires_grad"):
+    word(f"c10::{_name}", typed=_name == "dtype")(words()[f"at::{_name}"].object)
+word("c10::memory_format")(lambda chosen: TensorOptions().memory_format(chosen))
 
 
 @word("detail::scalar_type")
@@ -1074,6 +1094,31 @@ def _parallel_for(begin: int, end: int, grain: int, body: Callable[[int, int], A
 _methods("at", {"get_num_threads": lambda: 1, "get_thread_num": lambda: 0})
 
 
+@word(
+    "at::cuda::detail::TensorInfo",
+    "template <class T, class I> struct TensorInfo { I sizes[25]; I strides[25]; int dims; bool isContiguous() const; };"
+    " template <class T, class I> TensorInfo<T, I> getTensorInfo(const at::Tensor&);"
+    " template <class T, class I, int D> struct IndexToOffset { static I get(I, const TensorInfo<T, I>&); };",
+    typed=True,
+    methods="at.cuda.detail.TensorInfo_",
+)
+def _no_info(*_: Any) -> Any:
+    raise NotTranslated("a TensorInfo that is made of no tensor")
+
+
+@word("at::cuda::detail::getTensorInfo", typed=True)
+def _tensor_info(kind: Any, _: Any, x: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor, which a launch passes as a ``TensorInfo``."""
+    _check_type(kind, x)
+    return x
+
+
+word("at::cuda::detail::TensorInfo_::sizes")(lambda x: Vector(x.shape))
+word("at::cuda::detail::TensorInfo_::strides")(lambda x: Vector(x.stride()))
+word("at::cuda::detail::TensorInfo_::dims")(torch.Tensor.dim)
+word("at::cuda::detail::TensorInfo_::isContiguous")(lambda x: x.dim() == 1 and x.stride(0) == 1)
+
+
 @word("at::cuda::detail::canUse32BitIndexMath", "bool canUse32BitIndexMath(const at::Tensor&, int64_t = 2147483647);")
 def _narrow_index(x: torch.Tensor, most: int = 2147483647) -> bool:
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
@@ -1183,15 +1228,43 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
+@word("c10::str", "template <class... A> std::string str(const A&...);")
 @word("cupyops::message", "template <class... A> std::string message(const A&...);")
 def message(*values: Any) -> str:
     """Returns the text of a check: its values one behind the other, as C++'s streams write them."""
     return "".join(map(_shown, values))
 
 
+class C10Error(RuntimeError):
+    """PyTorch's ``c10::Error``, which ``TORCH_CHECK`` throws; in Python a RuntimeError."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(arguments[-1])  # behind the place in C++
+
+
+def _error(kind: type[Exception]) -> type[Exception]:
+    """Returns the class of an error that is an error of Python, too, and has its name there."""
+    bases = (C10Error,) if kind is RuntimeError else (C10Error, kind)
+    return type(kind.__name__, bases, {})
+
+
 _ERRORS: dict[str, type[Exception]] = {
-    e.__name__: e for e in (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
+    e.__name__: _error(e) for e in (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
 }
+word("c10::SourceLocation", "struct SourceLocation { const char* function; const char* file; uint32_t line; };")(
+    lambda *_: None
+)
+word(
+    "c10::Error",
+    "struct Error : std::exception { Error(SourceLocation, std::string); };",
+    methods="std.exception_",
+)(C10Error)
+for _name in ("IndexError", "ValueError", "TypeError", "NotImplementedError"):
+    word(
+        f"c10::{_name}",
+        f"struct {_name} : Error {{ {_name}(SourceLocation, std::string); }};",
+        methods="std.exception_",
+    )(_ERRORS[_name])
 
 
 @word("cupyops::check_failed", 'void check_failed(const char*, const std::string&, const char* = "RuntimeError");')
@@ -1206,7 +1279,7 @@ def _check_failed(condition: str, text: str, kind: str = "RuntimeError") -> None
 
 @word("cupyops::failed", "[[noreturn]] void failed(const std::string&);")
 def _failed(text: str) -> None:
-    raise RuntimeError(text)
+    raise _ERRORS["RuntimeError"](text)
 
 
 @word("cupyops::warn", "void warn(const std::string&);")

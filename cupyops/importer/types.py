@@ -7,9 +7,22 @@ from .tree import template_arguments
 from .words import Word, words
 
 __all__ = [
-    "common", "gives_place", "holds", "holds_reference", "holds_values", "is_guard", "is_immutable", "is_mutable", "is_reference", "is_value", "number", "qualified", "record_word",
-    "spelled", "type_arguments",
-]  # fmt: skip
+    "common",
+    "gives_place",
+    "holds",
+    "holds_reference",
+    "holds_values",
+    "is_guard",
+    "is_immutable",
+    "is_mutable",
+    "is_reference",
+    "is_value",
+    "number",
+    "qualified",
+    "record_word",
+    "spelled",
+    "type_arguments",
+]
 
 _KINDS = {
     "BOOL": "bool_", "CHAR_S": "int8", "SCHAR": "int8", "CHAR_U": "uint8", "UCHAR": "uint8", "SHORT": "int16",
