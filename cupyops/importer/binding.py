@@ -16,7 +16,7 @@ import torch
 
 from cupyops import simulator
 
-from . import cuda, standard  # noqa: F401  their C++ text comes first
+from . import cublas, standard  # noqa: F401  their C++ text comes first
 from .errors import NotTranslated
 from .numbers import NUMBERS, Number
 from .references import Reference, Variable

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import aten  # noqa: F401  its C++ text comes first
-from .cuda import error_string
+from .cuda_devices import error_string
 from .scalar_types import dtype_name
 from .words import declare, word
 

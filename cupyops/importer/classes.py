@@ -102,15 +102,15 @@ class StructClass:
         return self
 
     def def_property(self, name: str, get: Callable[..., Any], change: Callable[..., Any]) -> "StructClass":
-        both = (bound(_of_object(f, self.struct), name=name) for f in (get, change))
-        setattr(self.made, name, property(*both))
+        reads, writes = (bound(_of_object(f, self.struct), name=name) for f in (get, change))
+        setattr(self.made, name, property(reads, writes))
         return self
 
     def _type(self, member: str) -> Any:
         return next(kind for name, kind, *_ in self.struct.fields if name == member)  # type: ignore[attr-defined]
 
     def _constructor(self, init: Init, extra: tuple[Any, ...]) -> None:
-        function = init.function or self._of_types(init.types)
+        function: Any = init.function or self._of_types(init.types)
         make = call_bound(getattr(self.made, "_make", None), bound(function, extra, name="__init__"), "__init__")
         self.made._make = staticmethod(make)
 
@@ -149,7 +149,7 @@ def _with(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
     return call
 
 
-def _of_object(function: Any, struct: type) -> Callable[..., Any]:
+def _of_object(function: Any, struct: type) -> Any:
     """Returns a method as a function whose first parameter is the object. A lambda has it already."""
     from .binding import Parameter, Signature
 
@@ -157,7 +157,7 @@ def _of_object(function: Any, struct: type) -> Callable[..., Any]:
     if signature is None:
         raise NotTranslated(f"{getattr(function, '__name__', function)!r} is bound, and its C++ types are not known")
     if getattr(struct, function.__name__, None) is not function:
-        return function  # type: ignore[no-any-return]
+        return function
     return _with(
         function, Signature(signature.name, signature.returns, (Parameter("self", struct), *signature.parameters))
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import cublas  # noqa: F401  its C++ text comes first
 from .errors import NotTranslated
 from .memory import DevicePointer
 from .references import Reference

@@ -1177,11 +1177,11 @@ class Expressions:
             self.unmoved(arguments[0])
             a, b = number(arguments[0].type), number(arguments[1].type)
             if a is not None and b is not None:  # 16-bit floats
-                values = [
-                    self.convert(self.expression(x), n, common(a, b)) for x, n in zip(arguments, (a, b), strict=True)
-                ]
-                made = self.arithmetic(operator[0], *values, common(a, b), common(a, b), common(a, b))
-                return self.assigning(arguments[0], self.convert(made, common(a, b), a).text)
+                between = common(a, b)
+                first = self.convert(self.expression(arguments[0]), a, between)
+                second = self.convert(self.expression(arguments[1]), b, between)
+                value = self.arithmetic(operator[0], first, second, between, between, between)
+                return self.assigning(arguments[0], self.convert(value, between, a).text)
             if found is None or found.name != "at::Tensor":
                 return self.assigning(arguments[0], f"{place} {operator[0]} {self.text(arguments[1], SUM)}")
             made = f"{place}.__{name[operator[0]]}__({self.text(arguments[1])})"

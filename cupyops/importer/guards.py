@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from . import tensors  # noqa: F401  its C++ text comes first
-from .cuda import device_properties
+from .cuda_devices import device_properties
 from .devices import simulated
 from .references import Pointer, Variable
 from .words import declare, methods, word
