@@ -6,7 +6,8 @@ Python holds a struct in an object of a class of its own, whose attributes and m
 from collections.abc import Callable
 from typing import Any
 
-from .binding import Arg, Module, bound, bound_classes, call_bound, cast_value, load_value, refusing
+from .binding import Arg, Module, bound, call_bound, refusing
+from .casters import Parameter, Signature, bound_classes, cast_value, load_value
 from .errors import NotTranslated
 from .words import declare, word
 
@@ -121,7 +122,6 @@ class StructClass:
 
     def _of_types(self, types: tuple[Any, ...]) -> Any:
         """Returns the constructor with parameters of some types."""
-        from .binding import Parameter, Signature
 
         listed = [getattr(self.struct, n) for n in dir(self.struct) if n.startswith("construct_")]
         for found in listed:
@@ -151,7 +151,6 @@ def _with(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
 
 def _of_object(function: Any, struct: type) -> Any:
     """Returns a method as a function whose first parameter is the object. A lambda has it already."""
-    from .binding import Parameter, Signature
 
     signature = getattr(function, "signature", None)
     if signature is None:

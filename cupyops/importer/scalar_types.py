@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import binding  # noqa: F401  its words are declared with these
+from . import torch_library  # noqa: F401  its C++ text comes first
 from .numbers import NUMBERS
 from .words import constants, declare, enumeration, methods, word
 
