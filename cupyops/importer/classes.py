@@ -141,7 +141,7 @@ def _plain(kind: Any) -> Any:
     return kind[1] if isinstance(kind, tuple) and kind[:1] == ("&",) else kind
 
 
-def _with(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+def _with(function: Any, signature: Any) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         return function(*arguments)
 
