@@ -201,6 +201,8 @@ class Blocks(Expressions):
     def declared_variable(self, cursor: Any) -> None:
         start = initializer(cursor)
         type = cursor.type
+        if plain(type).kind.name in ("VARIABLEARRAY", "INT128", "UINT128"):
+            raise Refused(f"`{self.shown(cursor)}`, a variable of the type `{type.spelling}`")
         if cursor.storage_class.name == "STATIC":
             value = self.default(type).text if start is None else self.initial(start, type)
             name = self.declare(cursor, boxed=True)

@@ -118,8 +118,10 @@ class Conversions(Parts):
     def _string_literal(self, cursor: Any) -> Expression:
         import ast
 
-        text = cursor.spelling
-        text = text[text.index('"') :]
+        prefix, mark, text = cursor.spelling.partition('"')
+        if prefix in ("L", "u", "U"):
+            raise Refused(f"the string {cursor.spelling} of wide characters")
+        text = mark + text
         try:
             return Expression(repr(ast.literal_eval(text)))
         except (SyntaxError, ValueError):
@@ -169,7 +171,10 @@ class Conversions(Parts):
         return self.converted(inner[-1], cursor.type)
 
     _cstyle_cast_expr = _cxx_static_cast_expr = _cxx_functional_cast_expr = _cast
-    _cxx_const_cast_expr = _cxx_reinterpret_cast_expr = _cxx_dynamic_cast_expr = _cast
+    _cxx_const_cast_expr = _cxx_reinterpret_cast_expr = _cast
+
+    def _cxx_dynamic_cast_expr(self, cursor: Any) -> Expression:
+        raise Refused(f"the dynamic_cast `{self.shown(cursor)}`")
 
     def converted(self, cursor: Any, target: Any) -> Expression:
         """Returns an expression converted to a type."""
@@ -334,7 +339,7 @@ class Conversions(Parts):
     def copied(self, cursor: Any, target: Any = None) -> str:
         """Returns the text of an expression as a new value: C++ copies structs, containers and arrays."""
         value = self.text(cursor) if target is None else self.converted(cursor, target).text
-        if not is_place(cursor):
+        if not is_place(cursor) or (target is not None and plain(target).kind.name == "POINTER"):
             return value
         if self.has_state(cursor.type):
             return f"copied({value})"

@@ -168,11 +168,13 @@ class Expressions(Arithmetic):
         own = plain(inner.type)
         while own.kind.name == "POINTER":
             own = own.get_pointee().get_canonical()
-        if own.kind.name == "RECORD":
+        if own.kind.name == "RECORD" and record_word(own) is not None:
+            own = own.get_template_argument_type(0)
+        elif own.kind.name == "RECORD":
             call_operator = next((c for c in own.get_declaration().get_children() if c.spelling == "operator()"), None)
-            if own.get_declaration() == plain(target).get_declaration() or call_operator is None:
+            if call_operator is None:
                 return Expression(callee)
-            own = own.get_template_argument_type(0) if record_word(own) is not None else call_operator.type
+            own = call_operator.type
         if own.kind.name != "FUNCTIONPROTO" or wanted.kind.name != "FUNCTIONPROTO":
             return Expression(callee)
         names, texts, same = [], [], True

@@ -106,6 +106,8 @@ class Structs:
                         else None
                     )
                     try:
+                        if f.is_bitfield():
+                            raise Refused(f"the bit-field `{f.spelling}` of `{declared.spelling}`")
                         if is_reference(f.type):
                             value = "None" if start is None else writer.member_value(start, f.type)
                         else:

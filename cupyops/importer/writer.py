@@ -152,6 +152,8 @@ class Writer(Lambdas):
         self.returns_reference = function.result_type.get_canonical().kind.name == "LVALUEREFERENCE"
         self.returns_place = gives_place(function)
         texts, boxes = self.parameters(function)
+        variadic = function.type.kind.name == "FUNCTIONPROTO" and function.type.is_function_variadic()
+        texts += ["*_"] * variadic
         if method and static:
             self.emit("@staticmethod")
         elif method:
@@ -169,6 +171,8 @@ class Writer(Lambdas):
                 self.refuse(f"`{function.spelling}`, whose body is not in the program{why}")
             else:
                 try:
+                    if variadic:
+                        raise Refused(f"`{function.spelling}`, which takes any number of arguments")
                     self.program.is_valid(function)
                 except Refused as refused:
                     self.refuse(str(refused))
