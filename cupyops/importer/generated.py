@@ -3,12 +3,13 @@
 from functools import cache
 from typing import Any
 
-from . import cuda, standard, tensors  # noqa: F401  their import declares the words
-from .binding import host
+from . import classes, cublas, device_algorithms, functional, standard  # noqa: F401  their import declares the words
+from .casters import host
+from .characters import char_at, distance, moved, string_at
 from .errors import NotTranslated
 from .memory import DevicePointer
 from .numbers import NUMBERS, divide, quotient, remainder
-from .references import Element, Member, Pointer, Reference, Variable
+from .references import Bits, Element, Member, Pointer, Reference, Variable, flat_row
 from .tuples import TupleElement, copied
 from .words import namespaces
 
@@ -16,22 +17,28 @@ __all__ = ["Struct", "assign", "names", "pointer_cast", "throw"]
 
 
 class Struct:
-    """A struct of the user. Generated classes have `fields`: the names, the types and the offsets of the members."""
+    """A struct of the user. Generated classes have `fields`: the names, the types and the offsets of the members.
+
+    Attributes:
+        references: the names of the members that are references, which a copy shares.
+    """
 
     fields: tuple[tuple[Any, ...], ...] = ()
+    references: frozenset[str] | set[str] = frozenset()
 
     def __init__(self, *values: Any) -> None:
         for (name, *_), value in zip(self.fields, values, strict=False):
             setattr(self, name, value)
 
     def values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name, *_ in self.fields)
+        values = (getattr(self, name) for name, *_ in self.fields)
+        return tuple(v.value if isinstance(v, Reference) else v for v in values)
 
     def copy(self) -> "Struct":
         """Returns a copy, as C++ makes one for an argument by value."""
         made = object.__new__(type(self))
         for name, value in vars(self).items():
-            setattr(made, name, copied(value))
+            setattr(made, name, value if name in self.references else copied(value))
         return made
 
     @classmethod
@@ -39,7 +46,8 @@ class Struct:
         """Returns a copy of the part of a derived object that its base class has."""
         made = object.__new__(cls)
         for name, *_ in cls.fields:
-            setattr(made, name, copied(getattr(whole, name)))
+            value = getattr(whole, name)
+            setattr(made, name, value if name in cls.references else copied(value))
         return made
 
     def assign(self, other: "Struct") -> "Struct":
@@ -72,6 +80,8 @@ def address_of(pointer: Pointer | None) -> int:
 
 def pointer_cast(pointer: Pointer | None, kind: Any) -> Pointer | None:
     """Returns a pointer as one to another type. The null pointer stays null."""
+    if isinstance(pointer, str):
+        raise NotTranslated("a text as memory of another type")
     return None if pointer is None else pointer.cast(kind)
 
 
@@ -90,6 +100,7 @@ def names(kernels: Any) -> dict[str, Any]:
 @cache
 def _shared() -> dict[str, Any]:
     own: tuple[Any, ...] = (
+        Bits,
         Element,
         Member,
         NotTranslated,
@@ -99,12 +110,17 @@ def _shared() -> dict[str, Any]:
         Variable,
         address_of,
         assign,
+        char_at,
         copied,
+        distance,
         divide,
+        flat_row,
         host,
+        moved,
         pointer_cast,
         quotient,
         remainder,
+        string_at,
         throw,
     )
     return {**dict(namespaces()), **NUMBERS, **{x.__name__: x for x in own}, "left_out": object()}

@@ -206,3 +206,12 @@ def gcd(a: int, b: int) -> int:
 @word("std::lcm", "template <class T, class U> constexpr common_type_t<T, U> lcm(T, U);")
 def lcm(a: int, b: int) -> int:
     return math.lcm(a, b)
+
+
+# Functions that compilers know without a declaration. Those of zero are undefined.
+for _suffix, _bits in (("", 32), ("l", 64), ("ll", 64)):
+    word(f"__builtin_popcount{_suffix}")(lambda x, bits=_bits: (x & ((1 << bits) - 1)).bit_count())
+    word(f"__builtin_clz{_suffix}")(lambda x, bits=_bits: bits - x.bit_length())
+    word(f"__builtin_ctz{_suffix}")(lambda x: (x & -x).bit_length() - 1)
+    word(f"__builtin_ffs{_suffix}")(lambda x: (x & -x).bit_length())
+word("__builtin_expect")(lambda value, expected: value)

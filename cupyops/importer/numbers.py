@@ -46,6 +46,15 @@ class Number:
         """Returns the value converted to this type, as C++'s implicit conversion does."""
         return self._convert(value)
 
+    def of_bits(self, bits: int) -> float:
+        """Returns the 16-bit float of its bits, ``Half(0x3C00, Half::from_bits())``."""
+        assert self.dtype is not None
+        return float(torch.tensor(bits, dtype=torch.uint16).view(self.dtype))
+
+    def bits(self, value: float) -> int:
+        """Returns the bits of a 16-bit float, the member ``x`` of PyTorch's class."""
+        return int(torch.tensor(value, dtype=self.dtype).view(torch.uint16))
+
     @cached_property
     def _convert(self) -> Callable[[Any], Any]:
         simple: dict[str, Callable[[Any], Any]] = {"bool_": bool, "float64": float, "float32": _float32}

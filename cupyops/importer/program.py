@@ -137,7 +137,8 @@ def entries_of(unit: Any, functions: Sequence[str] | None) -> list[tuple[str, An
 
 
 def _made(name: str, found: dict[str, Any], sources: Sequence[tuple[str, str]], options: Sequence[str]) -> Program:
-    from .binding import Module, library_of
+    from .binding import Module
+    from .torch_library import library_of
 
     file = sources[-1][0] if sources else f"{name}.cu"
     kernels = Kernels(found["device"], os.path.basename(file), options, names=found["launched"])

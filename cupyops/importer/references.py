@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import NotTranslated
 
-__all__ = ["Element", "Member", "Pointer", "Reference", "Variable"]
+__all__ = ["Bits", "Element", "Member", "Pointer", "Reference", "Variable", "flat_row"]
 
 
 class Reference:
@@ -78,6 +78,28 @@ class Member(Reference):
         setattr(self.owner, self.name, value)
 
 
+class Bits(Reference):
+    """The bits of a 16-bit float, ``h.x``.
+
+    Attributes:
+        whole: the reference to the float.
+        kind: its type of numbers.
+    """
+
+    __slots__ = ("kind", "whole")
+
+    def __init__(self, whole: Reference, kind: Any) -> None:
+        self.whole, self.kind = whole, kind
+
+    @property
+    def value(self) -> Any:
+        return self.kind.bits(self.whole.value)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.whole.value = self.kind.of_bits(value)
+
+
 class Pointer:
     """A pointer of host code into host memory. :class:`.memory.DevicePointer` points into a tensor's storage.
 
@@ -124,7 +146,10 @@ class Pointer:
                 raise NotTranslated(f"host memory of {self.element} used as {self.kind or 'void'}")
 
     def _place(self) -> tuple[int, int]:
-        return id(self.memory), self.offset
+        memory = self.memory
+        while isinstance(memory, _Rows):
+            memory = memory.rows
+        return id(memory), self.offset
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pointer) and self._place() == other._place()
@@ -146,4 +171,44 @@ class Pointer:
 
     def cast(self, kind: Any) -> "Pointer":
         """Returns the pointer as one to another type, ``reinterpret_cast<T*>(p)``."""
+        own = self.element
+        if isinstance(own, tuple) and own[0] == "[]" and self.kind == own and kind != own:
+            return flat_row(self, 0, own[2], own[1]).cast(kind)  # rows lie one behind the other
         return Pointer(self.memory, self.offset, kind, self.element)
+
+
+class _Rows:
+    """An array of arrays as one array of their elements, which lie one behind the other.
+
+    Attributes:
+        rows: the arrays.
+        size: the elements of each.
+    """
+
+    __slots__ = ("rows", "size")
+
+    def __init__(self, rows: Any, size: int) -> None:
+        self.rows, self.size = rows, size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index // self.size][index % self.size]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self.rows[index // self.size][index % self.size] = value
+
+    def __len__(self) -> int:
+        return len(self.rows) * self.size
+
+
+def flat_row(rows: Any, index: int, size: int, kind: Any) -> Pointer:
+    """Returns a pointer to the first element of ``rows[index]``, behind which the next row lies.
+
+    Args:
+        rows: an array of arrays, or a pointer to an array.
+        index: the row.
+        size: the elements of a row.
+        kind: their type.
+    """
+    if isinstance(rows, Pointer):
+        rows, index = rows.memory, rows.offset + index
+    return Pointer(_Rows(rows, size), index * size, kind)

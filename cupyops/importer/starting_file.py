@@ -12,43 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from cupyops.codegen import define
-from cupyops.compile.cuda_text import Function, scan
 from cupyops.compile.file_scope import variables
-from cupyops.compile.standard import unknown
 from cupyops.errors import CompileError, expected
 from cupyops.launch.kernel_source import signature_of
 from cupyops.launch.parameter import Parameter
 from cupyops.launch.repro import source_literal
 
-from .binding import Module, Signature
+from .binding import Module
+from .casters import Signature
 from .effects import Effects
-from .errors import NotTranslated
 from .functions import Host
 from .generated import names
 from .launches import Kernels
 from .program import entries_of
-from .reads import with_const
-from .slice import sliced
+from .starting_kernels import device_half, launches, parameters
 from .starting_operators import Called, comment, operators, wrapped
 from .tree import Unit, parse
 from .types import qualified
 
 __all__ = ["Extension", "ExtensionKernel", "from_extension"]
-
-# Regular expressions of code that NVRTC cannot compile, each with the reason.
-_REFUSED = (
-    (
-        r"\bPhiloxCudaState\b|\bphilox\s*::\s*unpack\b|\bphilox_unpack\b",
-        "PyTorch's state of random numbers; pass the seed and the offset as numbers, and draw by <curand_kernel.h>",
-    ),
-    (r"<<<", "a launch from device code, which is not supported"),
-    (r"\b(?:at|torch|c10)\s*::\s*Tensor\b|\bTensor\s*&", "a tensor of PyTorch, which has no form on a GPU"),
-    (r"\bcuda(?:Stream|Event)_t\b|\bgetCurrentCUDAStream\b", "a stream or an event, which is of the host"),
-    (
-        r"\bTensor(?:Iterator|Info|List\w*)\b|\bIntDivider\b|\bOffsetCalculator\b",
-        "a structure of PyTorch's own kernels",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -179,7 +161,7 @@ def from_extension(
         lacking = f"; it includes {', '.join(unit.missing)}, which was not found" if unit.missing else ""
         wanted = "name a file with a __global__ function"
         raise ValueError(expected("from_extension", "path", wanted, f"{path}{lacking}"))
-    device, functions, refused = _device_half(unit, path.name, [*dict.fromkeys(map(qualified, declared))])
+    device, functions, refused = device_half(unit, path.name, [*dict.fromkeys(map(qualified, declared))])
     if not functions:
         reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
         wanted = "name a file with a kernel that NVRTC can have"
@@ -191,7 +173,7 @@ def from_extension(
     notes += half.notes
     starter = half.written(path.name, space, [line for note in notes for line in comment(note)])
     kernels = tuple(
-        ExtensionKernel(f.path, f.template or "", _parameters(device, f), _launches(unit, f.name)) for f in functions
+        ExtensionKernel(f.path, f.template or "", parameters(device, f), launches(unit, f.name)) for f in functions
     )
     return Extension(path, device, kernels, refused, unit.missing, tuple(host.untranslated), starter)
 
@@ -201,89 +183,6 @@ def _imports(imported: Sequence[str]) -> list[str]:
     if len(line) > 120:
         return wrapped(f"{line.replace(' import ', ' import (')})")
     return [line] if imported else []
-
-
-# The device half
-
-
-def _device_half(unit: Unit, file: str, kernels: Sequence[str]) -> tuple[str, list[Function], dict[str, str]]:
-    """Returns the text of the kernels that NVRTC can have, these kernels, and of the others why it cannot."""
-    refused = {name: why for name in kernels if (why := _refusal(unit, file, name))}
-    kept = [name for name in kernels if name not in refused]
-    if not kept:
-        return "", [], refused
-    text = _tidied(sliced(unit, kept))
-
-    def own() -> list[Function]:
-        return [*{f.path: f for f in scan(text).functions if not f.special}.values()]
-
-    text = with_const(text, own())
-    return text, own(), refused
-
-
-def _refusal(unit: Unit, file: str, kernel: str) -> str:
-    """Returns why NVRTC cannot compile a kernel, or ``""``."""
-    try:
-        text = sliced(unit, [kernel])
-    except NotTranslated as problem:
-        return str(problem).removeprefix(f"{kernel}: ")
-    bare = scan(text).bare
-    places = [(m.start(), m[0], why) for pattern, why in _REFUSED for m in re.finditer(pattern, bare)]
-    places += [(at, f"std::{name}", "of the host's library") for at, name in unknown(bare)]
-    for at, found, why in sorted(places)[:1]:
-        return f"`{' '.join(found.split())}` at {_place(text, file, at)} is {why}"
-    try:
-        for function in scan(text).functions:
-            if function.path == kernel:
-                _parameters(text, function)
-    except (CompileError, TypeError, ValueError) as problem:
-        return str(problem).removeprefix(f"{kernel}: ")
-    return ""
-
-
-def _parameters(text: str, kernel: Function) -> tuple[Parameter, ...]:
-    """Returns the parameters of a kernel; none of a template whose arguments no array decides: its launches give them."""
-    try:
-        return signature_of(text, kernel.path).parameters
-    except ValueError:
-        if kernel.template is None:
-            raise
-        return ()
-
-
-def _place(text: str, file: str, at: int) -> str:
-    """Returns the file and the line of a place in a text with ``#line`` directives."""
-    *_, (start, line, file) = [(0, 1, file), *((m.end(), int(m[1]), m[2]) for m in _LINE.finditer(text, 0, at))]
-    return f"{os.path.basename(file)}:{line + text.count(chr(10), start, at)}"
-
-
-_LINE = re.compile(r'(?m)^#line (\d+) "([^"\n]*)"\n')
-_ONCE = re.compile(r"#ifndef (CUPYOPS_ONCE_\d+)$")
-
-
-def _tidied(text: str) -> str:
-    """Returns a slice without ``#line``, the blanks of what is cut out, and guards of files that it has once."""
-    lines = [line.rstrip() for line in _LINE.sub("", text).splitlines()]
-    opened: list[tuple[int, bool]] = []
-    for i, line in enumerate(lines):
-        if line.startswith(("#if", "# if")):
-            guard = _ONCE.match(line)
-            opened.append((i, guard is not None and text.count(f"#ifndef {guard[1]}\n") == 1))
-        elif line.startswith(("#endif", "# endif")) and opened:
-            start, drops = opened.pop()
-            if drops:
-                lines[start] = lines[start + 1] = lines[i] = ""
-    text = "\n".join(lines)
-    while (shorter := re.sub(r"\bnamespace(?:\s+[\w:]+)?\s*\{\s*\}[^\S\n]*(?://[^\n]*)?", "", text)) != text:
-        text = shorter
-    return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
-
-
-def _launches(unit: Unit, kernel: str) -> tuple[str, ...]:
-    """Returns the launches of a kernel, as the files have them."""
-    launch = re.compile(rf"(?<!\w)(?:\w+\s*::\s*)*{kernel}\s*(?:<(?!<)[^;{{}}]*?>)?\s*<<<[^;]*?>>>")
-    found = (" ".join(m[0].split()) for text in unit.files.values() for m in launch.finditer(scan(text).bare))
-    return tuple(dict.fromkeys(found))
 
 
 # The host half

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any
 
-from .binding import REQUIRED, Signature, schema_of
+from .casters import REQUIRED, Signature, schema_of
 from .effects import Effect, returns_of
 
 __all__ = ["Called", "comment", "operators", "wrapped"]

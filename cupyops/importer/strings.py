@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from . import tuples  # noqa: F401  its C++ text comes first
+from .characters import string_at
+from .numbers import NUMBERS
 from .references import Pointer, Reference
 from .words import declare, word, words
 
@@ -35,6 +37,7 @@ _RELATIONS = " ".join(
     "std::string",
     f"""struct string {{ const char* _text; static constexpr size_t npos = -1; using value_type = char;
   constexpr string() : _text("") {{}} constexpr string(const char* s) : _text(s) {{}} string(size_t, char);
+  const char* begin() const; const char* end() const;
   size_t size() const; size_t length() const; bool empty() const; const char* c_str() const; const char* data() const;
   const char& operator[](size_t) const; const char& at(size_t) const; const char& back() const; const char& front() const;
   string substr(size_t = 0, size_t = npos) const; int compare(const string&) const;
@@ -88,6 +91,7 @@ def _change(change: Callable[..., str]) -> Callable[..., Any]:
 
 _METHODS: dict[str, Callable[..., Any]] = {
     "size": len, "length": len, "empty": lambda s: not s, "c_str": str, "data": str,
+    "characters": lambda s: [_code(s, i) for i in range(len(s))],
     "subscript": _code, "at": _checked, "front": lambda s: _code(s, 0), "back": lambda s: _code(s, len(s) - 1),
     "substr": lambda s, start=0, count=_NOT_FOUND: s[start : start + count],
     "compare": lambda s, other: (s > other) - (s < other),
@@ -274,7 +278,7 @@ def formatted(pattern: str, arguments: tuple[Any, ...]) -> str:
         elif kind == "p":
             kind, value = "s", hex(id(value.memory) + value.offset) if isinstance(value, Pointer) else "(nil)"
         elif kind == "s":
-            value = "(null)" if value is None else value
+            value = "(null)" if value is None else string_at(value)
         elif kind in "diuoxX":
             value = int(value)
         elif kind in "aA":
@@ -308,6 +312,29 @@ def fprintf(file: File, pattern: str, *arguments: Any) -> int:
 def puts(text: str) -> int:
     File("stdout").write(f"{text}\n")
     return len(text) + 1
+
+
+@word(
+    "snprintf",
+    "int snprintf(char*, size_t, const char*, ...); int sprintf(char*, const char*, ...); namespace std { using ::snprintf; }",
+)
+def snprintf(to: Pointer, size: int, pattern: str, *arguments: Any) -> int:
+    text = formatted(pattern, arguments)
+    for i, code in enumerate([*map(ord, text[: size - 1]), 0] if size else ()):
+        to[i] = NUMBERS["int8"](code)
+    return len(text)
+
+
+@word("sprintf")
+def sprintf(to: Pointer, pattern: str, *arguments: Any) -> int:
+    return snprintf(to, _NOT_FOUND, pattern, *arguments)
+
+
+declare("size_t strlen(const char*); int strcmp(const char*, const char*); int strncmp(const char*, const char*, size_t);"
+        " namespace std { using ::strlen; using ::strcmp; using ::strncmp; }")  # fmt: skip
+word("strlen")(len)
+word("strcmp")(lambda a, b: (a > b) - (a < b))
+word("strncmp")(lambda a, b, count: (a[:count] > b[:count]) - (a[:count] < b[:count]))
 
 
 @word("fflush", "int fflush(FILE*);")

@@ -7,7 +7,7 @@ Python's variables are no places. A variable that another function assigns throu
 from typing import Any
 
 from .tree import clang, operator_of
-from .types import gives_place, is_reference, is_value, plain, qualified, record_word
+from .types import gives_place, holds_reference, is_reference, is_value, number, plain, qualified, record_word
 from .words import words
 
 __all__ = ["Survey"]
@@ -38,8 +38,10 @@ class Survey:
     def takes_reference(self, function: Any, index: int, type: Any) -> bool:
         """Returns whether an argument is passed as a :class:`.references.Reference`: the function may assign it."""
         type = type.get_canonical()
-        if type.kind.name != "LVALUEREFERENCE" or type.get_pointee().is_const_qualified() or is_value(type):
+        if type.kind.name != "LVALUEREFERENCE" or is_value(type):
             return False
+        if type.get_pointee().is_const_qualified():  # a member may be bound to it
+            return function.kind.name == "CONSTRUCTOR" and self.unit.mine(function) and self._is_kept(function, index)
         if type.get_pointee().get_canonical().kind.name == "FUNCTIONPROTO":
             return False
         if not self.unit.mine(function):
@@ -47,6 +49,14 @@ class Survey:
         definition = self.unit.definition(function) or function
         parameters = [c for c in definition.get_arguments() if c is not None]
         return index < len(parameters) and parameters[index].hash in self.assigned(definition)
+
+    def _is_kept(self, constructor: Any, index: int) -> bool:
+        """Returns whether a constructor binds a member to a parameter."""
+        definition = self.unit.definition(constructor) or constructor
+        parameters = [c for c in definition.get_arguments() if c is not None]
+        bound = [_stripped(value) for _, value in _members_bound(definition)]
+        named = {b.referenced.hash for b in bound if b.kind.name == "DECL_REF_EXPR" and b.referenced is not None}
+        return index < len(parameters) and parameters[index].hash in named
 
     def changes(self, method: Any) -> bool:
         """Returns whether a method of a word without Python methods changes its object, which is then a reference.
@@ -111,6 +121,10 @@ class Survey:
                     _add(boxed, children[-1])
         elif kind == "CALL_EXPR" and cursor.referenced is not None:
             self._call(cursor, assigned, boxed)
+        elif kind in ("CONSTRUCTOR", "INIT_LIST_EXPR"):
+            for _, value in _members_bound(cursor):
+                _add(assigned, value)
+                _add(boxed, value)
         for child in children:
             self._walk(child, assigned, boxed)
 
@@ -136,7 +150,11 @@ class Survey:
             if callee is not None and callee.kind.name == "MEMBER_REF_EXPR":
                 owners += [c for c in callee.get_children() if c.kind.is_expression()][:1]
         words_of = [(owner, record_word(owner.type)) for owner in owners]
-        return [o for o, word in words_of if word is not None and word.methods and word.name != "at::Tensor"]
+        return [
+            o
+            for o, word in words_of
+            if word is not None and (word.methods or number(o.type) is not None) and word.name != "at::Tensor"
+        ]
 
     def _call(self, cursor: Any, assigned: set[int], boxed: set[int]) -> None:
         declared = cursor.referenced
@@ -170,6 +188,20 @@ class Survey:
 
 
 _COMPARISONS = {"operator==", "operator!=", "operator<=", "operator>="}
+
+
+def _members_bound(cursor: Any) -> list[tuple[Any, Any]]:
+    """Returns the members that a constructor or a list binds to places, with these."""
+    children = list(cursor.get_children())
+    pairs: list[tuple[Any, Any]]
+    if cursor.kind.name == "CONSTRUCTOR":
+        named = [(c.referenced, i) for i, c in enumerate(children[:-1]) if c.kind.name == "MEMBER_REF"]
+        pairs = [(member, children[i + 1]) for member, i in named]
+    else:
+        type = plain(cursor.type)
+        fields = list(type.get_fields()) if type.kind.name == "RECORD" and record_word(type) is None else []
+        pairs = list(zip(fields, [c for c in children if c.kind.is_expression()], strict=False))
+    return [(member, value) for member, value in pairs if holds_reference(member.type)]
 
 
 def _forwards(function: Any, index: int) -> bool:

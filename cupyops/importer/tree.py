@@ -19,7 +19,7 @@ from cupyops.compile.system_headers import header as header_of
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
-from . import cuda, standard, tensors  # noqa: F401  their import declares the words
+from . import classes, cublas, device_algorithms, functional, standard  # noqa: F401  their import declares the words
 
 __all__ = [
     "Problem",
@@ -192,7 +192,7 @@ def parse(
     ends = ["".join(f"#undef {m}\n" for m in dict.fromkeys(_DEFINED.findall(text))) for text in texts.values()]
     main = "".join(f'#include "{name}"\n{end}' for name, end in zip(texts, ends, strict=True))
     texts |= {header_file(name): text for name, text in (headers or {}).items()}
-    texts = {name: LINKAGE.sub(r"\g<0> ", text) for name, text in texts.items()}
+    texts = {name: _LAUNCH.sub(_closed, LINKAGE.sub(r"\g<0> ", text)) for name, text in texts.items()}
     files = {MAIN: main, **texts}
     absent: dict[str, str] = {f"{_INCLUDES}/{name}": "" for name in _known_includes(texts.values())}
     asked = [o for o in options if o.startswith(("-D", "-U", "-std="))]
@@ -260,6 +260,14 @@ def header_file(name: str) -> str:
 def _known_includes(texts: Any) -> list[str]:
     """Returns the names in angle brackets: headers of CUDA, PyTorch and the standard library, which the words replace."""
     return [name for text in texts for name in re.findall(r"(?m)^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", text)]
+
+
+# A launch whose brackets have spaces inside, as formatters leave them and nvcc takes them. The offsets stay.
+_LAUNCH = re.compile(r"<<( +)<((?:[^;{}])*?)>>( *)>(?= *\()")
+
+
+def _closed(match: re.Match[str]) -> str:
+    return f"<<<{match[1]}{match[2]}>>>{match[3]}"
 
 
 _DEFINED = re.compile(r"(?m)^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)")

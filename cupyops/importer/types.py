@@ -7,9 +7,22 @@ from .tree import template_arguments
 from .words import Word, words
 
 __all__ = [
-    "common", "gives_place", "holds", "holds_values", "is_immutable", "is_reference", "is_value", "number", "qualified", "record_word",
-    "spelled", "type_arguments",
-]  # fmt: skip
+    "common",
+    "gives_place",
+    "holds",
+    "holds_reference",
+    "holds_values",
+    "is_guard",
+    "is_immutable",
+    "is_mutable",
+    "is_reference",
+    "is_value",
+    "number",
+    "qualified",
+    "record_word",
+    "spelled",
+    "type_arguments",
+]
 
 _KINDS = {
     "BOOL": "bool_", "CHAR_S": "int8", "SCHAR": "int8", "CHAR_U": "uint8", "UCHAR": "uint8", "SHORT": "int16",
@@ -75,6 +88,31 @@ def is_value(type: Any) -> bool:
     if found is None:
         return "(lambda" not in type.spelling
     return not found.methods and hasattr(found.object, "copy")
+
+
+def holds_reference(type: Any) -> bool:
+    """Returns whether a member of this type is a Reference in Python: a reference to what is no object in Python, or a handle."""
+    return type.get_canonical().kind.name == "LVALUEREFERENCE" and not is_value(type) and not _is_function(type)
+
+
+def _is_function(type: Any) -> bool:
+    found = record_word(type)
+    callee = plain(type).kind.name == "FUNCTIONPROTO" or "(lambda" in plain(type).spelling
+    return callee or (found is not None and not found.methods and not isinstance(found.object, Number))
+
+
+def is_guard(type: Any) -> bool:
+    """Returns whether a class of words sets something back where its object's block ends: ``CUDAGuard``."""
+    found = record_word(type)
+    return found is not None and hasattr(found.object, "__exit__")
+
+
+def is_mutable(type: Any) -> bool:
+    """Returns whether a type is that of a lambda that changes its variables: a copy of it has its own ones."""
+    if "(lambda" not in plain(type).spelling:
+        return False
+    methods = plain(type).get_declaration().get_children()
+    return any(c.spelling == "operator()" and not c.is_const_method() for c in methods)
 
 
 def holds_values(type: Any) -> bool:

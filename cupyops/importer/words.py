@@ -11,7 +11,21 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-__all__ = ["Namespace", "Word", "declarations", "declare", "known", "namespaces", "own_namespace", "word", "words"]
+__all__ = [
+    "Enumeration",
+    "Namespace",
+    "Word",
+    "constants",
+    "declarations",
+    "declare",
+    "enumeration",
+    "known",
+    "methods",
+    "namespaces",
+    "own_namespace",
+    "word",
+    "words",
+]
 
 T = TypeVar("T")
 
@@ -118,3 +132,31 @@ def known(name: str) -> bool:
 def own_namespace(name: str, kind: type[Namespace]) -> None:
     """Gives a namespace of generated code a class of its own, whose ``__getattr__`` finds further names."""
     _OWN[name] = kind
+
+
+class Enumeration(Namespace):
+    """A C++ enumeration whose values are other Python objects: the enumerators are words inside it."""
+
+    def __call__(self, value: Any = None) -> Any:
+        return value
+
+
+def enumeration(name: str, values: dict[str, Any], base: str = "int") -> None:
+    """Declares an enumeration with its enumerators, in C++'s order from zero."""
+    word(name, f"enum class {name.split('::')[-1]} : {base} {{ {', '.join(values)} }};")(Enumeration())
+    for enumerator, value in values.items():
+        word(f"{name}::{enumerator}")(value)
+
+
+def constants(kind: str, values: dict[str, tuple[str, Any]]) -> None:
+    """Declares constants ``c10::kFloat`` of an enumeration: each with its enumerator and its Python value."""
+    listed = ", ".join(f"{name} = {kind}::{enumerator}" for name, (enumerator, _) in values.items())
+    declare(f"namespace c10 {{ constexpr {kind} {listed}; }}")
+    for name, (_, value) in values.items():
+        word(f"c10::{name}")(value)
+
+
+def methods(space: str, functions: dict[str, Callable[..., Any]]) -> None:
+    """Gives the methods of a class whose values are other Python objects their functions."""
+    for name, function in functions.items():
+        word(f"{space}::{name}")(function)

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from cupyops import simulate, simulator
-from cupyops.importer.binding import Arg, KwOnly, Library, Module, bound, host, library_of
+from cupyops.importer.binding import Arg, KwOnly, Module, bound
+from cupyops.importer.casters import host
 from cupyops.importer.errors import NotTranslated
 from cupyops.importer.numbers import NUMBERS
+from cupyops.importer.torch_library import Library, library_of
 from cupyops.importer.vectors import Vector
 
 int8, int32, uint32, int64 = (NUMBERS[n] for n in ("int8", "int32", "uint32", "int64"))

@@ -15,7 +15,8 @@ from torch.utils.cpp_extension import load_inline as imported_before
 from cupyops import cpp_extension
 from cupyops.__main__ import main
 from cupyops.cpp_extension import _flags, load, load_inline, replaced, simulated
-from cupyops.importer.binding import Module, host
+from cupyops.importer.binding import Module
+from cupyops.importer.casters import host
 from cupyops.importer.errors import NotTranslated
 
 ONE = torch.ones(1)

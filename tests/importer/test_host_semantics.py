@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 
 from cupyops.importer.errors import NotTranslated
 from cupyops.importer.program import program
+from tests.importer.refused import REFUSED, Refusal
 
 HERE = Path(__file__).parent
-# Arithmetic and statements; references, copies and lambdas.
-FILES = ("host_semantics", "host_places")
-PRELUDE = (HERE / "host_prelude.cuh").read_text()  # what both use
+# Arithmetic and statements; references, copies and lambdas; characters, rows, functions with variables, members, destructors.
+FILES = ("host_semantics", "host_places", "host_objects")
+PRELUDE = (HERE / "host_prelude.cuh").read_text()  # what all use
 SOURCES = {file: PRELUDE + (HERE / f"{file}.cu").read_text() for file in FILES}
 TRUTHS: dict[str, dict[str, list[Any]]] = {file: json.loads((HERE / f"{file}.json").read_text()) for file in FILES}
 INPUTS = [(7, 2.6), (-7, -2.6), (0, 0.5), (1000003, 1e9)]
@@ -59,23 +61,10 @@ int main() {{
         assert all(equal(float(v), w) for v, w in zip(values, truth[case], strict=True)), case
 
 
-# What would be another value in Python, and has no translation yet.
-REFUSED = {
-    "union": "union U { float f; unsigned u; }; double f(int n) { U u; u.f = n; return u.u; }",
-    "the reference `r`": "struct G { int& r; G(int& x) : r(x) {} }; double f(int n) { G g(n); g.r = 2; return n; }",
-    "a destructor, that are no variables": "int log_ = 0; struct D { ~D() { log_ = 1; } }; double f(int n) { std::vector<D> v(2); return n; }",
-    "a copy of `a`": "double f(int n) { auto a = [n]() mutable { return ++n; }; auto b = a; return a() + b(); }",
-    "which changes its copies in a loop": "double f(int n) { for (int i = 0; i < 2; ++i) [i]() mutable { i++; }(); return n; }",
-    "unknown type name 'Foo'": "int g(Foo x) { return x; } double f(int n) { g(n); return n; }",
-    "`S`, as clang refuses": "struct S { Foo a; int b; }; double f(int n) { return sizeof(S) + n; }",
-    "the loop over `r`": "struct R { int* begin(); int* end(); }; double f(int n) { R r; for (int x : r) n += x; return n; }",
-}
-
-
-@pytest.mark.parametrize("why", REFUSED)
-def test_what_python_would_do_otherwise_is_refused(why: str) -> None:
-    text = f"#include <vector>\n{REFUSED[why]}"
-    with pytest.raises(NotTranslated, match=r"refused\.cu:2: no translation of .*" + why):
+@pytest.mark.parametrize("refusal", REFUSED, ids=lambda refusal: refusal.construct)
+def test_what_has_no_translation_is_refused_by_name(refusal: Refusal) -> None:
+    text = f"#include <torch/extension.h>\n{refusal.text}"
+    with pytest.raises(NotTranslated, match=r"refused\.cu:2: no translation of .*" + re.escape(refusal.told)):
         program("refused", [("refused.cu", text)], functions=["f"]).functions["f"](1)
 
 

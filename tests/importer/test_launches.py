@@ -5,7 +5,7 @@ import torch
 
 import cupyops
 from cupyops.errors import LaunchError
-from cupyops.importer import cuda
+from cupyops.importer import cublas, cuda, cuda_devices
 from cupyops.importer.launches import Kernels
 from cupyops.importer.memory import pointer_to
 from cupyops.importer.numbers import NUMBERS
@@ -167,7 +167,7 @@ def test_an_empty_grid_is_an_error_that_the_next_check_tells():
     run("nothing", *pointers(y), block=dim3(4, 0))
     assert y[0] == 0
     assert call("cudaPeekAtLastError") == 9
-    assert cuda.error_string(call("cudaGetLastError")) == "invalid configuration argument"
+    assert cuda_devices.error_string(call("cudaGetLastError")) == "invalid configuration argument"
     assert call("cudaGetLastError") == 0
 
 
@@ -226,7 +226,7 @@ def test_memory_of_the_runtime():
 
 
 def test_properties_of_the_simulated_gpu():
-    found = reference(cuda.Properties(), None)
+    found = reference(cuda_devices.Properties(), None)
     assert call("cudaGetDeviceProperties", found, 0) == 0
     assert (found[0].multiProcessorCount, found[0].major, list(found[0].maxThreadsDim)) == (4, 9, [1024, 1024, 64])
     assert call("cudaGetDeviceProperties", found, 1) == 101
@@ -281,7 +281,7 @@ def test_a_batch_of_products_and_a_product_with_a_vector():
     a, b, c = torch.randn(2, 3, 4), torch.randn(2, 5, 3), torch.zeros(2, 5, 4)
     one, zero = reference(1.0, float32), reference(0.0, float32)
     pa, pb, pc = pointers(a, b, c)
-    handle = cuda._Cublas()
+    handle = cublas._Cublas()
     call("cublasSgemmStridedBatched", handle, 0, 0, 4, 5, 3, one, pa, 4, 12, pb, 3, 15, zero, pc, 4, 20, 2)
     torch.testing.assert_close(c, b @ a)
     x, y = torch.randn(4), torch.zeros(3)

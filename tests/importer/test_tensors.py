@@ -13,6 +13,7 @@ pytest.importorskip("clang.cindex")
 from cupyops.importer import operators, tree, words
 from cupyops.importer.errors import NotTranslated
 from cupyops.importer.numbers import NUMBERS
+from cupyops.importer.program import program
 
 INT, FLOAT, HALF, LONG = (NUMBERS[name] for name in ("int32", "float32", "float16", "int64"))
 
@@ -242,16 +243,46 @@ def test_the_simulators_tensors_are_on_the_gpu(names, at):
         assert names["at"].Type_.is_cuda(at.type(x))
 
 
-def test_guards_set_back(names, at):
-    guard = at.NoGradGuard()
-    assert not torch.is_grad_enabled()
-    del guard
+GUARDS = """#include <torch/extension.h>
+#include <c10/cuda/CUDAGuard.h>
+int recorded(torch::Tensor x) { return (2 * x).requires_grad(); }
+int block(torch::Tensor x) {
+    int inside;
+    { at::NoGradGuard guard; inside = recorded(x); }
+    return inside * 10 + recorded(x);
+}
+int loop(torch::Tensor x) {
+    int s = 0;
+    for (int i = 0; i < 3; ++i) { at::AutoGradMode mode(i == 1); s = s * 10 + recorded(x); if (i == 2) break; }
+    return s * 10 + recorded(x);
+}
+int raised(torch::Tensor x) {
+    try { c10::InferenceMode mode; TORCH_CHECK(false, "why"); } catch (const std::exception&) { return recorded(x); }
+    return 5;
+}
+int device(torch::Tensor x) {
+    const at::cuda::OptionalCUDAGuard guard(device_of(x)); at::AutoDispatchBelowADInplaceOrView below; return recorded(x);
+}
+void fails() { at::NoGradGuard guard; TORCH_CHECK(false, "why"); }
+int owned() { auto guard = std::make_unique<at::NoGradGuard>(); return 1; }
+int temporary() { at::NoGradGuard(); return 1; }
+int maybe(torch::Tensor x) { std::optional<c10::cuda::CUDAGuard> guard; return 1; }
+"""
+
+
+def test_guards_set_back_where_their_block_ends():
+    names = ["block", "loop", "raised", "device", "fails", "owned", "temporary", "maybe"]
+    f = program("guards", [("guards.cu", GUARDS)], functions=names).functions
+    x = torch.ones(2, requires_grad=True)
+    assert [f[name](x) for name in names[:4]] == [1, 101, 1, 0]
+    with pytest.raises(RuntimeError, match="why") as caught:  # whose traceback has the frame
+        f["fails"]()
     assert torch.is_grad_enabled()
-    below = at.AutoDispatchBelowADInplaceOrView()
-    assert not torch.is_grad_enabled()
-    below.close()
+    del caught
+    for name in names[5:]:
+        with pytest.raises(NotTranslated, match="owns a guard|has a destructor"):
+            f[name](*([x] if name == "maybe" else []))
     assert torch.is_grad_enabled()
-    names["c10"].cuda.CUDAGuard(torch.device("cuda", 0)).close()
 
 
 def test_messages_are_those_of_streams(names):
@@ -305,3 +336,30 @@ def test_enumerations_are_in_pytorchs_order():
     )
     assert not unit.problems
     assert [d.type.element_count for d in unit.declarations()] == [15, 29, 1]
+
+
+# The values are those of the same text with PyTorch's headers, by g++.
+FLOAT16 = """#include <torch/extension.h>
+double f(double d) {
+    at::KIND a = d, b = 3; auto c = a * b + a / b; c += a; c -= 1; c *= 3; c /= b;
+    float g = 1; g += c; g *= a;
+    std::vector<at::KIND> v(2, a); v[0] += b; v[1] *= v[0];
+    struct S { at::KIND h; } s{a}; s.h -= 0.3f; s.h.x += 1; a = -a;
+    at::KIND one(0x3C00, at::KIND::from_bits()), least = std::numeric_limits<at::KIND>::epsilon();
+    return c + g * 100 + v[0] * 10 + v[1] + s.h + a - one + (a < b) + (a == a) + least;
+}
+int bits(double d) { c10::KIND h(d); return h.x; }
+double of_bits(int n) { c10::KIND h; h.x = n; return h; }
+double limits() {
+    return at::numeric_limits<at::KIND>::lower_bound() + at::numeric_limits<float>::max() + std::numeric_limits<at::KIND>::max();
+}
+"""
+
+
+@pytest.mark.parametrize(("kind", "want", "bits"), [("Half", 3238.484375, 0x4166), ("BFloat16", 3244.05859375, 0x402D)])
+def test_16_bit_floats_are_rounded_and_have_their_bits(kind: str, want: float, bits: int) -> None:
+    found = program("halves", [("h.cu", FLOAT16.replace("KIND", kind))], functions=["f", "bits", "of_bits", "limits"])
+    f = found.functions
+    assert (f["f"](2.7), f["bits"](2.7)) == (want, bits)
+    assert f["of_bits"](bits) == torch.tensor(2.7).to(torch.float16 if kind == "Half" else torch.bfloat16).item()
+    assert f["limits"]() == float("-inf")

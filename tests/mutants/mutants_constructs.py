@@ -2,7 +2,7 @@
 simulator's functions of 16-bit floats."""
 
 _NUMBERS = "cupyops/importer/numbers.py"
-_EXPRESSIONS = "cupyops/importer/expressions.py"
+_ARITHMETIC = "cupyops/importer/arithmetic.py"
 _HALVES = "cupyops/simulator/cuda/halves.h"
 _TYPES = "cupyops/launch/typenames.py"
 _LAYOUTS = "cupyops/launch/layouts.py"
@@ -35,7 +35,7 @@ CONSTRUCTS = (
     ),
     (
         "the sum of unsigned values does not wrap",
-        _EXPRESSIONS,
+        _ARITHMETIC,
         'return Expression(f"{result.name}({value.text})", ATOM, (value.text, value.rank))',
         "return value",
     ),

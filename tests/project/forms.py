@@ -16,6 +16,7 @@ from cupyops.compile.system_headers import _PACKAGES
 from cupyops.installing import EXTRAS
 from cupyops.simulator.library import DECLINED, INTRINSICS
 from cupyops.simulator.ptx import INSTRUCTIONS
+from tests.importer import refused
 from tests.project import floors
 from tests.project.site_lists import table_of_runs
 
@@ -181,6 +182,19 @@ def simulator() -> Findings:
             yield path, 1, "is the twin of no header in cupyops/compile/header_list.py"
 
 
+def coming_from_load_inline() -> Findings:
+    """The table of what has no translation, which is that of the tests."""
+    page = DOCS / "coming_from_load_inline.md"
+    yield from lines_are(page, refused.table())
+    rows = "\n".join([*refused.HEAD, *refused.table()])
+    if f"\n{rows}\n\n" not in read(page):
+        yield (
+            page,
+            1,
+            "its table of what has no translation has other rows, or another order, than tests/importer/refused.py",
+        )
+
+
 # The source ------------------------------------------------------------------------------------------------------------
 
 
@@ -282,6 +296,7 @@ CHECKS = (
     headers_and_variables,
     shown_texts,
     compatibility,
+    coming_from_load_inline,
     cuda_support,
     simulator,
     operators,

@@ -606,6 +606,20 @@ def test_a_text_whose_last_line_is_continued(end: str) -> None:
     assert y[0] == 7
 
 
+@pytest.mark.parametrize("kind", ["at::Half", "at::BFloat16"])
+def test_the_bounds_of_a_16_bit_float_are_not_zero(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    names = ("max", "min", "lowest", "epsilon", "infinity", "denorm_min")
+    values = "".join(f"y[{i}] = std::numeric_limits<T>::{name}();" for i, name in enumerate(names))
+    text = f"#include <torch/extension.h>\ntemplate <typename T> __global__ void k(T* y) {{ {values} }}"
+    dtype = torch.float16 if kind == "at::Half" else torch.bfloat16
+    y, info = torch.zeros(6, dtype=dtype), torch.finfo(dtype)
+    with cupyops.simulate():
+        Kernel(text, f"k<{kind}>")[1](y)
+    least = torch.tensor([1], dtype=torch.int16).view(dtype).item()
+    assert y.tolist() == [info.max, info.tiny, info.min, info.eps, float("inf"), least]
+
+
 def test_a_16_bit_float_of_pytorch_is_made_of_its_bits() -> None:
     text = """#include <ATen/ATen.h>
 #define ONE at::Half(0x3C00, at::Half::from_bits())

@@ -1,5 +1,6 @@
 // Functions of 16-bit floats that CUDA's headers define only for NVIDIA's compilers: computed in float, rounded once.
 #pragma once
+#include <limits>
 
 // Templates, since NVRTC prefers a text's own function of the same name: texts have functions that older headers lack.
 #define CUPYOPS_HALF_FUNCTION(H, H2, WIDEN, NARROW, JOIN, LOW, HIGH, NAME, EXPRESSION)                    \
@@ -79,3 +80,23 @@ template <typename I> inline float cupyops_to_eight_digits(I value, int way) {
     inline __nv_bfloat16 __##OF##2bfloat16_rz(I i) { return __float2bfloat16_rn(cupyops_to_eight_digits(i, 0)); } \
     inline __nv_bfloat16 __##OF##2bfloat16_rd(I i) { return __float2bfloat16_rn(cupyops_to_eight_digits(i, -1)); } \
     inline __nv_bfloat16 __##OF##2bfloat16_ru(I i) { return __float2bfloat16_rn(cupyops_to_eight_digits(i, 1)); }
+
+// The bounds of H, by their bits. RAW is the struct of a value's bits.
+#define CUPYOPS_HALF_LIMITS(H, RAW, MIN, MAX, LOWEST, EPSILON, ROUND, INF, QNAN, DIGITS, DIGITS10, MAX10, E2, E2MAX, E10, E10MAX) \
+    template <> struct std::numeric_limits<H> : std::numeric_limits<float> { \
+        static constexpr H of(unsigned short bits) { \
+            RAW raw = {}; \
+            raw.x = bits; \
+            return H(raw); \
+        } \
+        static constexpr H min() noexcept { return of(MIN); } \
+        static constexpr H max() noexcept { return of(MAX); } \
+        static constexpr H lowest() noexcept { return of(LOWEST); } \
+        static constexpr H epsilon() noexcept { return of(EPSILON); } \
+        static constexpr H round_error() noexcept { return of(ROUND); } \
+        static constexpr H infinity() noexcept { return of(INF); } \
+        static constexpr H quiet_NaN() noexcept { return of(QNAN); } \
+        static constexpr H denorm_min() noexcept { return of(1); } \
+        static constexpr int digits = DIGITS, digits10 = DIGITS10, max_digits10 = MAX10; \
+        static constexpr int min_exponent = E2, max_exponent = E2MAX, min_exponent10 = E10, max_exponent10 = E10MAX; \
+    };
