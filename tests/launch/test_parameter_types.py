@@ -255,7 +255,9 @@ def test_the_types_of_a_template_are_asked_for_together(
 ) -> None:
     compiled: list[str] = []
     real = compiler.compile_text
-    monkeypatch.setattr(compiler, "compile_text", lambda *given, **more: compiled.append(given[1]) or real(*given, **more))
+    monkeypatch.setattr(
+        compiler, "compile_text", lambda *given, **more: compiled.append(given[1]) or real(*given, **more)
+    )
     other = ", I* z" if "I>" in declared else ""
     text = f"// {secrets.token_hex(4)}\n" + (
         f'#include "pytorch.cuh"\nstruct S {{ float a; }};\n{declared}'
@@ -306,7 +308,9 @@ def test_a_declaration_compiles_nothing_and_a_warm_cache_answers(monkeypatch: py
     text = f"// {secrets.token_hex(8)}\ntypedef float real;\n" + COPY.replace("typedef", "").strip()
     compiled: list[str] = []
     real = compiler.compile_text
-    monkeypatch.setattr(compiler, "compile_text", lambda *given, **more: compiled.append(given[1]) or real(*given, **more))
+    monkeypatch.setattr(
+        compiler, "compile_text", lambda *given, **more: compiled.append(given[1]) or real(*given, **more)
+    )
     kernel = Kernel(
         text.replace("typedef float", "struct S { using of = float; }; using").replace(
             "using real", "using real = S::of"
