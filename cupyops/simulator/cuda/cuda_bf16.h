@@ -13,6 +13,11 @@ CUPYOPS_TO_BFLOAT16(int, int)
 CUPYOPS_TO_BFLOAT16(unsigned, uint)
 CUPYOPS_TO_BFLOAT16(long long, ll)
 CUPYOPS_TO_BFLOAT16(unsigned long long, ull)
+CUPYOPS_SHUFFLES(__nv_bfloat16)
+CUPYOPS_SHUFFLES(__nv_bfloat162)
+CUPYOPS_LOADED(__nv_bfloat16)
+CUPYOPS_LOADED(__nv_bfloat162)
+template <> inline constexpr bool cupyops_narrow<__nv_bfloat16> = true;
 template <> inline constexpr bool cupyops_float16<__nv_bfloat16> = true;
 template <> inline constexpr bool cupyops_float16<__nv_bfloat162> = true;
 #include "text_only.h"

@@ -6,6 +6,11 @@
 CUPYOPS_HALVES(__half, __half2, __half2float, __float2half_rn, __halves2half2, __low2half, __high2half)
 CUPYOPS_HALF_ARITHMETIC(__half, half, __half2float, __double2half)
 CUPYOPS_HALF_FMA(__half, __half2, __half2float, __float2half_rn, __halves2half2, __low2half, __high2half)
+CUPYOPS_SHUFFLES(__half)
+CUPYOPS_SHUFFLES(__half2)
+CUPYOPS_LOADED(__half)
+CUPYOPS_LOADED(__half2)
+template <> inline constexpr bool cupyops_narrow<__half> = true;
 template <> inline constexpr bool cupyops_float16<__half> = true;
 template <> inline constexpr bool cupyops_float16<__half2> = true;
 #include "text_only.h"

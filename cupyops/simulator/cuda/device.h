@@ -69,6 +69,7 @@ extern const dim3 blockDim, gridDim;
 #include "numbers.h"
 #include "threads.h"
 #include "memory.h"
+#include "overloads.h"
 #include "entry.h"
 
 #include <cstdio>  // before the macro of its function
@@ -77,7 +78,7 @@ extern const dim3 blockDim, gridDim;
 #define assert(e) ((e) ? void(0) : cupyops_assert(#e, __FILE__, __LINE__, __func__))
 #define __trap cupyops_trap
 #define __brkpt() void(0)
-#define __prof_trigger(n) void(0)
+#define __prof_trigger(n) void(static_cast<unsigned>(n))
 #if !defined(__clang__)
 #define __builtin_assume(e) void(0)
 #endif
