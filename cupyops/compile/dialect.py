@@ -10,7 +10,7 @@ from functools import lru_cache
 from .cpp_library import CONCEPTS
 from .cuda_text import scan
 
-__all__ = ["OF_THE_HOST", "beyond_nvrtc", "standard_of"]
+__all__ = ["MATH_OF_THE_HOST", "OF_THE_HOST", "beyond_nvrtc", "declares", "standard_of"]
 
 # Functions of the C library that NVRTC does not have.
 OF_THE_HOST = frozenset(
@@ -61,7 +61,17 @@ OF_THE_HOST = frozenset(
         "time",
     ]
 )
-_CALL = re.compile(rf"(?<![\w.>:])(?<!\bstruct )(?:::\s*)?({'|'.join(sorted(OF_THE_HOST))})\s*\(")
+# Functions of <math.h> and <cmath> that NVRTC does not have. Those of long double end with an l.
+MATH_OF_THE_HOST = re.compile(
+    r"(?:a?(?:cos|sin|tan)h?|atan2|cbrt|ceil|copysign|erfc?|exp(?:2|10|m1)?|fabs|fdim|floor|fma|fmax|fmin|fmod|frexp|hypot|ilogb|[jy][01n]|ldexp"
+    r"|lgamma|ll?r(?:int|ound)|log(?:10|1p|2|b)?|modf|nan|nearbyint|nextafter|pow|remainder|remquo|rint|round|scalbl?n|sqrt|tgamma|trunc)l"
+    r"|drem[fl]?|finite[fl]?|gamma[fl]?|lgamma[fl]?_r|scalb[fl]?|significand[fl]?|nexttoward[fl]?|roundeven[fl]?|next(?:up|down)[fl]?|llogb[fl]?"
+    r"|fpclassify|is(?:greater|less)(?:equal)?|islessgreater|isunordered|isnormal|issignaling|iszero|iseqsig"
+    r"|f(?:max|min)imum(?:_mag)?(?:_num)?[fl]?|canonicalize[fl]?|totalorder(?:mag)?[fl]?"
+)
+_CALL = re.compile(
+    rf"(?<![\w.>:])(?<!\bstruct )(?:::\s*)?({'|'.join(sorted(OF_THE_HOST))}|{MATH_OF_THE_HOST.pattern}|__(?:sync|atomic)_\w+)\s*\("
+)
 _BUILTIN = re.compile(r"\b__builtin_(\w+)")
 _BUILTINS_OF_NVRTC = frozenset(
     [
@@ -119,8 +129,9 @@ def standard_of(texts: Iterable[str], options: Sequence[str]) -> tuple[str, ...]
 
 
 @lru_cache(256)
-def beyond_nvrtc(bare: str, options: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Returns the offsets of what NVRTC refuses in code, in order, and the sentences that say so.
+def beyond_nvrtc(bare: str, options: tuple[str, ...]) -> list[tuple[int, str, str]]:
+    """Returns the offsets of what NVRTC refuses in code, in order, the sentences that say so, and the names of functions that are
+    called: a header or a macro of the text may define one.
 
     Results are cached: the final texts of a kernel for other dtypes and constants have the same code.
 
@@ -131,22 +142,26 @@ def beyond_nvrtc(bare: str, options: tuple[str, ...]) -> list[tuple[int, str]]:
     return sorted(_beyond_nvrtc(bare, options))
 
 
-def _beyond_nvrtc(bare: str, options: Sequence[str]) -> Iterator[tuple[int, str]]:
+def _beyond_nvrtc(bare: str, options: Sequence[str]) -> Iterator[tuple[int, str, str]]:
     for pattern, what in _EXTENSIONS:
         for match in pattern.finditer(bare):
-            yield match.start(), f"{what} is an extension of g++, which NVRTC refuses"
+            yield match.start(), f"{what} is an extension of g++, which NVRTC refuses", ""
     if not any(map(_LATER.match, options)):
         for match in _DESIGNATED.finditer(bare):
-            yield match.start(), "an initializer that names a member is of C++20; give the option -std=c++20"
+            yield match.start(), "an initializer that names a member is of C++20; give the option -std=c++20", ""
     for match in _BUILTIN.finditer(bare):
         if match[1] not in _BUILTINS_OF_NVRTC and not match[1].startswith("va_"):
-            yield match.start(), f"{match[0]} is a function of g++, which NVRTC does not have"
-    declared: dict[str, bool] = {}
+            yield match.start(), f"{match[0]} is a function of g++, which NVRTC does not have", ""
     for match in _CALL.finditer(bare):
-        name = match[1]
-        if name not in declared:  # a function of the text, or a variable of this name
-            declared[name] = bool(
-                re.search(rf"(?:[\w>*&]\s+|[*&]){name}\s*(?:\([^(){{}};]*\)\s*(?:const\s*)?\{{|[=;,)\[])", bare)
-            )
-        if not declared[name]:
-            yield match.start(1), f"{name} is of the host's C library, which NVRTC does not have"
+        of = "a function of g++" if match[1].startswith("__") else "of the host's C library"
+        yield match.start(1), f"{match[1]} is {of}, which NVRTC does not have", match[1]
+
+
+def declares(texts: Iterable[str], name: str) -> bool:
+    """Returns whether texts have a function, a variable or a macro of a name."""
+    declared = re.compile(rf"(?:[\w>*&]\s+|[*&]){name}\s*(?:\([^(){{}};]*\)\s*(?:const\s*)?\{{|[=;,)\[])")
+    return any(
+        declared.search(code.bare)
+        or any(d.name == "define" and re.match(rf"{name}\b", d.rest) for d in code.directives)
+        for code in map(scan, texts)
+    )

@@ -17,7 +17,7 @@ from cupyops.errors import CompileError
 from .absent import leave_out
 from .cpp_library import specializations
 from .cuda_text import LINKAGE, scan
-from .dialect import beyond_nvrtc
+from .dialect import beyond_nvrtc, declares
 from .file_scope import folded, with_constants_of_classes
 from .header_list import SAME
 from .own_integers import renamed
@@ -28,7 +28,7 @@ from .pytorch_names import HEADERS as OF_PYTORCH
 from .pytorch_names import foreign, with_pytorch
 from .splicing import INCLUDED, Splicing, without
 from .standard import as_library, definitions, unknown
-from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub
+from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub, without_questions
 
 __all__ = ["KERNEL", "assemble", "included", "named_kernels"]
 
@@ -120,8 +120,9 @@ def assemble(
     shared = kernels_cu.headers()
     headers = headers or {}
     text, headers, of_pytorch = with_pytorch(text, headers, " ".join(kernels))
+    texts = without_questions({"": text, **included(text, headers)}, headers.keys(), options, simulated)
+    text, headers = texts[""], {name: texts.get(name, source) for name, source in headers.items()}
     known = {**shared, **headers}
-    texts = {"": text, **included(text, headers)}
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
     lines = ["// Written by cupyops: types and constants of this compilation."]
     own_texts = tuple(source for name, source in texts.items() if name not in shared)
@@ -298,8 +299,8 @@ def _check(
                     f"{place}: {name} is of PyTorch's headers, and {PYTORCH}, which takes their place, does not have it"
                 )
         own = simulated and where not in kernels_cu.headers()
-        for start, told in beyond_nvrtc(scan(text).bare, tuple(options)) if own else ():
-            if found.live(where, start):
+        for start, told, called in beyond_nvrtc(scan(text).bare, tuple(options)) if own else ():
+            if found.live(where, start) and not (called and declares(texts.values(), called)):
                 raise CompileError(f"{where or filename}:{text.count(chr(10), 0, start) + 1}: {told}")
         for start, name in unknown(scan(text).bare):
             if found.live(where, start):

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from .cpp_library import FUNCTORS, LIBRARY, OF_COMPLEX, OF_STD, OWN, library_lines, specialized, thrust_lines
+from .dialect import MATH_OF_THE_HOST
 from .own_integers import own_integers
 
 __all__ = ["NUMBERS", "as_library", "definitions", "for_libraries", "unknown"]
@@ -350,7 +351,9 @@ def definitions(
         lines = [*as_library([f"<{name}>" for name in hosts]), *thrust, *numbers]
         # Types of the host's headers, which the text may declare with another type of 64 bits.
         own = sorted(n for n in _INTEGERS.keys() & set(declared) - of_std if "long long" in _INTEGERS[n])
-        lines += [f"#define {name} CupyopsOwn_{name}" for name in own]
+        # Functions of the host's <math.h>, beside which the text's own would be ambiguous.
+        own += sorted(n for n in words if MATH_OF_THE_HOST.fullmatch(n) and _defines(n).search(code))
+        lines += [f"#undef {name}\n#define {name} CupyopsOwn_{name}" for name in own]
         lines += predefined
         return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []

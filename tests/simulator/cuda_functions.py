@@ -18,22 +18,63 @@ from cupyops.compile import toolchain
 TABLE = Path(__file__).with_name("cuda_functions.txt")
 HEADERS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 TYPES = {
-    **{"b": "bool", "c": "char", "a": "signed char", "h": "unsigned char", "s": "short", "t": "unsigned short", "i": "int"},
-    **{"j": "unsigned int", "l": "long", "m": "unsigned long", "x": "long long", "y": "unsigned long long", "f": "float"},
-    **{"d": "double", "H": "__half", "G": "__half2", "B": "__nv_bfloat16", "A": "__nv_bfloat162", "F": "float2"},
-    **{"T": "float3", "E": "float4", "D": "double2", "I": "int2", "K": "int4", "J": "uint2", "U": "uchar4", "S": "short2"},
-    **{"L": "longlong2", "M": "ulonglong2"},
+    "b": "bool",
+    "c": "char",
+    "a": "signed char",
+    "h": "unsigned char",
+    "s": "short",
+    "t": "unsigned short",
+    "i": "int",
+    "j": "unsigned int",
+    "l": "long",
+    "m": "unsigned long",
+    "x": "long long",
+    "y": "unsigned long long",
+    "f": "float",
+    "d": "double",
+    "H": "__half",
+    "G": "__half2",
+    "B": "__nv_bfloat16",
+    "A": "__nv_bfloat162",
+    "F": "float2",
+    "T": "float3",
+    "E": "float4",
+    "D": "double2",
+    "I": "int2",
+    "K": "int4",
+    "J": "uint2",
+    "U": "uchar4",
+    "S": "short2",
+    "L": "longlong2",
+    "M": "ulonglong2",
 }
 VECTORS = tuple(
     f"{of}{n}"
-    for of in ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "longlong", "ulonglong", "float", "double")
+    for of in (
+        "char",
+        "uchar",
+        "short",
+        "ushort",
+        "int",
+        "uint",
+        "long",
+        "ulong",
+        "longlong",
+        "ulonglong",
+        "float",
+        "double",
+    )
     for n in "1234"
 )
 # Functions of the compiler itself, and those that tables of their own hold.
 OUTSIDE = re.compile(
-    r"__(?:h|i|b|d|s|w)?g?mma_|__[hibd]mma|__wgmma|__gen_nv|__cu_va|__nv_|__nvvm|__cxa|__match\d|__pm\d|__builtin|__assertfail|tex\w|surf\w|cuda\w|_mm|__cvta_"
+    r"__cudaPush|__(?:h|i|b|d|s|w)?g?mma_|__[hibd]mma|__wgmma|__gen_nv|__cu_va|__nv_|__nvvm|__cxa|__match\d|__pm\d|__builtin|__assertfail|tex\w|surf\w|cuda\w|_mm|__cvta_"
     r"|(?:__|sync)?(?:any|all|ballot)\Z|syncthreads_|__internal|printf"
 )
+
+
+# Functions that the simulator does not have: a text that calls one is an error that names it.
+NOT_SIMULATED = ("__isConstant", "__isGridConstant", "__isLocal", "__cluster_map_shared_multicast", "__uni_sync")
 
 
 def compiled(text: str) -> tuple[str, str]:
@@ -59,7 +100,7 @@ def asking(asked: Iterable[str], simulated: bool) -> str:
     """A text that has the answers in the array `table`. Each answer has as many letters as there are types."""
     lines, entries = [], []
     for i, question in enumerate(asked):
-        if size := re.fullmatch(r"(sizeof|alignof)\((\w+)\)", question):
+        if question.startswith(("sizeof", "alignof")):
             lines.append(f"template <class T> __device__ constexpr char q{i}(int) {{ return '0' + {question}; }}\n")
             entries.append(f"ALL(q{i})")
             continue
@@ -152,10 +193,17 @@ def candidates() -> list[str]:
         words |= {w.decode().removeprefix("__nv_") for w in strings}
     own = Path(build.__file__).parent
     folder = toolchain.cuda_headers()
-    headers = [*own.glob("cuda/*.h"), *folder.glob("sm_*.h"), *folder.glob("cuda_[bf][fp]16.h*"), *folder.glob("*functions.h")]
+    headers = [
+        *own.glob("cuda/*.h"),
+        *folder.glob("sm_*.h"),
+        *folder.glob("cuda_[bf][fp]16.h*"),
+        *folder.glob("*functions.h"),
+    ]
     for file in headers:
         words |= set(re.findall(r"\b[A-Za-z_]\w+", file.read_text(errors="replace")))
-    maths = subprocess.run(["g++", "-E", "-xc", "-include", "math.h", "/dev/null"], capture_output=True, text=True, check=True)
+    maths = subprocess.run(
+        ["g++", "-E", "-xc", "-include", "math.h", "/dev/null"], capture_output=True, text=True, check=True
+    )
     words |= set(re.findall(r"\b([a-z]\w*)\s*\(", maths.stdout))
     return sorted(w for w in words if re.match(r"(?:__)?[a-z]", w) and not OUTSIDE.match(w))
 
@@ -199,7 +247,14 @@ def overloads(names: list[str]) -> dict[str, list[tuple[str, ...]]]:
 def asked_of_types() -> Iterator[str]:
     """Yields the questions of conversions, operators, sizes and alignments."""
     for of in ("sizeof", "alignof"):
-        yield from (f"{of}({t})" for t in (*VECTORS, "dim3", "__half", "__half2", "__nv_bfloat16", "__nv_bfloat162", "long", "clock_t"))
+        yield from (
+            f"{of}({t})"
+            for t in (*VECTORS, "dim3", "__half", "__half2", "__nv_bfloat16", "__nv_bfloat162", "long", "clock_t")
+        )
+    yield from (
+        f"static_cast<{t}>(T)"
+        for t in ("size_t", "ptrdiff_t", "clock_t", "int64_t", "uint64_t", "intptr_t", "uintmax_t")
+    )
     for t in TYPES.values():
         yield f"static_cast<{t}>(T)"
         yield f"taken<{t}>(T)"
@@ -209,7 +264,10 @@ def asked_of_types() -> Iterator[str]:
 
 def asked_of(name: str, lists: list[tuple[str, ...]]) -> Iterator[str]:
     """Yields the questions of a function: those parameters vary in which its overloads of as many parameters differ."""
-    plain = [[re.sub(r"\bvolatile |\bconst |&", "", p).replace("__nv_bool", "bool").strip() for p in ps] for ps in lists]
+    plain = [
+        [re.sub(r"\bvolatile |\bconst |&", "", p).replace("__nv_bool", "bool").strip() for p in ps] for ps in lists
+    ]
+    plain = [ps for ps in plain if "cudaRoundMode" not in ps]  # an overload of fma that the simulator does not have
     for count in sorted({len(ps) for ps in plain}):
         group = [ps for ps in plain if len(ps) == count]
         columns = list(zip(*group, strict=True))
@@ -231,8 +289,10 @@ def main() -> None:
     found = overloads(names)
     asked = [*sorted({q for name in names for q in asked_of(name, found[name])}), *asked_of_types()]
     answers = {q: a for q, a in of_nvrtc(asked).items() if set(a) != {"."}}
-    head = f"# NVRTC {'.'.join(map(str, toolchain.nvrtc_version()))}\n"
-    TABLE.write_text(head + "".join(f"{a} {q}\n" for q, a in answers.items()))
+    lacking = [question for question in answers if question.split("(")[0] in NOT_SIMULATED]
+    lines = [f"{answer} {question}\n" for question, answer in answers.items() if question not in lacking]
+    version = ".".join(map(str, toolchain.nvrtc_version()))
+    TABLE.write_text(f"# NVRTC {version}\n" + "".join(lines) + "".join(f"# not simulated: {q}\n" for q in lacking))
 
 
 if __name__ == "__main__":

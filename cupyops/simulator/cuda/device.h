@@ -19,6 +19,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+// The integers of 64 bits are long long for NVRTC, and may be long for the host. text_only.h gives a text those of NVRTC.
+typedef long long cupyops_int64_t;
+typedef unsigned long long cupyops_uint64_t;
+typedef long long cupyops_int_least64_t;
+typedef unsigned long long cupyops_uint_least64_t;
+typedef long long cupyops_int_fast64_t;
+typedef unsigned long long cupyops_uint_fast64_t;
+typedef long long cupyops_intptr_t;
+typedef unsigned long long cupyops_uintptr_t;
+typedef long long cupyops_intmax_t;
+typedef unsigned long long cupyops_uintmax_t;
+namespace std {
+using ::cupyops_int64_t;
+using ::cupyops_uint64_t;
+using ::cupyops_int_least64_t;
+using ::cupyops_uint_least64_t;
+using ::cupyops_int_fast64_t;
+using ::cupyops_uint_fast64_t;
+using ::cupyops_intptr_t;
+using ::cupyops_uintptr_t;
+using ::cupyops_intmax_t;
+using ::cupyops_uintmax_t;
+}  // namespace std
+
 #include "abi.h"
 
 #define __device__

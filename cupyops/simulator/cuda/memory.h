@@ -66,11 +66,7 @@ template <typename T> struct CupyopsWord { typedef T type; };
 template <> struct CupyopsWord<int> { typedef unsigned type; };
 template <> struct CupyopsWord<long long> { typedef unsigned long long type; };
 // The types of which CUDA has an atomic function, on the simulated architecture. cuda_fp16.h and cuda_bf16.h add theirs.
-// The host's uint64_t is unsigned long, and NVRTC's is unsigned long long: the two count as one here.
-template <typename T> struct CupyopsLong { typedef T type; };
-template <> struct CupyopsLong<long> { typedef long long type; };
-template <> struct CupyopsLong<unsigned long> { typedef unsigned long long type; };
-template <typename T, typename... Ts> constexpr bool cupyops_among = (__is_same(typename CupyopsLong<T>::type, Ts) || ...);
+template <typename T, typename... Ts> constexpr bool cupyops_among = (__is_same(T, Ts) || ...);
 template <typename T> constexpr bool cupyops_float16 = false;
 template <typename T> constexpr bool cupyops_16_bytes = sizeof(T) == 16 && alignof(T) == 16 && __is_trivially_copyable(T);
 #define CUPYOPS_ATOMIC_TYPES(NAME, TYPES, SCOPED, ADVICE)                                                        \

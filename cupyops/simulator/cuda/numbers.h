@@ -67,7 +67,7 @@ inline void cupyops_sincos(float x, float* s, float* c) { cupyops_sincosf(x, s, 
 #define sincos cupyops_sincos
 #define sincosf cupyops_sincosf
 // x is reduced modulo 2 first, since remainder() is exact: for a large x, the rounding of pi * x would lose the phase.
-template <int = 0> inline double sinpi(double x) { return x == trunc(x) ? copysign(0.0, x) : sin(3.14159265358979323846 * remainder(x, 2.0)); }
+template <int = 0> inline double sinpi(double x) { return x == trunc(x) && !isinf(x) ? copysign(0.0, x) : sin(3.14159265358979323846 * remainder(x, 2.0)); }
 template <int = 0> inline double cospi(double x) { return fabs(remainder(x, 2.0)) == 0.5 ? 0.0 : cos(3.14159265358979323846 * remainder(x, 2.0)); }
 inline float sinpif(float x) { return float(sinpi(double(x))); }
 inline float cospif(float x) { return float(cospi(double(x))); }
@@ -82,6 +82,7 @@ template <int = 0> inline double normcdf(double x) {
 }
 inline float normcdff(float x) { return float(normcdf(double(x))); }
 template <int = 0> inline double erfcx(double x) {
+    if (x < -30.0) return INFINITY;
     if (x < 25.0) return exp(x * x) * (1.0 + fma(x, x, -(x * x))) * erfc(x);
     double rest = x;  // Laplace's continued fraction, evaluated from the innermost term
     for (int k = 20; k > 0; --k) rest = x + 0.5 * k / rest;
