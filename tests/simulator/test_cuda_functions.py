@@ -107,6 +107,7 @@ VALUES = {
     "ldexp(h, 200)": -INF,
     "sizeof(copysign(h, 1.0))": 8.0,
     "isnan(log(h))": 1.0,
+    "std::fabs(h) + std::fmax(h, 2)": 3.5,
     "__syncthreads_count(0.5f)": 0.0,
     "__syncthreads_or(-1.5)": 1.0,
     "__shfl_sync(1, (short)-32768, 0)": -32768.0,
