@@ -24,7 +24,7 @@ from .project_headers import includes
 from .pytorch_names import with_pytorch
 from .splicing import INCLUDED, Splicing, without
 from .standard import as_library, definitions
-from .system_headers import cub_operators, found_in, header, in_text, whole_cub
+from .system_headers import cub_operators, found_in, header, in_text, whole_cub, without_questions
 
 __all__ = ["KERNEL", "assemble", "included", "named_kernels"]
 
@@ -114,8 +114,9 @@ def assemble(
     shared = kernels_cu.headers()
     headers = headers or {}
     text, headers, of_pytorch = with_pytorch(text, headers, " ".join(kernels))
+    texts = without_questions({"": text, **included(text, headers)}, headers.keys(), options, simulated)
+    text, headers = texts[""], {name: texts.get(name, source) for name, source in headers.items()}
     known = {**shared, **headers}
-    texts = {"": text, **included(text, headers)}
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
     lines = ["// Written by cupyops: types and constants of this compilation."]
     own_texts = tuple(source for name, source in texts.items() if name not in shared)

@@ -215,6 +215,14 @@ _MATH = frozenset(
 )
 # The functions of <cmath> for float, which the host's library has in `std`, too.
 _MATH_OF_FLOAT = frozenset(f"{name}f" for name in _MATH - {"abs", "isfinite", "isinf", "isnan", "signbit"})
+# Functions of <math.h> and <cmath> that NVRTC does not have. Those of long double end with an l.
+_MATH_OF_THE_HOST = re.compile(
+    r"(?:a?(?:cos|sin|tan)h?|atan2|cbrt|ceil|copysign|erfc?|exp(?:2|10|m1)?|fabs|fdim|floor|fma|fmax|fmin|fmod|frexp|hypot|ilogb|[jy][01n]|ldexp"
+    r"|lgamma|ll?r(?:int|ound)|log(?:10|1p|2|b)?|modf|nan|nearbyint|nextafter|pow|remainder|remquo|rint|round|scalbl?n|sqrt|tgamma|trunc)l"
+    r"|drem[fl]?|finite[fl]?|gamma[fl]?|lgamma[fl]?_r|scalb[fl]?|significand[fl]?|nexttoward[fl]?|roundeven[fl]?|next(?:up|down)[fl]?|llogb[fl]?"
+    r"|fpclassify|is(?:greater|less)(?:equal)?|islessgreater|isunordered|isnormal|issignaling|iszero|iseqsig"
+    r"|f(?:max|min)imum(?:_mag)?(?:_num)?[fl]?|canonicalize[fl]?|totalorder(?:mag)?[fl]?"
+)
 _BUILT_IN = frozenset(("move", "forward", "initializer_list"))  # NVRTC has them
 _CUDA_CONSTANT = re.compile(r"CUDART_[A-Z0-9_]+")
 _OF_CPP = (
@@ -350,7 +358,9 @@ def definitions(
         lines = [*as_library([f"<{name}>" for name in hosts]), *thrust, *numbers]
         # Types of the host's headers, which the text may declare with another type of 64 bits.
         own = sorted(n for n in _INTEGERS.keys() & set(declared) - of_std if "long long" in _INTEGERS[n])
-        lines += [f"#define {name} CupyopsOwn_{name}" for name in own]
+        # Functions of the host's <math.h>, beside which the text's own would be ambiguous.
+        own += sorted(n for n in words if _MATH_OF_THE_HOST.fullmatch(n) and _defines(n).search(code))
+        lines += [f"#undef {name}\n#define {name} CupyopsOwn_{name}" for name in own]
         lines += predefined
         return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,11 @@ __all__ = [
     "shared_with_host",
     "shims",
     "whole_cub",
+    "without_questions",
 ]
+
+_INCLUDED = re.compile(r'["<]([^">]+)[">]')
+_QUESTION = re.compile(r'\b__has_include\s*\(\s*["<]([^"<>\n]+)[">]\s*\)')
 
 # For each folder: a header that identifies the folder, folders below a wheel's `nvidia`, and the packages that install
 # the folder for CUDA 12 and 13.
@@ -78,6 +82,52 @@ def found_in(options: Sequence[str], name: str) -> bool:
     return not (row is not None and row.nowhere) and any(
         os.path.isfile(os.path.join(folder, name)) for folder in folders_in(options)
     )
+
+
+def without_questions(
+    texts: Mapping[str, str], given: Container[str], options: Sequence[str], simulated: bool
+) -> dict[str, str]:
+    """Returns texts in which 1 or 0 stands for each ``__has_include(<name>)`` that the compiler would not answer as NVRTC does.
+
+    NVRTC has the headers that are given and those in its folders, which are those of the headers of CUDA that the texts include. It does not
+    see that given headers are a part of the text. The simulator's compiler sees the host's headers, too.
+
+    Args:
+        texts: the text and its headers, by name.
+        given: the names of the given headers.
+        options: NVRTC options, which may name folders of headers.
+        simulated: whether the simulator compiles the text.
+    """
+    if not any("__has_include" in text for text in texts.values()):
+        return dict(texts)
+    included = {
+        m[1]
+        for t in texts.values()
+        for d in scan(t).directives
+        if d.name == "include" and (m := _INCLUDED.match(d.rest))
+    }
+    cudas = [name for name in included if (row := header(name)) and row.folders]
+
+    def there(name: str) -> bool:
+        try:
+            return any((folder / name).is_file() for folder in folders_of(cudas)) or found_in(options, name)
+        except MissingDependencyError:  # the simulator needs no NVRTC
+            row = header(name)
+            return bool(row and row.folders and cudas)
+
+    def answer(found: re.Match[str]) -> str:
+        if found[1] in given:
+            return "1"
+        return str(int(there(found[1]))) if simulated else found[0]
+
+    def answered(text: str) -> str:
+        pieces, at = [], 0
+        for directive in scan(text).directives:
+            pieces += [text[at : directive.start], _QUESTION.sub(answer, text[directive.start : directive.end])]
+            at = directive.end
+        return "".join(pieces) + text[at:]
+
+    return {name: answered(text) for name, text in texts.items()}
 
 
 def folders_of(names: Iterable[str]) -> list[Path]:

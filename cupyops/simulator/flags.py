@@ -14,8 +14,10 @@ COMMON = (
     *("-fvisibility=hidden", "-fvisibility-inlines-hidden"),
     # A local array that is overrun, or a frame beyond the guard page of its stack, ends the launch and not the process.
     *("-fstack-protector-strong", "-fstack-clash-protection"),
-    # NVRTC refuses exceptions, too. An exception that nobody catches would end the process.
-    "-fno-exceptions",
+    # NVRTC refuses exceptions and types at run time, too. An exception that nobody catches would end the process.
+    *("-fno-exceptions", "-fno-rtti"),
+    # NVRTC takes braces that narrow a number: `int x[3] = {1.5f}`.
+    "-Wno-narrowing",
     *("-fno-math-errno", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-threadsafe-statics"),
 )
 # Extensions of C++ that NVRTC refuses. g++ has one option for all extensions, so its warnings are read.
@@ -32,11 +34,13 @@ REFUSED = (
     ),
     *("C++ designated initializers only available", "ISO C++ does not allow C99 designated initializers"),
     "invalid application of 'sizeof' to a void type",
+    "pointer of type 'void *' used in",
 )
 _WARNINGS = {
     "gcc": ("-Wpedantic",),
     "clang": (
         *("-Wno-everything", "-Wno-unknown-warning-option", "-Werror=vla-extension", "-Werror=zero-length-array"),
+        "-Werror=gnu-pointer-arith",
         *("-Werror=c99-extensions", "-Werror=gnu-label-as-value", "-Werror=c++20-designator", "-Werror=c99-designator"),
     ),
 }

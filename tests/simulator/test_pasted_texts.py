@@ -361,6 +361,14 @@ def test_a_text_sees_the_macros_of_nvrtc_alone() -> None:
         "y[0] = RAND_MAX;",
         "y[0] = __COUNTER__;",
         "y[0] = __GNUC__;",
+        "void* p = y; p = p + 4; *(int*)p = 1;",
+        "y[0] = FP_NAN;",
+        "y[0] = fpclassify(1.0f);",
+        "y[0] = isunordered(1.0f, 2.0f);",
+        "y[0] = (int)sqrtl(2.0L);",
+        "int sign; y[0] = (int)lgamma_r(1.0, &sign);",
+        "y[0] = (int)::drem(1.0, 2.0);",
+        "__sync_fetch_and_add(y, 1);",
     ],
 )
 def test_an_extension_of_the_hosts_compiler_is_refused_as_by_nvrtc(code: str) -> None:

@@ -15,6 +15,11 @@ CUPYOPS_TO_BFLOAT16(long long, ll)
 CUPYOPS_TO_BFLOAT16(unsigned long long, ull)
 CUPYOPS_HALF_LIMITS(
     __nv_bfloat16, __nv_bfloat16_raw, 0x0080, 0x7f7f, 0xff7f, 0x3c00, 0x3f00, 0x7f80, 0x7fc0, 8, 2, 4, -125, 128, -37, 38)
+CUPYOPS_SHUFFLES(__nv_bfloat16)
+CUPYOPS_SHUFFLES(__nv_bfloat162)
+CUPYOPS_LOADED(__nv_bfloat16)
+CUPYOPS_LOADED(__nv_bfloat162)
+template <> inline constexpr bool cupyops_narrow<__nv_bfloat16> = true;
 template <> inline constexpr bool cupyops_float16<__nv_bfloat16> = true;
 template <> inline constexpr bool cupyops_float16<__nv_bfloat162> = true;
 #include "text_only.h"

@@ -19,6 +19,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+// The integers of 64 bits are long long for NVRTC, and may be long for the host. text_only.h gives a text those of NVRTC.
+typedef long long cupyops_int64_t;
+typedef unsigned long long cupyops_uint64_t;
+typedef long long cupyops_int_least64_t;
+typedef unsigned long long cupyops_uint_least64_t;
+typedef long long cupyops_int_fast64_t;
+typedef unsigned long long cupyops_uint_fast64_t;
+typedef long long cupyops_intptr_t;
+typedef unsigned long long cupyops_uintptr_t;
+typedef long long cupyops_intmax_t;
+typedef unsigned long long cupyops_uintmax_t;
+namespace std {
+using ::cupyops_int64_t;
+using ::cupyops_uint64_t;
+using ::cupyops_int_least64_t;
+using ::cupyops_uint_least64_t;
+using ::cupyops_int_fast64_t;
+using ::cupyops_uint_fast64_t;
+using ::cupyops_intptr_t;
+using ::cupyops_uintptr_t;
+using ::cupyops_intmax_t;
+using ::cupyops_uintmax_t;
+}  // namespace std
+
 #include "abi.h"
 
 #define __device__
@@ -69,6 +93,7 @@ extern const dim3 blockDim, gridDim;
 #include "numbers.h"
 #include "threads.h"
 #include "memory.h"
+#include "overloads.h"
 #include "entry.h"
 
 #include <cstdio>  // before the macro of its function
@@ -77,7 +102,7 @@ extern const dim3 blockDim, gridDim;
 #define assert(e) ((e) ? void(0) : cupyops_assert(#e, __FILE__, __LINE__, __func__))
 #define __trap cupyops_trap
 #define __brkpt() void(0)
-#define __prof_trigger(n) void(0)
+#define __prof_trigger(n) void(static_cast<unsigned>(n))
 #if !defined(__clang__)
 #define __builtin_assume(e) void(0)
 #endif

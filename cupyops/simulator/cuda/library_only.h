@@ -40,6 +40,12 @@
 #undef system
 #undef getenv
 #undef alloca
+#undef FP_NAN
+#undef FP_INFINITE
+#undef FP_ZERO
+#undef FP_SUBNORMAL
+#undef FP_NORMAL
+#undef signgam
 #undef __EXCEPTIONS
 #undef __cpp_exceptions
 #undef __EDG__
@@ -59,6 +65,16 @@
 #undef _Complex
 #undef __float128
 #undef _Float16
+#undef int64_t
+#undef uint64_t
+#undef int_least64_t
+#undef uint_least64_t
+#undef int_fast64_t
+#undef uint_fast64_t
+#undef intptr_t
+#undef uintptr_t
+#undef intmax_t
+#undef uintmax_t
 #if __has_include(<cupyops_of_library.h>)
 #include <cupyops_of_library.h>
 #endif

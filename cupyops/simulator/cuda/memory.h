@@ -1,16 +1,33 @@
 // Loads and stores with a cache hint, shared memory, and atomic operations.
 #pragma once
 
-#define CUPYOPS_LOAD(NAME) template <typename T> CUPYOPS_INTRINSIC T NAME(const T* p) { return *p; }
+// The types of which CUDA has these functions. cuda_fp16.h and cuda_bf16.h add theirs.
+template <typename T> constexpr bool cupyops_loaded = false;
+template <typename T> struct CupyopsSame { typedef T type; };  // a parameter of this type takes what converts to T
+template <bool> struct CupyopsIf {};
+template <> struct CupyopsIf<true> { typedef void type; };
+template <typename T> using CupyopsLoaded = typename CupyopsIf<cupyops_loaded<T>>::type;
+#define CUPYOPS_LOADED(T) template <> inline constexpr bool cupyops_loaded<T> = true;
+#define CUPYOPS_LOADED_VECTORS(NAME) CUPYOPS_LOADED(NAME##2) CUPYOPS_LOADED(NAME##4)
+CUPYOPS_LOADED(char) CUPYOPS_LOADED(signed char) CUPYOPS_LOADED(unsigned char)
+CUPYOPS_LOADED(short) CUPYOPS_LOADED(unsigned short) CUPYOPS_LOADED(int) CUPYOPS_LOADED(unsigned)
+CUPYOPS_LOADED(long) CUPYOPS_LOADED(unsigned long) CUPYOPS_LOADED(long long) CUPYOPS_LOADED(unsigned long long)
+CUPYOPS_LOADED(float) CUPYOPS_LOADED(double) CUPYOPS_LOADED(double2) CUPYOPS_LOADED(longlong2) CUPYOPS_LOADED(ulonglong2)
+CUPYOPS_LOADED_VECTORS(char) CUPYOPS_LOADED_VECTORS(uchar) CUPYOPS_LOADED_VECTORS(short) CUPYOPS_LOADED_VECTORS(ushort)
+CUPYOPS_LOADED_VECTORS(int) CUPYOPS_LOADED_VECTORS(uint) CUPYOPS_LOADED_VECTORS(float)
+#undef CUPYOPS_LOADED_VECTORS
+
+#define CUPYOPS_LOAD(NAME) template <typename T, typename = CupyopsLoaded<T>> CUPYOPS_INTRINSIC T NAME(const T* p) { return *p; }
 CUPYOPS_LOAD(__ldg)
 CUPYOPS_LOAD(__ldca)
 CUPYOPS_LOAD(__ldcs)
 CUPYOPS_LOAD(__ldlu)
 #undef CUPYOPS_LOAD
 // Loads that bypass the L1 cache. A thread may poll a flag with such a load, so the load lets other threads run.
-template <typename T> CUPYOPS_LOOKED_AT T __ldcg(const T* p) { cupyops_look(p, sizeof(T)); return *p; }
-template <typename T> CUPYOPS_LOOKED_AT T __ldcv(const T* p) { cupyops_look(p, sizeof(T)); return *p; }
-#define CUPYOPS_STORE(NAME) template <typename T> CUPYOPS_INTRINSIC void NAME(T* p, T value) { *p = value; }
+template <typename T, typename = CupyopsLoaded<T>> CUPYOPS_LOOKED_AT T __ldcg(const T* p) { cupyops_look(p, sizeof(T)); return *p; }
+template <typename T, typename = CupyopsLoaded<T>> CUPYOPS_LOOKED_AT T __ldcv(const T* p) { cupyops_look(p, sizeof(T)); return *p; }
+#define CUPYOPS_STORE(NAME) \
+    template <typename T, typename = CupyopsLoaded<T>> CUPYOPS_INTRINSIC void NAME(T* p, typename CupyopsSame<T>::type value) { *p = value; }
 CUPYOPS_STORE(__stwb)
 CUPYOPS_STORE(__stcg)
 CUPYOPS_STORE(__stcs)
@@ -25,6 +42,8 @@ template <typename T> struct CupyopsElement { static constexpr size_t bytes = si
 template <typename T, size_t N> struct CupyopsElement<T[N]> { static constexpr size_t bytes = CupyopsElement<T>::bytes; };
 
 inline unsigned __isShared(const void* p) { return (unsigned)cupyops_is_shared(p); }
+inline unsigned __isCtaShared(const void* p) { return __isShared(p); }
+inline unsigned __isClusterShared(const void* p) { return __isShared(p); }
 inline unsigned __isGlobal(const void* p) { return !cupyops_is_shared(p); }
 inline size_t __cvta_generic_to_shared(const void* p) { return cupyops_shared_address(p); }
 inline void* __cvta_shared_to_generic(size_t address) {
@@ -46,13 +65,8 @@ inline void* cupyops_at(const volatile void* p) { return const_cast<void*>(p); }
 template <typename T> struct CupyopsWord { typedef T type; };
 template <> struct CupyopsWord<int> { typedef unsigned type; };
 template <> struct CupyopsWord<long long> { typedef unsigned long long type; };
-template <typename T> struct CupyopsSame { typedef T type; };
 // The types of which CUDA has an atomic function, on the simulated architecture. cuda_fp16.h and cuda_bf16.h add theirs.
-// The host's uint64_t is unsigned long, and NVRTC's is unsigned long long: the two count as one here.
-template <typename T> struct CupyopsLong { typedef T type; };
-template <> struct CupyopsLong<long> { typedef long long type; };
-template <> struct CupyopsLong<unsigned long> { typedef unsigned long long type; };
-template <typename T, typename... Ts> constexpr bool cupyops_among = (__is_same(typename CupyopsLong<T>::type, Ts) || ...);
+template <typename T, typename... Ts> constexpr bool cupyops_among = (__is_same(T, Ts) || ...);
 template <typename T> constexpr bool cupyops_float16 = false;
 template <typename T> constexpr bool cupyops_16_bytes = sizeof(T) == 16 && alignof(T) == 16 && __is_trivially_copyable(T);
 #define CUPYOPS_ATOMIC_TYPES(NAME, TYPES, SCOPED, ADVICE)                                                        \

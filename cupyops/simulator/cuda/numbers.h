@@ -54,7 +54,7 @@ inline double max(double a, float b) { return fmax(a, b); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 inline float rsqrtf(float x) { return float(1.0 / sqrt(double(x))); }
 inline float rsqrt(float x) { return rsqrtf(x); }
-inline double rcbrt(double x) { return 1.0 / cbrt(x); }
+template <int = 0> inline double rcbrt(double x) { return 1.0 / cbrt(x); }
 inline float rcbrtf(float x) { return float(1.0 / cbrt(double(x))); }
 inline double cupyops_exp10(double x) { return pow(10.0, x); }
 inline float cupyops_exp10(float x) { return float(pow(10.0, double(x))); }
@@ -62,25 +62,27 @@ inline float cupyops_exp10(float x) { return float(pow(10.0, double(x))); }
 inline float cupyops_exp10f(float x) { return cupyops_exp10(x); }
 #define exp10f cupyops_exp10f
 inline void cupyops_sincos(double x, double* s, double* c) { *s = sin(x), *c = cos(x); }
-inline void cupyops_sincos(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
+inline void cupyops_sincosf(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
+inline void cupyops_sincos(float x, float* s, float* c) { cupyops_sincosf(x, s, c); }
 #define sincos cupyops_sincos
-#define sincosf cupyops_sincos
+#define sincosf cupyops_sincosf
 // x is reduced modulo 2 first, since remainder() is exact: for a large x, the rounding of pi * x would lose the phase.
-inline double sinpi(double x) { return x == trunc(x) ? copysign(0.0, x) : sin(3.14159265358979323846 * remainder(x, 2.0)); }
-inline double cospi(double x) { return fabs(remainder(x, 2.0)) == 0.5 ? 0.0 : cos(3.14159265358979323846 * remainder(x, 2.0)); }
+template <int = 0> inline double sinpi(double x) { return x == trunc(x) && !isinf(x) ? copysign(0.0, x) : sin(3.14159265358979323846 * remainder(x, 2.0)); }
+template <int = 0> inline double cospi(double x) { return fabs(remainder(x, 2.0)) == 0.5 ? 0.0 : cos(3.14159265358979323846 * remainder(x, 2.0)); }
 inline float sinpif(float x) { return float(sinpi(double(x))); }
 inline float cospif(float x) { return float(cospi(double(x))); }
 
 // The cumulative normal distribution, erfc(-x/√2) / 2. The argument -x/√2 is rounded, and erfc amplifies its relative
 // error by about x², so a first-order term corrects for the rounding error.
-inline double normcdf(double x) {
+template <int = 0> inline double normcdf(double x) {
     if (!(fabs(x) < 39.0)) return x != x ? x : x > 0.0 ? 1.0 : 0.0;
     constexpr double HIGH = 0.70710678118654752440, LOW = -4.8336466567264567e-17;
     const double z = -x * HIGH, rest = fma(-x, HIGH, -z) - x * LOW;
     return 0.5 * (erfc(z) - 1.12837916709551257390 * exp(-z * z) * rest);
 }
 inline float normcdff(float x) { return float(normcdf(double(x))); }
-inline double erfcx(double x) {
+template <int = 0> inline double erfcx(double x) {
+    if (x < -30.0) return INFINITY;
     if (x < 25.0) return exp(x * x) * (1.0 + fma(x, x, -(x * x))) * erfc(x);
     double rest = x;  // Laplace's continued fraction, evaluated from the innermost term
     for (int k = 20; k > 0; --k) rest = x + 0.5 * k / rest;
@@ -115,7 +117,7 @@ inline float rnormf(int n, const float* p) {
     for (int i = 0; i < n; ++i) length = hypot(length, double(p[i]));
     return float(1.0 / length);
 }
-inline void sincospi(double x, double* s, double* c) { *s = sinpi(x), *c = cospi(x); }
+template <int = 0> inline void sincospi(double x, double* s, double* c) { *s = sinpi(x), *c = cospi(x); }
 inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
 
 // The inverses of erf and erfc, by Halley's iteration. Each solves for the function that is small at its argument: there,
@@ -128,7 +130,7 @@ inline double cupyops_erfinv_near_0(double p) {
     }
     return x;
 }
-inline double erfcinv(double y) {
+template <int = 0> inline double erfcinv(double y) {
     if (!(y >= 0.0 && y <= 2.0)) return __builtin_nan("");
     if (y > 1.5) return -erfcinv(2.0 - y);
     if (y >= 0.5) return cupyops_erfinv_near_0(1.0 - y);
@@ -141,11 +143,11 @@ inline double erfcinv(double y) {
     }
     return x;
 }
-inline double erfinv(double x) {
+template <int = 0> inline double erfinv(double x) {
     if (!(fabs(x) <= 1.0)) return __builtin_nan("");
     return fabs(x) <= 0.5 ? cupyops_erfinv_near_0(x) : copysign(erfcinv(1.0 - fabs(x)), x);
 }
-inline double normcdfinv(double p) { return -1.41421356237309504880 * erfcinv(2.0 * p); }
+template <int = 0> inline double normcdfinv(double p) { return -1.41421356237309504880 * erfcinv(2.0 * p); }
 inline float erfinvf(float x) { return float(erfinv(x)); }
 inline float erfcinvf(float x) { return float(erfcinv(x)); }
 inline float normcdfinvf(float p) { return float(normcdfinv(p)); }
@@ -158,10 +160,26 @@ inline double cupyops_bessel_i(int order, double x) {
     for (int k = 1; fabsl(term) > 1e-21L * fabsl(sum); ++k) sum += term *= quarter / ((long double)k * (k + order));
     return double(sum);
 }
-inline double cyl_bessel_i0(double x) { return cupyops_bessel_i(0, x); }
-inline double cyl_bessel_i1(double x) { return cupyops_bessel_i(1, x); }
+template <int = 0> inline double cyl_bessel_i0(double x) { return cupyops_bessel_i(0, x); }
+template <int = 0> inline double cyl_bessel_i1(double x) { return cupyops_bessel_i(1, x); }
 inline float cyl_bessel_i0f(float x) { return float(cyl_bessel_i0(x)); }
 inline float cyl_bessel_i1f(float x) { return float(cyl_bessel_i1(x)); }
+
+// CUDA's functions of these names take a float, too. Templates, since NVRTC prefers a text's own function of the same name, and so that an
+// integer is as near to either.
+#define CUPYOPS_OF_FLOAT(NAME) template <int = 0> inline float NAME(float x) { return NAME##f(x); }
+CUPYOPS_OF_FLOAT(rcbrt)
+CUPYOPS_OF_FLOAT(sinpi)
+CUPYOPS_OF_FLOAT(cospi)
+CUPYOPS_OF_FLOAT(normcdf)
+CUPYOPS_OF_FLOAT(normcdfinv)
+CUPYOPS_OF_FLOAT(erfcx)
+CUPYOPS_OF_FLOAT(erfinv)
+CUPYOPS_OF_FLOAT(erfcinv)
+CUPYOPS_OF_FLOAT(cyl_bessel_i0)
+CUPYOPS_OF_FLOAT(cyl_bessel_i1)
+#undef CUPYOPS_OF_FLOAT
+template <int = 0> inline void sincospi(float x, float* s, float* c) { sincospif(x, s, c); }
 
 // CUDA's fast approximations. Here they are the accurate functions, whose errors lie within CUDA's documented bounds.
 inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
@@ -178,6 +196,7 @@ inline void __sincosf(float x, float* s, float* c) { cupyops_sincos(x, s, c); }
 inline float __powf(float x, float y) { return powf(x, y); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float fdividef(float x, float y) { return x / y; }
+inline double fdivide(double x, double y) { return x / y; }
 inline float __frsqrt_rn(float x) { return rsqrtf(x); }
 
 // Arithmetic in a rounding mode. volatile keeps the compiler from moving the operation across the changes of mode.
@@ -196,6 +215,7 @@ inline float __frsqrt_rn(float x) { return rsqrtf(x); }
     inline float __frcp##SUFFIX(float a) { volatile float x = a; return cupyops_round##SUFFIX<float>([&] { return 1.0f / x; }); }                     \
     inline float __fsqrt##SUFFIX(float a) { volatile float x = a; return cupyops_round##SUFFIX<float>([&] { return sqrtf(x); }); }                    \
     inline float __fmaf##SUFFIX(float a, float b, float c) { volatile float x = a, y = b, z = c; return cupyops_round##SUFFIX<float>([&] { return fmaf(x, y, z); }); } \
+    inline float __fmaf_ieee##SUFFIX(float a, float b, float c) { return __fmaf##SUFFIX(a, b, c); }                                           \
     inline double __dadd##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x + y; }); }   \
     inline double __dsub##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x - y; }); }   \
     inline double __dmul##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x * y; }); }   \

@@ -54,15 +54,8 @@ CUPYOPS_INTRINSIC void cp_async_wait(unsigned pending) { cupyops_copy_wait(pendi
 CUPYOPS_INTRINSIC void cp_async_wait_all() { cupyops_copy_wait_all(); }
 
 CUPYOPS_INTRINSIC void bar_sync() { cupyops_barrier(CUPYOPS_SYNC, 0); }
-// A barrier with a number and the number of its threads.
-CUPYOPS_INTRINSIC void bar_sync(unsigned barrier, unsigned threads) {
-    if (barrier > 15 || threads % 32 || !threads) cupyops_misuse("bar.sync: the barrier is 0 to 15, and its threads are whole warps");
-    cupyops_meet(barrier, threads, 0);
-}
-CUPYOPS_INTRINSIC void bar_sync(unsigned barrier) {
-    if (barrier == 0) cupyops_barrier(CUPYOPS_SYNC, 0);
-    else bar_sync(barrier, (cupyops_threads() + 31) / 32 * 32);
-}
+inline void bar_sync(unsigned barrier, unsigned threads) { __barrier_sync_count(barrier, threads); }
+inline void bar_sync(unsigned barrier) { __barrier_sync(barrier); }
 CUPYOPS_INTRINSIC void sync_warp(unsigned mask) { cupyops_warp(CUPYOPS_SYNCWARP, mask, 0, 0, 32, nullptr); }
 
 // shfl.sync: `c` holds the last lane of a segment in bits 0 to 4 and the mask of the segments in bits 8 to 12. The

@@ -69,10 +69,45 @@
 #define popen cupyops_of_text_popen
 #define system cupyops_of_text_system
 #define getenv cupyops_of_text_getenv
+#undef alloca
 #define alloca cupyops_of_text_alloca
+// Of <math.h>.
+#undef FP_NAN
+#define FP_NAN cupyops_of_text_FP_NAN
+#undef FP_INFINITE
+#define FP_INFINITE cupyops_of_text_FP_INFINITE
+#undef FP_ZERO
+#define FP_ZERO cupyops_of_text_FP_ZERO
+#undef FP_SUBNORMAL
+#define FP_SUBNORMAL cupyops_of_text_FP_SUBNORMAL
+#undef FP_NORMAL
+#define FP_NORMAL cupyops_of_text_FP_NORMAL
+#undef signgam
+#define signgam cupyops_of_text_signgam
 // Keywords of the host's compiler that NVRTC does not know or refuses in device code.
 #define thread_local cupyops_of_text_thread_local
 #define __thread cupyops_of_text___thread
 #define _Complex cupyops_of_text__Complex
 #define __float128 cupyops_of_text___float128
 #define _Float16 cupyops_of_text__Float16
+// The integers of 64 bits that NVRTC has under these names.
+#undef int64_t
+#define int64_t cupyops_int64_t
+#undef uint64_t
+#define uint64_t cupyops_uint64_t
+#undef int_least64_t
+#define int_least64_t cupyops_int_least64_t
+#undef uint_least64_t
+#define uint_least64_t cupyops_uint_least64_t
+#undef int_fast64_t
+#define int_fast64_t cupyops_int_fast64_t
+#undef uint_fast64_t
+#define uint_fast64_t cupyops_uint_fast64_t
+#undef intptr_t
+#define intptr_t cupyops_intptr_t
+#undef uintptr_t
+#define uintptr_t cupyops_uintptr_t
+#undef intmax_t
+#define intmax_t cupyops_intmax_t
+#undef uintmax_t
+#define uintmax_t cupyops_uintmax_t
