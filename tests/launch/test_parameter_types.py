@@ -134,7 +134,7 @@ TYPES = {
 }
 
 
-@pytest.mark.sample(25)
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("name", TYPES)
 def test_an_array_of_another_type_is_refused_and_of_the_right_type_is_taken(name: str) -> None:
     before, right = TYPES[name]
