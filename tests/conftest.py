@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._export.utils
 
 import cupyops
 from cupyops.simulator import host
@@ -56,6 +57,21 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 # pytest has a handler for each logger that does not propagate. With any handler, PyTorch renders a record of each step of a
 # compilation, which takes a fifth of the time of tests that compile.
 logging.getLogger("torch.__trace").propagate = True
+
+# An export asks for PyTorch's composite operators once for each namespace, and each time looks all of them up. They take a quarter
+# of the time of tests that export.
+_materialize = torch._export.utils._materialize_cpp_cia_ops
+
+
+def _materialize_new() -> None:
+    """Looks composite operators up if there are others than at the last time."""
+    if (found := torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")) != _composite:
+        _materialize()
+        _composite[:] = found
+
+
+_composite: list[str] = []
+torch._export.utils._materialize_cpp_cia_ops = _materialize_new
 
 # Dynamo would collect garbage after each of the tests' thousand compilations.
 os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")

@@ -143,6 +143,7 @@ def test_an_onnx_model_takes_every_batch(name: str, tmp_path: Path) -> None:
     _assert_every_size(lambda x: onnx_support.run(path, x)[0], model, model.module)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
 def test_an_ahead_of_time_package_takes_every_batch(tmp_path: Path) -> None:
     model = MODELS["LinearGELU"]
