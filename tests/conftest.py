@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,6 +89,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if (kept := getattr(config, "cache", None)) is not None:
         os.environ["CUPYOPS_CACHE_DIR"] = str(kept.mkdir("cupyops"))
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(kept.mkdir("inductor"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives a worker of xdist tests that stand beside each other. They share the fixtures of a module, and what they import."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 def _values(item: pytest.Item) -> tuple[set[object], set[object]]:
