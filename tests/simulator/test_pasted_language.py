@@ -8,7 +8,7 @@ import pytest
 
 import cupyops
 from cupyops import CompileError, Kernel, LaunchError, Module
-from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.compile.compiler import binary_for
 
 pytestmark = pytest.mark.simulator
 
@@ -91,7 +91,7 @@ def test_what_nvrtc_refuses_is_refused_by_name_and_line(code: str, words: str) -
     assert words in str(caught.value)
     pytest.importorskip("cupy")
     with pytest.raises(CompileError, match=r"k\.cu:2\b.*error"):
-        compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
+        binary_for(kernel.final_text({}), "k", "sm_90")
 
 
 def test_a_text_that_asks_for_a_feature_of_the_compiler_gets_nvrtcs_answer() -> None:
@@ -110,7 +110,7 @@ def test_a_text_that_asks_for_a_feature_of_the_compiler_gets_nvrtcs_answer() -> 
         (kernel := Kernel(text, "k", 1))[1](y)
     assert y[0] == 1
     pytest.importorskip("cupy")
-    compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
+    binary_for(kernel.final_text({}), "k", "sm_90")
 
 
 def test_a_text_sees_the_macros_of_nvrtc_alone() -> None:
@@ -172,7 +172,7 @@ def test_a_text_sees_the_macros_of_nvrtc_alone() -> None:
             (kernel := Kernel(text, "k", 1))[1](y)
     assert y.tolist() == [8, 1]
     pytest.importorskip("cupy")
-    compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
+    binary_for(kernel.final_text({}), "k", "sm_90")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_an_extension_of_the_hosts_compiler_is_refused_as_by_nvrtc(code: str) ->
         kernel[1](np.zeros(8, np.int32), 1)
     pytest.importorskip("cupy")
     with pytest.raises(CompileError, match=r"k\.cu:4\b.*error"):
-        compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
+        binary_for(kernel.final_text({}), "k", "sm_90")
 
 
 def test_an_initializer_that_names_a_member_is_refused_in_cpp17_alone() -> None:
@@ -221,7 +221,7 @@ def test_an_initializer_that_names_a_member_is_refused_in_cpp17_alone() -> None:
     assert y[0] == 2
     pytest.importorskip("cupy")
     with pytest.raises(CompileError, match=r"k\.cu:2\b.*error"):
-        compile_text(older.final_text({}), "k", "sm_90", ("-std=c++17", *OPTIONS))
+        binary_for(older.final_text({}), "k", "sm_90", older.options)
 
 
 def test_functions_and_variables_with_names_of_the_c_library_are_the_texts_own() -> None:
@@ -375,4 +375,4 @@ __global__ void k(at::Half* y, at::BFloat16* z, int* w) {
         kernel[1](y, z, w)
     assert [*y.tolist(), *z.tolist(), *w.tolist()] == [1, -65504, 1, 1, 13]
     pytest.importorskip("cupy")
-    compile_text(kernel.final_text({}), "k", "sm_90", OPTIONS)
+    binary_for(kernel.final_text({}), "k", "sm_90")
