@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch._export.utils
 
 import cupyops
 from cupyops.simulator import host
@@ -57,6 +59,21 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 # compilation, which takes a fifth of the time of tests that compile.
 logging.getLogger("torch.__trace").propagate = True
 
+# An export asks for PyTorch's composite operators once for each namespace, and each time looks all of them up. They take a quarter
+# of the time of tests that export.
+_materialize = torch._export.utils._materialize_cpp_cia_ops
+
+
+def _materialize_new() -> None:
+    """Looks composite operators up if there are others than at the last time."""
+    if (found := torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")) != _composite:
+        _materialize()
+        _composite[:] = found
+
+
+_composite: list[str] = []
+torch._export.utils._materialize_cpp_cia_ops = _materialize_new
+
 # Dynamo would collect garbage after each of the tests' thousand compilations.
 os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
@@ -72,6 +89,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if (kept := getattr(config, "cache", None)) is not None:
         os.environ["CUPYOPS_CACHE_DIR"] = str(kept.mkdir("cupyops"))
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(kept.mkdir("inductor"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives a worker of xdist tests that stand beside each other. They share the fixtures of a module, and what they import."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 def _values(item: pytest.Item) -> tuple[set[object], set[object]]:

@@ -4,8 +4,6 @@ import gc
 import json
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,6 +27,7 @@ from benchmarks.cases import (
 from benchmarks.measure import check_call, measure_device, measure_host
 from benchmarks.peers import BuildFailed, Unavailable, extension, liger_kernels
 from cupyops.torch.bench.timing import gigabytes_per_second, interleave, rotation, spread
+from tests import preloaded
 
 CPU = torch.device("cpu")
 SIZES = (16, 64)
@@ -332,11 +331,9 @@ def test_liger_is_told_apart_from_what_it_needs(monkeypatch: pytest.MonkeyPatch,
 def test_importing_the_benchmarks_imports_no_peer() -> None:
     # PyTorch's counter of FLOPs, which cupyops imports, imports Triton by itself.
     lines = (
-        "import sys; sys.modules['triton'] = None; import torch.utils.flop_counter; del sys.modules['triton']",
+        "import sys, torch.utils.flop_counter; sys.modules.pop('triton', None)",
         "import benchmarks.__main__, benchmarks.add2, benchmarks.layer_norm",
         "peers = {'triton', 'liger_kernel', 'quack'}; print(peers & sys.modules.keys())",
     )
-    found = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True, cwd=results_file.ROOT
-    ).stdout
-    assert found == "set()\n"
+    found = preloaded.run(["-c", "\n".join(lines)], cwd=results_file.ROOT)
+    assert found.stdout == "set()\n", found.stderr

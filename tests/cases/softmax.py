@@ -73,7 +73,7 @@ def eps_of(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 @BOTH
 @pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS, each=1))
 def test_values_and_gradients_against_float64(
@@ -91,7 +91,7 @@ def test_values_and_gradients_against_float64(
     torch.testing.assert_close(got.double(), exact, rtol=32 * eps_of(dtype), atol=near)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @BOTH
 @pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
 def test_any_dimension(device: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor], dim: int) -> None:
@@ -121,7 +121,7 @@ def test_extremes_are_pytorchs(device: str, ours: Callable[..., Tensor], theirs:
     torch.testing.assert_close(ours(x, -1), theirs(x, -1), equal_nan=True)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @BOTH
 def test_the_dtype_is_that_of_the_argument_or_of_autocast(
     device: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
@@ -146,7 +146,7 @@ def test_second_derivatives_vmap_and_forward_mode(
     torch.testing.assert_close(torch.func.vmap(lambda r: ours(r, 0))(x), theirs(x, 1))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @BOTH
 def test_compiled_is_as_eager(device: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]) -> None:
     torch.compiler.reset()

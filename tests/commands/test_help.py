@@ -62,7 +62,7 @@ def told() -> str:
     return subprocess.run([sys.executable, "-c", RUN, asked], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("argv", HELP, ids=" ".join)
 def test_help_imports_nothing_that_takes_long(argv: tuple[str, ...], told: str) -> None:
     assert f"\nrun {json.dumps(argv)} status 0 loaded []\n" in told

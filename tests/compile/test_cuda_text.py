@@ -197,7 +197,7 @@ def grows_with_its_length(run: Callable[[int], object], many: int) -> bool:
     return False
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("where", ["before", "behind"])
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 def test_no_text_takes_longer_than_its_length_says(kind: str, where: str) -> None:
@@ -250,7 +250,7 @@ NESTED = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", NESTED)
 def test_the_time_grows_with_the_depth(kind: str) -> None:
     before, behind = NESTED[kind]

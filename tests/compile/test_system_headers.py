@@ -53,7 +53,7 @@ def final(text: str, simulated: bool = False, **given: object) -> str:
     return text.partition('\n#line 1 "cupyops/parameters"')[0]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("folder", ["", "cuda", "cccl", "crt", "curand"])
 def test_nvrtc_finds_every_header_of_the_list(folder: str, architecture: str) -> None:

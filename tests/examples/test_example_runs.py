@@ -33,7 +33,7 @@ def ruin(model: nn.Module) -> None:
 # Going on ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("stretch", [1, 2, 3])
 def test_interrupted_run_resumes_to_the_numbers_of_an_uninterrupted_one(
     example: Example,

@@ -12,7 +12,7 @@ import torch
 import cupyops
 from cupyops import Extension, MissingDependencyError, from_extension
 from cupyops.__main__ import main
-from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.compile.compiler import binary_for
 from cupyops.importer.launches import Kernels
 from cupyops.torch import Operator, check_op
 from tests.launch.devices import DEVICES
@@ -131,7 +131,7 @@ def test_nvrtc_compiles_every_kernel(cell: Any, axpby: Any, arch: str) -> None:
         assert isinstance(module.kernels, Kernels)
         for name in kernels:
             kernel = module.kernels[name].kernel((64,), 0)
-            compile_text(kernel.final_text({}), kernel.name, arch, OPTIONS)
+            binary_for(kernel.final_text({}), kernel.name, arch)
 
 
 # What a function is

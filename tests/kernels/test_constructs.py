@@ -366,7 +366,7 @@ def test_a_construct_has_the_same_values_in_both_lanes(name: str, device: str) -
     )
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_fault_in_a_construct_is_noticed(name: str) -> None:
     construct = CONSTRUCTS[name]

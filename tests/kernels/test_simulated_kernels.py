@@ -172,7 +172,7 @@ def test_add2_of_integers_beyond_32_bits() -> None:
 
 # The width of the indices, the types of the elements and the loops have no code in common, and each pair of types compiles ten
 # kernels: float32 shows all loops with indices of either width, and the other types a third of the loops each.
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("dtypes", "wide"),
     [

@@ -45,7 +45,7 @@ def way(config) -> str:  # type: ignore[no-untyped-def]
     return str(config.kind) + (" in clusters" if config.kind == "registers" and config.cluster > 1 else "")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("m", "n", "dtype", "forward", "backward"), WAYS)
 def test_values_and_gradients(m: int, n: int, dtype: torch.dtype, forward: str, backward: str) -> None:
     name, size = str(dtype).removeprefix("torch."), dtype.itemsize

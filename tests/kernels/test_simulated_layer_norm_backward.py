@@ -80,7 +80,7 @@ def run_backward(  # type: ignore[no-untyped-def]
     return grad_x, partial
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(10)
 @ways(BACKWARD)
 def test_backward(way: Way) -> None:
     m = rows_of(way)
@@ -156,7 +156,7 @@ def run_apart(  # type: ignore[no-untyped-def]
     return grad_x, *sums
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @ways(APART)
 @pytest.mark.parametrize("m", [1, 3, 70])
 def test_backward_apart(way: Way, m: int) -> None:
@@ -182,7 +182,7 @@ def test_backward_apart(way: Way, m: int) -> None:
     assert all(map(alike, sums, got[1:]))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @ways(ALONE)
 def test_backward_apart_of_x_alone(way: Way) -> None:
     g, x = ((torch.randn(5, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype))
@@ -209,7 +209,7 @@ TO_FEW = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @ways(TO_FEW)
 def test_backward_apart_of_few_rows_has_the_bits_of_many(way: Way) -> None:
     """With the gradient of the sum and without it in turn: either is two kernels more to compile for each way."""
@@ -225,7 +225,7 @@ def test_backward_apart_of_few_rows_has_the_bits_of_many(way: Way) -> None:
         assert_near(a, exact, a.dtype, what)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @ways({name: way for name, way in BACKWARD.items() if way.config.kind == "ring"})
 @pytest.mark.parametrize("m", [1, 2, 3, 5])
 def test_backward_of_few_rows_in_a_ring(way: Way, m: int) -> None:
@@ -239,7 +239,7 @@ def test_backward_of_few_rows_in_a_ring(way: Way, m: int) -> None:
         assert_near(got, exact, stats.dtype, what)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @ways({name: way for name, way in BACKWARD.items() if way.config.kind == "ring"})
 def test_backward_in_a_ring_adds_the_gradient_of_a_sum(way: Way) -> None:
     """As PyTorch's addition behind the kernel, but for one rounding, and with the same gradients of weight and bias."""
@@ -261,7 +261,7 @@ def test_backward_in_a_ring_adds_the_gradient_of_a_sum(way: Way) -> None:
             assert alike(parts, sums_of_last)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @ways({name: way for name, way in BACKWARD.items() if way.config.kind == "registers" and way.config.cluster == 1})
 @pytest.mark.parametrize("parts", [1, 3])
 def test_backward_of_weight_and_bias_alone(way: Way, parts: int) -> None:

@@ -62,7 +62,7 @@ def test_the_naive_forward_is_pytorchs() -> None:
         torch.testing.assert_close(stats, torch.stack((mean, torch.rsqrt(variance + EPS))), **close)
 
 
-@pytest.mark.sample(14)
+@pytest.mark.sample(8)
 @ways(FORWARD)
 def test_forward(way: Way) -> None:
     m = rows_of(way)
@@ -110,7 +110,7 @@ TO_FEW = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @ways(TO_FEW)
 def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
     """With a residual and without one in turn: either is a kernel or two more to compile for each way."""
@@ -150,7 +150,7 @@ def test_few_rows_load_a_given_weight_and_bias_without_a_check(weighted: bool, b
 
 
 # What knows of no weight leaves out one function's loads (layer_norm.cuh). The texts call it at these places.
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @ways(
     {
         name: FORWARD[name]
@@ -200,7 +200,7 @@ def test_forward_of_rows_far_from_their_first_element_passes_twice(way: Way) -> 
     assert (stats[1] * torch.sqrt(variance + EPS) - 1).abs().max() <= 16 * eps
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(10)
 @ways(FORWARD)
 def test_forward_of_hard_rows(way: Way) -> None:
     rows = {kind: x.to(way.dtype) for kind, x in hard_rows(way.n).items()}
@@ -291,7 +291,7 @@ SUMS = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SUMS)
 def test_forward_of_a_sum(name: str) -> None:
     way, *dtypes = SUMS[name]

@@ -118,7 +118,7 @@ def run(way: Way, arrays: Sequence[Tensor | None], off: int = -1) -> Tensor:
     return given[-1]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @ways(WAYS)
 def test_tangent(way: Way) -> None:
     m = rows_of(way)
@@ -240,7 +240,7 @@ def test_only_rows_that_bulk_copies_can_load_have_persistent_blocks() -> None:
     ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("n", "dtype", "parameters", "rows", "kernel", "cluster"),
     [

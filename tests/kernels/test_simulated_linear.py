@@ -48,7 +48,7 @@ def _simulated() -> Iterator[None]:
         yield
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @EACH_WAY
 @pytest.mark.parametrize("offset", [0, 1])
 def test_sums_of_columns(
@@ -61,7 +61,7 @@ def test_sums_of_columns(
     assert_sums(bias, grad.double(), dtype)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @EACH_WAY
 def test_gradient_of_gelu_and_its_sums(
     m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int]
@@ -101,7 +101,7 @@ def test_sums_of_small_integers_are_the_bits_of_the_naive_kernel(
     assert torch.equal(found, wanted)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @EACH_WAY
 def test_the_gradient_of_gelu_is_that_of_the_naive_kernel(
     m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int]
@@ -136,7 +136,7 @@ def with_bias_on_the_way(product: Tensor, bias: Tensor, y: Tensor, approximate: 
     kernel(bias, product, y, m, n, columns, rows or all_rows)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @EVERY_DTYPE
 @pytest.mark.parametrize(
     ("m", "n", "rows", "approximate"),

@@ -65,7 +65,7 @@ def multiplied(
     return z, y
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @EVERY_CONFIG
 def test_products_with_a_matrix_of_few_rows(
     dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int
@@ -83,7 +83,7 @@ def test_products_with_a_matrix_of_few_rows(
             assert ((y.double() - wanted).abs() <= allowed).all()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @EVERY_CONFIG
 def test_gelu_behind_a_product_of_few_rows_changes_no_bit(
     dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int
@@ -100,7 +100,7 @@ def test_gelu_behind_a_product_of_few_rows_changes_no_bit(
             assert torch.equal(y, gelu(z, approximate))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @EVERY_CONFIG
 def test_products_of_small_integers_are_the_bits_of_the_naive_kernel(
     dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int
@@ -196,7 +196,7 @@ def test_few_rows_go_to_our_kernel_where_the_others_are_many_or_the_product_is_s
 
 
 # Either layer with either dtype of 16 bits: the choice of a kernel asks for the bytes of an element.
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [(name, dtype) for name in LAYERS for dtype in (torch.float32, torch.float64)]

@@ -208,7 +208,7 @@ VIEWS: Views = {
 EACH_VIEW = pytest.mark.parametrize(("h_view", "c_view"), list(zip(VIEWS, [*VIEWS][1:] + [*VIEWS][:1], strict=True)))
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(16)
 @STEPS
 @EACH_VIEW
 @pytest.mark.parametrize("more", ["nothing-else", "all", "unaligned-gradient-of-gates", "unaligned-dz", "unaligned-dc"])
@@ -294,7 +294,7 @@ def test_whole_cell(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
 SOME_WANTED = [31, 1, 2, 4, 8, 16, 30, 29, 27, 23, 15]
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("sizes", "h_view", "c_view", "wanted"),
     [
@@ -336,7 +336,7 @@ def launch_of(config: SequenceConfig | TensorCoresConfig, batch: int, dtype: str
     return config.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, host()), enough))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @EACH_WAY
 def test_sequence_step_by_step(
     steps: int, batch: int, config: SequenceConfig | TensorCoresConfig, dtype: torch.dtype
@@ -382,7 +382,7 @@ def test_sequence_on_tensor_cores_from_an_unaligned_state() -> None:
 FEWER = {"tensor-cores-in-bfloat16": ("all", "h"), "tensor-cores-in-float16": ("all",)}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("steps", "batch", "config", "dtype", "given"),
     [

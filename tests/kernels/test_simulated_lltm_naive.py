@@ -90,7 +90,7 @@ def test_a_step_is_that_of_the_naive_kernel(adds_bias: bool, dtype: torch.dtype)
     assert_near(c, reference[2], "c")
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @DTYPES
 @pytest.mark.parametrize("view", list(VIEWS))
 def test_a_step_back_is_that_of_the_naive_kernel(view: str, dtype: torch.dtype) -> None:
@@ -187,7 +187,7 @@ def test_a_sequence_is_that_of_the_naive_kernel(way: str) -> None:
         assert_near(found, reference, what, 4)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @EACH_WAY
 @pytest.mark.parametrize("given", ["all", "none-but-h"])
 def test_a_sequence_back_is_that_of_the_naive_kernel(way: str, given: str) -> None:

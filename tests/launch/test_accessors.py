@@ -10,7 +10,7 @@ import torch
 import cupyops
 from cupyops import CompileError, Kernel, Threads
 from cupyops.arrays import Info
-from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.compile.compiler import binary_for
 from cupyops.launch.accessors import check_accessor
 from cupyops.launch.arguments import check
 from cupyops.launch.generated import launch_source
@@ -96,7 +96,7 @@ def test_the_parameters_of_a_kernel_with_accessors() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_nvrtc_compiles_accessors(arch: str, dtype: str) -> None:
-    compile_text(kernel().final_text({"scalar_t": dtype}), "weigh", arch, OPTIONS)
+    binary_for(kernel().final_text({"scalar_t": dtype}), "weigh", arch)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import itertools
 import math
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from cupyops.arrays import (
     on_any_arrays,
 )
 from cupyops.dtypes import DTYPES
-from tests.support import HANG
+from tests import preloaded
 
 # Layouts
 
@@ -166,7 +165,7 @@ for x in (torch.ones(2).as_subclass(Mine), torch.ones(2)):
     print(library_of(x).name)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG, env=environment)
+    done = preloaded.run(["-c", script], env=environment)
     assert done.stdout.split() == ["torch", "torch"], done.stderr
 
 

@@ -11,7 +11,7 @@ import pytest
 import cupyops
 from cupyops import CompileError, Kernel, MissingDependencyError, Module, Threads
 from cupyops.compile import compiler
-from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.compile.compiler import binary_for
 from cupyops.dtypes import DTYPES
 
 COPY = """
@@ -134,7 +134,7 @@ TYPES = {
 }
 
 
-@pytest.mark.sample(25)
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("name", TYPES)
 def test_an_array_of_another_type_is_refused_and_of_the_right_type_is_taken(name: str) -> None:
     before, right = TYPES[name]
@@ -145,7 +145,7 @@ def test_an_array_of_another_type_is_refused_and_of_the_right_type_is_taken(name
 
 def compared(kernel: Kernel, **types: str) -> None:
     """Compiles a kernel, and compares its parameters with the signature."""
-    binary = compile_text(kernel.final_text(types), kernel.name, "sm_90", OPTIONS)
+    binary = binary_for(kernel.final_text(types), kernel.name, "sm_90")
     assert len(binary.types) == len(kernel.source.kernels())
     kernel.compare(binary.types, types)
 
@@ -346,7 +346,7 @@ def test_a_parameter_of_another_kind_does_not_compile(declared: str, read: str) 
     head = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n__global__ void k({}) {{}}"
     kernel = Kernel(head.format(declared), "k", 1)
     text = kernel.final_text({}).replace(f"void k({declared})", f"void k({read})")
-    types = compile_text(text, "k", "sm_90", OPTIONS).types
+    types = binary_for(text, "k", "sm_90").types
     with pytest.raises(
         CompileError, match=r"k.cu:3: k: `\w`: the launch passes an? .*, and the compiler says that it is `"
     ):
@@ -378,7 +378,7 @@ def test_the_kernels_of_a_module_have_one_text() -> None:
     module = Module("__global__ void a(float* x) {}\n__global__ void b(int* y, double z) {}")
     texts = {module.kernel(name).final_text({}) for name in ("a", "b")}
     assert len(texts) == 1
-    types = compile_text(texts.pop(), "a", "sm_90", OPTIONS).types
+    types = binary_for(texts.pop(), "a", "sm_90").types
     assert types == ("void (*)(float*)", "void (*)(int*, double)")
     for name in ("a", "b"):
         module.kernel(name).compare(types, {})

@@ -1,6 +1,5 @@
 """An operator in a graph of Inductor: what the generated code calls, and that it gives what eager mode gives."""
 
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,8 +16,9 @@ import autograd_bridge as bridge
 import cupyops
 from cupyops.torch import Operator
 from cupyops.torch.compiled import calls, private
+from tests import preloaded
 from tests.conftest import CUDA
-from tests.support import HANG, alike
+from tests.support import alike
 
 ROOT = Path(__file__).parents[2]
 
@@ -490,5 +490,5 @@ def test_importing_loads_no_part_of_inductor() -> None:
     text = (
         f"import sys, torch; before = {found}; import autograd_bridge, cupyops.torch; assert {found} == before, {found}"
     )
-    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=HANG)
+    done = preloaded.run(["-c", text], cwd=ROOT)
     assert not done.returncode, done.stderr

@@ -69,6 +69,7 @@ class Spelled(nn.Module):
         return x + self.down(F.gelu(self.up(y))).permute(0, 3, 1, 2)
 
 
+@pytest.mark.thorough
 def test_fusions_do_not_copy_rows_into_the_order_of_convolutions() -> None:
     from torch._inductor.utils import run_and_get_code
 

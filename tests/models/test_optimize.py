@@ -59,7 +59,7 @@ def autocast_of_both() -> Iterator[None]:
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_what_it_computed(name: str, backend: str, device: str) -> None:
     module = model(name, device=device, dtype=torch.float64)

@@ -164,7 +164,7 @@ LAYERS: dict[str, Callable[[], tuple[nn.Module, nn.Module]]] = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_compiled_layer_saves_no_more_than_pytorchs(layer: str, dtype: torch.dtype) -> None:

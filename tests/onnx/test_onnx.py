@@ -19,7 +19,7 @@ from tests.onnx.onnx_support import FLOATS, FORMS, Model, free, functions, nodes
 EXPORTED = [c for c in CASES if not c.op.name().endswith("_backward")]
 
 
-@pytest.mark.sample(17)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("case", EXPORTED, ids=lambda c: c.name)
 @pytest.mark.parametrize("backend", ["reference", CUDA], indirect=True)
 def test_every_operator(case: Case, device: str, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def _of_everything(weight: Tensor, x: Tensor) -> tuple[Any, ...]:
     return gelu(x), gelu(x, "tanh"), y, z, s, mean, rstd, add2(x, weight, alpha=-0.3)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @FORMS
 @FLOATS
 def test_every_dtype_is_as_accurate_as_pytorch(dtype: torch.dtype, custom_domain: bool, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_small_numbers_are_not_taken_for_zero_nor_one(tmp_path: Path) -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -133,7 +133,7 @@ def test_a_number_beside_16_bits_is_not_rounded_to_them(tmp_path: Path) -> None:
     assert run(path, x)[0].tolist() == [1 + 2.0**-7] * 3
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("affine", ["weight and bias", "weight", "bias", "none"])
 @FORMS
 def test_layer_norm_with_and_without_its_parameters(affine: str, custom_domain: bool, tmp_path: Path) -> None:

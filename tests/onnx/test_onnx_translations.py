@@ -49,7 +49,7 @@ linear_gelu = Operator(
 )
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @FORM_OF_DTYPE
 def test_linear_of_any_rank_with_and_without_bias(dtype: torch.dtype, custom_domain: bool, tmp_path: Path) -> None:
     weight, bias, row = torch.randn(5, 3).to(dtype), torch.randn(5).to(dtype), torch.randn(3).to(dtype)
@@ -123,7 +123,7 @@ sequence = Operator(
 )
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @FORM_OF_DTYPE
 def test_lltm_cell_and_sequence_of_any_length(dtype: torch.dtype, custom_domain: bool, tmp_path: Path) -> None:
     S, features = 5, 3

@@ -51,7 +51,7 @@ def torch_add(backend: str) -> Callable[..., Tensor]:
 
 # With a GPU, every dtype has every shape. Without one, a dtype has the first shape and every second of the others: the simulator
 # compiles a kernel for each dtype, number of loops and width of an access.
-@pytest.mark.sample(40)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     ("shapes", "dtype"),
     [
@@ -72,7 +72,7 @@ def test_bits_of_torch_add(
         assert alike(add2(b, a, alpha=alpha), torch_add(b, a, alpha=alpha))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("alpha", [1, 2])
 def test_bits_of_torch_add_in_mixed_dtypes(
     device: str, backend: str, torch_add: Callable[..., Tensor], alpha: int

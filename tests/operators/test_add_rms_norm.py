@@ -39,7 +39,7 @@ def assert_near(got: Tensor, wanted: Tensor) -> None:
 
 
 # The two terms alone, and with a weight.
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("n", "count", "dtype"), with_floats(itertools.starmap(pytest.param, itertools.product(LENGTHS, (2, 3))), each=1)
 )
@@ -62,7 +62,7 @@ def test_values_are_those_of_the_two_operations_and_gradients_those_of_float64(
 
 
 # The sum has the promoted dtype, and a gradient the dtype of its tensor.
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("of_x", "of_residual"),
     [

@@ -140,7 +140,7 @@ def outcome(function: Callable[..., Tensor], args: tuple[Any, ...], options: dic
         return f"refused: {error}"
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(8)
 @pytest.mark.simulator
 @pytest.mark.parametrize("lane", ["reference", "kernel"])
 @pytest.mark.parametrize("name", TABLE)

@@ -57,7 +57,7 @@ def _assert_every_size(program: Any, model: Model, module: nn.Module, dtype: tor
             torch.testing.assert_close(program(*args), module(*args), rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.sample(34)
+@pytest.mark.sample(20)
 @EACH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_exported_program_takes_every_batch(name: str, dtype: torch.dtype) -> None:
@@ -69,7 +69,7 @@ def test_an_exported_program_takes_every_batch(name: str, dtype: torch.dtype) ->
         _assert_every_size(program.module(), model, module)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @EACH
 def test_a_compiled_step_has_no_guard_on_the_batch(name: str) -> None:
     """A guard that a larger batch fails would compile again; an export of the step would refuse it."""
@@ -90,7 +90,7 @@ def test_a_compiled_step_has_no_guard_on_the_batch(name: str) -> None:
     assert not [g for g in guards if not g.subs(dict.fromkeys(g.free_symbols, 2**40))]
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     "backend", ["reference", pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True
 )
@@ -143,6 +143,7 @@ def test_an_onnx_model_takes_every_batch(name: str, tmp_path: Path) -> None:
     _assert_every_size(lambda x: onnx_support.run(path, x)[0], model, model.module)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
 def test_an_ahead_of_time_package_takes_every_batch(tmp_path: Path) -> None:
     model = MODELS["LinearGELU"]

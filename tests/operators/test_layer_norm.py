@@ -136,7 +136,7 @@ def test_many_long_rows_of_a_sum(n: int, dtype: torch.dtype, parameters: str) ->
         assert alike(torch.autograd.grad(results[:count], few, [g[:2] for g in grads[:count]])[0], got[0][:2])
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @DTYPES
 def test_float32_parameters_beside_16_bits(device: str, dtype: torch.dtype) -> None:
     if dtype in (torch.float32, torch.float64):
@@ -205,7 +205,7 @@ def test_hard_rows(n: int, kind: str, dtype: torch.dtype) -> None:
     assert error <= 2 * (allowed + torch.finfo(dtype).eps * exact.abs().max()), f"{float(error)}, {float(allowed)}"
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 @DTYPES
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 0.1, -1e-3])
 def test_eps(device: str, dtype: torch.dtype, eps: float) -> None:
@@ -226,7 +226,7 @@ def test_special_values_stay_in_their_row(device: str) -> None:
     assert y[[0, 2, 4]].isfinite().all()
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(16)
 @DTYPES
 @pytest.mark.parametrize("shape", [(4, 3, 5), (2, 0, 5), (2, 3, 0), (0,), (1,), (7,)])
 @pytest.mark.parametrize("count", [1, 2])
@@ -247,7 +247,7 @@ def test_normalized_shapes_and_empties(device: str, dtype: torch.dtype, shape: t
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance, atol=512 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("weight", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_each_subset_of_parameters_and_gradients(device: str, weight: bool, bias: bool) -> None:

@@ -34,7 +34,7 @@ def test_module_is_a_drop_in(device: str, options: dict[str, object]) -> None:
     assert alike(s, x + x)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_with_parameters(device: str, dynamic: bool) -> None:
     torch.compiler.reset()

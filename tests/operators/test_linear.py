@@ -82,7 +82,7 @@ def assert_close_to_exact(ours: Tensor, theirs: Tensor, exact: Tensor, what: str
     assert error <= 2 * (allowed + rounding), f"{what}: off by {float(error):.2e}, PyTorch by {float(allowed):.2e}"
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("shape", "ours", "theirs", "dtype"), with_floats(WITH_SHAPES))
 def test_values_and_gradients_against_float64(
     device: str,
@@ -100,7 +100,7 @@ def test_values_and_gradients_against_float64(
         assert_close_to_exact(a, b, c, name)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @BOTH
 @pytest.mark.parametrize("batch", [(), (1,), (0,), (2, 3), (2, 0, 3), (2, 1, 3, 2)], ids=str)
 def test_any_rank(
@@ -141,7 +141,7 @@ def test_only_the_gradients_that_are_asked_for(
             torch.testing.assert_close(a, b)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @BOTH
 def test_gradcheck_of_all_operands(device: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]) -> None:
     inputs = operands(4, 3, 5, torch.float64, device)
@@ -171,7 +171,7 @@ def test_what_is_saved(device: str) -> None:
             assert any(t.data_ptr() == weight.data_ptr() for t in saved) == need_x
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("ours", "theirs", "dtype"), with_floats(pytest.param(*pair, id=name) for name, pair in PAIRS.items())
 )
@@ -207,7 +207,7 @@ def test_a_weight_of_one_dimension(device: str) -> None:
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @DTYPES
 def test_special_values_stay_in_their_row_and_column(device: str, dtype: torch.dtype) -> None:
     for value in (math.nan, math.inf, -math.inf):

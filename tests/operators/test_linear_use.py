@@ -124,7 +124,7 @@ def test_pytorch_records_a_small_layer_with_gelu_in_16_bits(
     assert len(asked) == len(others) + 1
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @BOTH
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_with_parameters(

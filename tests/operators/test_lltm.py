@@ -72,7 +72,7 @@ def compare(sizes: tuple[int, int, int], dtype: torch.dtype, device: str) -> Non
         assert_as_accurate(a, b, c, f"gradient of {name}", max(batch, features + state, 3 * state))
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(("sizes", "dtype"), with_floats(pytest.param(s, id=str(s)) for s in SIZES))
 @pytest.mark.parametrize("whole", [True, False])
 def test_values_and_gradients_against_float64(
@@ -219,7 +219,7 @@ def test_what_the_forward_made_is_not_made_again(few: bool, monkeypatch: pytest.
                 assert alike(a, b)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @DTYPES
 def test_the_backward_operator_takes_inputs_made_before(
     device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -240,7 +240,7 @@ def test_the_backward_operator_takes_inputs_made_before(
 # Shapes and layouts
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(8)
 @DTYPES
 @pytest.mark.parametrize("batch", [0, 1, 17])
 @pytest.mark.parametrize(("features", "state"), [(0, 3), (5, 8), (1, 1)])

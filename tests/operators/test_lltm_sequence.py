@@ -85,7 +85,7 @@ def plainly(
     return hs, torch.stack((h, c)), cs, zs
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(("way", "dtype"), with_floats(WAYS))
 def test_values_and_gradients_against_float64(
     way: str, sized: tuple[int, int, int, int], device: str, dtype: torch.dtype
@@ -111,7 +111,7 @@ def test_values_and_gradients_against_float64(
     assert all(alike(a, b) for a, b in zip(grads, given, strict=True)), "the results' gradients are not to be changed"
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @EACH_WAY
 def test_gradients_of_each_result_alone(way: str, sized: tuple[int, int, int, int], device: str) -> None:
     """What no gradient comes back to is a null pointer to the kernel, not zeros."""
@@ -129,7 +129,7 @@ def test_gradients_of_each_result_alone(way: str, sized: tuple[int, int, int, in
                 torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @EACH_WAY
 def test_the_same_bits_over_100_runs(way: str, sized: tuple[int, int, int, int], device: str, backend: str) -> None:
     inputs = operands(sized, widest(way), device)
@@ -141,7 +141,7 @@ def test_the_same_bits_over_100_runs(way: str, sized: tuple[int, int, int, int],
         assert all(alike(a, b) for a, b in zip(found, first, strict=True))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @EACH_WAY
 def test_bits_of_a_row_do_not_depend_on_the_batch(
     way: str, sized: tuple[int, int, int, int], device: str, kernels: bool

@@ -21,7 +21,7 @@ def test_opcheck(device: str) -> None:
         torch.library.opcheck(op.default, operands((3, 2, 2, 4), dtype, device))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compile_fullgraph(device: str, dynamic: bool) -> None:
     torch.compiler.reset()

@@ -57,7 +57,7 @@ def layouts(x: Tensor) -> dict[str, Tensor]:
 
 
 # check_op asks the like in every dtype: here are the functions, and layouts of no sample.
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @IN_KERNELS
 @pytest.mark.parametrize("dtype", [torch.bfloat16])
 @EACH
@@ -99,7 +99,7 @@ def test_dense_layouts_are_kept(case: Case, device: str) -> None:
     assert case.ours(*inputs).stride() == case.theirs(*inputs).stride()
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(7)
 @EACH
 def test_more_than_65535_rows(case: Case, device: str) -> None:
     inputs = case.inputs(device, shape=(70_001, 3))
@@ -121,7 +121,7 @@ def _forward_only(case: Case):  # type: ignore[no-untyped-def]
     return lambda *xs: case.ours(*(x * 2 for x in xs)) + 1
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @AROUND
 @EACH
 def test_compile_fullgraph(case: Case, device: str) -> None:
@@ -145,7 +145,7 @@ def test_compile_into_cuda_graphs(case: Case, device: str) -> None:
         assert_trains_alike(compiled, _forward_only(case), inputs)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @AROUND
 @EACH
 def test_export_keeps_the_operator(case: Case, device: str) -> None:
@@ -182,7 +182,7 @@ def test_autocast_leaves_dtypes_as_pytorch_does(case: Case, device: str, dtype: 
         assert case.ours(*inputs).dtype == case.theirs(*inputs).dtype
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(10)
 @EACH
 def test_bits_of_an_element_do_not_depend_on_the_batch(case: Case, device: str, kernels: bool) -> None:
     inputs = case.inputs(device, torch.bfloat16, (513, 7))
@@ -210,7 +210,7 @@ def test_tensor_subclass_and_modes_take_the_registered_operator(case: Case, devi
     assert alike(got, case.ours(*inputs))
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(7)
 @EACH
 def test_lazily_negated_views_are_resolved(case: Case, device: str) -> None:
     """The imaginary part of a conjugate holds the negated values in memory; of one element, it looks contiguous."""

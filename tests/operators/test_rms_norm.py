@@ -49,7 +49,7 @@ def operands(shape: Sequence[int], dims: int, dtype: torch.dtype, of_weight: tor
 
 
 # The rows alone, and with a weight.
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("n", "count", "dtype"), with_floats(itertools.starmap(pytest.param, itertools.product(LENGTHS, (1, 2))), each=1)
 )
@@ -67,7 +67,7 @@ def test_values_and_gradients_against_float64(device: str, dtype: torch.dtype, n
 
 
 # Without a GPU, a weight of each dtype beside rows of another.
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("of_weight", "dtype"), with_floats(FLOATS, each=1))
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight:UserWarning")
 def test_a_weight_of_another_dtype_gives_the_dtypes_that_pytorchs_gives(
@@ -88,7 +88,7 @@ def test_a_weight_of_another_dtype_gives_the_dtypes_that_pytorchs_gives(
         assert_near(g.float() if g.dtype == torch.float64 and dtype != torch.float64 else g, w)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_default_eps_is_that_of_the_arithmetic(device: str, dtype: torch.dtype) -> None:
     """Not of x's dtype, whose eps of 16 bits is thousands of times as large. At this size of x, either shows."""
@@ -101,7 +101,7 @@ def test_the_default_eps_is_that_of_the_arithmetic(device: str, dtype: torch.dty
 
 
 # All of one length, whose kernels are compiled once.
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("shape", "dims"), [((24,), 1), ((2, 3, 24), 1), ((2, 4, 6), 2), ((2, 4, 3), 3), ((2, 1, 4, 6), 2)]
 )
@@ -231,7 +231,7 @@ def test_kernels_are_declared_ahead_for_every_dtype() -> None:
             assert any(name == f"rms_norm{kind}" and set(of) == {dtype} for name, *of in declared), (kind, dtype)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_exported_norm_is_of_standard_operators_and_as_accurate(dtype: torch.dtype, tmp_path: Path) -> None:
     onnx_support = pytest.importorskip("tests.onnx.onnx_support")

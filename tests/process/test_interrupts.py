@@ -38,7 +38,7 @@ def run(
     )
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("example", "at"), [*((example, "torch") for example in EXAMPLES), ("lenet5", "cupyops"), ("char_gpt", "numpy")]
 )

@@ -75,7 +75,7 @@ def assert_near(got: Tensor, wanted: Tensor) -> None:
     assert error <= TOLERANCE[got.dtype], error
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "shape", "dtype"), SIZES)
 def test_values_and_gradients_against_float64(
     device: str, name: str, dtype: torch.dtype, shape: tuple[int, ...]
@@ -93,7 +93,7 @@ def test_values_and_gradients_against_float64(
         assert_near(g, w)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @EACH
 def test_a_gradient_of_stride_0_and_of_a_view(device: str, name: str) -> None:
     ours, exact, count = OPERATORS[name]
@@ -123,7 +123,7 @@ def test_opcheck(device: str, op: Operator) -> None:
 
 
 # Of known and of unknown sizes: the operator of a CUDA text both ways, and the programs in turn.
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "dynamic"),
     [("own_op", False), ("own_op", True), *((name, i % 2 == 0) for i, name in enumerate([*OPERATORS][1:]))],

@@ -145,7 +145,7 @@ def test_programs_that_read_the_index_of_the_column() -> None:
     assert (program_of(FIRST).counted, program_of(KL).counted) == (True, False)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("text", "dtype", "n"),
     [

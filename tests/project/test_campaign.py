@@ -113,7 +113,7 @@ def test_the_command_names_the_areas() -> None:
     assert set(present()) <= set(command.BACKENDS)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("area", [a for a in AREAS if "reference" in a.backends], ids=lambda a: a.name)
 def test_some_trials_of_every_area_hold(area: Area, monkeypatch: pytest.MonkeyPatch) -> None:
     tried, held, failure = Area(area.name, area.trial, 8, area.backends).slice("reference", 0)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cupyops import Kernel, Threads
-from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.compile.compiler import OPTIONS, binary_for, compile_text
 from cupyops.compile.linking import parts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,9 +52,12 @@ def test_samples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("cupy")
     for kernel in [v for v in scope.values() if isinstance(v, Kernel)]:
         for types in itertools.islice(kernel.type_choices(), 1):
-            texts = parts(kernel.final_text(types))  # linked texts are compiled apart, which needs no linker
-            for one in texts:
-                compile_text(one, kernel.describe(types), "sm_90", OPTIONS, relocatable=len(texts) > 1)
+            what, texts = kernel.describe(types), parts(kernel.final_text(types))
+            if len(texts) == 1:
+                binary_for(texts[0], what, "sm_90")
+                continue
+            for one in texts:  # linked texts are compiled apart, which needs no linker
+                compile_text(one, what, "sm_90", OPTIONS, relocatable=True)
     if "message" in scope:
         shown = re.search(r"<!-- message: begin -->\n    (.*)\n<!-- message: end -->", text)
         assert shown, page

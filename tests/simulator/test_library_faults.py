@@ -114,7 +114,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_not_covered_is_not_named(what: str) -> None:
     body, before, words = REFUSED[what]

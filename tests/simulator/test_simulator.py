@@ -353,7 +353,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.sample(76)
+@pytest.mark.sample(48)
 @pytest.mark.parametrize("number", range(len(VALUES)), ids=[expression for expression, _ in VALUES])
 def test_values_of_functions(number: int) -> None:
     before = "__device__ const int table[3] = {1, 2, 4}; __constant__ int constant = 5;"

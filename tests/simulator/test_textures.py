@@ -403,9 +403,9 @@ def test_a_text_that_keeps_a_texture_as_an_integer() -> None:
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_a_text_of_textures_does_not_compile(architecture: str) -> None:
     pytest.importorskip("cupy")
-    from cupyops.compile.compiler import OPTIONS, compile_text
+    from cupyops.compile.compiler import binary_for
 
     kernels = [Image().kernel(), Image(channels=4).kernel(), Kernel(KINDS, "kinds", 1), Kernel(SURFACES, "surfaces", 4)]
     kernels += [Kernel(IN_STRUCT, "k", Threads("n")), Kernel(OF_INTEGER, "k", 1)]
     for kernel in kernels:
-        assert compile_text(kernel.final_text({}), kernel.name, architecture, OPTIONS).code
+        assert binary_for(kernel.final_text({}), kernel.name, architecture).code

@@ -12,7 +12,7 @@ CHECKS = ["returned", "sanitizer", "inputs_kept", "written", "determinism", "val
 CHECKS += ["special_values", "strides", "empties", "sizes", "dimensions", "numbers", "data"]
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(5)
 @pytest.mark.simulator
 @pytest.mark.parametrize("fault", HIDDEN_BY_SAMPLES)
 def test_a_fault_that_the_samples_hide_is_found(fault: str) -> None:

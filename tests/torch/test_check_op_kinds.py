@@ -256,7 +256,7 @@ RIGHT: dict[str, tuple[str, Any, Any]] = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.simulator
 @pytest.mark.parametrize("kind", RIGHT)
 def test_a_right_operator_of_any_kind_fails_no_check(kind: str) -> None:

@@ -190,7 +190,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor
 }
 
 
-@pytest.mark.sample(30)
+@pytest.mark.sample(16)
 @pytest.mark.simulator
 @pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
 @pytest.mark.parametrize("road", ROADS)
@@ -407,7 +407,7 @@ COMPILED: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], An
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.simulator
 @pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
 @pytest.mark.parametrize("road", COMPILED)

@@ -162,7 +162,7 @@ def _func(f: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return torch.compile(lambda x, t: jvp(f, x, t), backend="aot_eager")
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.simulator
 @pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
 @pytest.mark.parametrize("road", [_func, _inside, _outside], ids=["jvp", "dual level inside", "dual level outside"])

@@ -1,8 +1,6 @@
 """Operators on DTensors, jagged tensors, under FLOP counters and symbolic tracing, by what they declare."""
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -21,6 +19,7 @@ from cupyops.torch.core.operator import _DECLARED
 from cupyops.torch.core.tensors import NoStorageError
 from cupyops.torch.ops.layer_norm import _layer_norm
 from cupyops.torch.scale.sharding import CHOICES, of_gradient
+from tests import preloaded
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 _numbers = count()
@@ -105,7 +104,7 @@ def test_a_rule_of_another_name_is_refused() -> None:
 
 def test_an_import_of_cupyops_does_not_import_dtensor() -> None:
     code = "import sys, cupyops.torch, autograd_bridge; sys.exit('torch.distributed.tensor' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert preloaded.run(["-c", code]).returncode == 0
 
 
 def test_a_strategy_is_cached_for_its_normalized_shape_alone(mesh: Any) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    *("WAYS", "Arguments", "converted", "expanded", "form_of", "fresh", "laid_out", "lead_of"),
+    *("WAYS", "Arguments", "converted", "doubled", "expanded", "form_of", "fresh", "laid_out", "lead_of"),
     *("misaligned_all", "moved_on", "tensors_in", "to_device", "transposed", "with_rows", "with_sizes"),
 ]
 
@@ -61,6 +61,11 @@ def converted(args: Arguments, dtype: torch.dtype, *, alone: bool = False) -> Ar
         at = next(i for i, x in enumerate(args) if x is lead)
         return (*fresh(args[:at]), *_each(args[at : at + 1], lambda x: x.to(dtype)), *fresh(args[at + 1 :]))
     return _each(args, lambda x: x.to(dtype) if x.dtype == own else x.clone())
+
+
+def doubled(args: Arguments) -> Arguments:
+    """Returns the sample with its floating tensors in float64; the others stay the same objects."""
+    return _each(args, lambda x: x.double() if x.is_floating_point() else x)
 
 
 def moved_on(args: Arguments, by: int) -> Arguments:

@@ -22,6 +22,9 @@ from . import (
     derivatives as check_derivatives,
 )
 from . import (
+    gradients as check_gradients,
+)
+from . import (
     honest as check_honest,
 )
 from . import (
@@ -44,6 +47,9 @@ from . import (
 )
 from . import (
     values as check_values,
+)
+from . import (
+    varied as check_varied,
 )
 from .randomness import randomness
 from .registry import BACKENDS, Check, Fault, Skip
@@ -71,18 +77,18 @@ CHECKS: dict[str, Check] = {
         check_values.common,
         check_values.inplace,
         check_values.gradients,
-        check_values.gradcheck,
-        check_values.gradgradcheck,
-        check_values.subsets,
-        check_values.special_values,
+        check_gradients.gradcheck,
+        check_gradients.gradgradcheck,
+        check_gradients.subsets,
+        check_varied.special_values,
         check_layouts.strides,
         check_layouts.misaligned,
         check_layouts.gradient_strides,
         check_layouts.empties,
         check_layouts.sizes,
         check_layouts.dimensions,
-        check_values.numbers,
-        check_values.data,
+        check_varied.numbers,
+        check_varied.data,
         check_machinery.fakes,
         check_machinery.differentiable,
         check_machinery.defaults,
