@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,11 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Seconds after which a test takes what it waits for to hang. A loaded machine makes everything slow, and does not come near.
 HANG = 1800
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def without_python_file(message: str) -> str:
+    """A message of the simulator with the lines of the text alone: ``at ops.py:31 (scale.cu:7)`` becomes ``at scale.cu:7``."""
+    return re.sub(r"\S+\.py:\d+ \((\S+:\d+)\)", r"\1", message)
 
 
 def alike(a: Tensor, b: Tensor) -> bool:

@@ -23,8 +23,8 @@ from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.installing import pip_install
 from cupyops.trust import Refused, open_folder
 
-from .doctor_optional import check_optional, check_simulator, check_torch_nvrtc
-from .findings import COMPILING, LAUNCHING, SIMULATING, Fact, Fault, Finding
+from .doctor_optional import RUNS, check_optional, check_simulator, check_torch_nvrtc
+from .findings import COMPILING, LAUNCHING, Fact, Fault, Finding
 
 __all__ = ["CHECKS", "Fact", "Fault", "add_parser", "examine"]
 
@@ -393,9 +393,11 @@ def verdict(findings: Iterable[Finding]) -> tuple[int, str]:
     """Returns the exit status, and the last line of the report: whether kernels compile, and where they run."""
     found = list(findings)
     stopped = {f.stops for f in found if isinstance(f, Fault)}
+    # Where the simulator is not tried, there is no fault, and no kernel has run.
+    simulated = any(isinstance(f, Fact) and f.name == "simulator" and f.value.startswith(RUNS) for f in found)
     if COMPILING in stopped:
         words = "CUDA kernels can be neither compiled nor launched here"
-        if SIMULATING in stopped:
+        if not simulated:
             return 1, f"{words}."
         # A machine without a GPU loses nothing by a missing NVRTC but the compilation for other machines.
         gpu = toolchain.gpu_count() > 0 or toolchain.nvidia_hardware()
@@ -405,7 +407,7 @@ def verdict(findings: Iterable[Finding]) -> tuple[int, str]:
     if Fact("GPUs", "none") not in found:
         return 0, "CUDA kernels compile and run here."
     compile_ = "CUDA kernels compile here, for any architecture that NVRTC knows. There is no NVIDIA GPU:"
-    if SIMULATING in stopped:
+    if not simulated:
         return 1, f"{compile_} CPU tensors work through the operators' references in plain PyTorch."
     return 0, f"{compile_} kernels run in the simulator, and CPU tensors work."
 

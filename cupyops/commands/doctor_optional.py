@@ -10,9 +10,12 @@ from cupyops.errors import CompileError, LaunchError, MissingDependencyError
 from cupyops.installing import pip_install
 from cupyops.simulator import host
 
-from .findings import SIMULATING, Fact, Fault, Finding
+from .findings import Fact, Fault, Finding
 
-__all__ = ["check_optional", "check_simulator", "check_torch_nvrtc"]
+__all__ = ["RUNS", "check_optional", "check_simulator", "check_torch_nvrtc"]
+
+# How the report begins where a kernel has run in the simulator.
+RUNS = "compiles and runs kernels"
 
 # Name in the report, extra, packages, and what needs the packages.
 OPTIONAL = (
@@ -31,7 +34,7 @@ def check_simulator() -> Iterator[Finding]:
     except MissingDependencyError as error:
         what, _, mend = str(error).partition(". Get one in one of three ways: ")
         yield Fact("simulator", "not available")
-        yield Fault(f"no kernel runs on CPU tensors: {what}", mend or "unset CUPYOPS_CXX", SIMULATING)
+        yield Fault(f"no kernel runs on CPU tensors: {what}", mend or "unset CUPYOPS_CXX")
         return
     if version_of("numpy") == "":
         yield Fact("simulator", f"{compiler.version}, not tried without NumPy")
@@ -41,7 +44,6 @@ def check_simulator() -> Iterator[Finding]:
         yield Fault(
             f"no kernel runs on CPU tensors by {' '.join(compiler.command)}: {problem}",
             "install the compiler's C++ library and linker (apt install g++), or choose another with CUPYOPS_CXX",
-            SIMULATING,
         )
         return
     try:
@@ -51,7 +53,7 @@ def check_simulator() -> Iterator[Finding]:
         halves = "but not of float16 and bfloat16"
         mend = str(error).partition("Install them with: ")[2]
         yield Fault("the simulator lacks CUDA's headers for float16 and bfloat16 (cuda_fp16.h)", mend)
-    yield Fact("simulator", f"compiles and runs kernels on this CPU by {compiler.version}; {halves}")
+    yield Fact("simulator", f"{RUNS} on this CPU by {compiler.version}; {halves}")
 
 
 # Each thread of a block writes what its neighbour has put into shared memory: a runtime that switches threads, and the checks.

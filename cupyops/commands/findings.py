@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-__all__ = ["COMPILING", "LAUNCHING", "SIMULATING", "Fact", "Fault", "Finding"]
+__all__ = ["COMPILING", "LAUNCHING", "Fact", "Fault", "Finding"]
 
-COMPILING, LAUNCHING, SIMULATING = "compiling", "launching", "simulating"
+COMPILING, LAUNCHING = "compiling", "launching"
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Fault:
     Attributes:
         what: the fault and its consequence.
         mend: the command or setting that fixes the fault.
-        stops: ``COMPILING`` if the fault prevents compiling and launching, ``LAUNCHING`` if it prevents launching,
-            ``SIMULATING`` if it prevents simulating, else an empty string.
+        stops: ``COMPILING`` if the fault prevents compiling and launching, ``LAUNCHING`` if it prevents launching, else an
+            empty string.
     """
 
     what: str

@@ -24,7 +24,7 @@ from cupyops.dtypes import FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, expected
 from cupyops.sharing import computed_once, once
 
-from . import driver, hooks, listing, recording
+from . import driver, hooks, recording
 from .arguments import Arguments, Declared, bind, check
 from .configured import configuration, configured, triple
 from .definitions import declarations, the_kernel
@@ -34,6 +34,7 @@ from .geometry import MAX_GRID_X, Geometry, Grid, policy
 from .given_text import check_text, checked_filename, file_name, linked_texts, macros, numbers, prepared
 from .hooks import all_kernels
 from .kernel_source import KernelSource
+from .listing import Listed
 from .load import load
 from .locate import declaring_file, in_python, placed
 from .repro import keeps_call
@@ -54,7 +55,7 @@ class Launchable(Protocol):
     def grid(self) -> Callable[..., Grid]: ...
 
 
-class Kernel:
+class Kernel(Listed):
     """One ``__global__`` function of a CUDA C++ text.
 
     Args:
@@ -342,38 +343,6 @@ class Kernel:
                 lambda: variants.get(key) or variants.setdefault(key, load(self, types, device)),
             )
         return found
-
-    def ptx(self, dtype: Any = None, architecture: int | None = None) -> str:
-        """Returns the PTX that NVRTC makes of the kernel.
-
-        Args:
-            dtype: of the undeclared types; by default those of the last call, or the first of ``dtypes``.
-            architecture: the compute capability, as major * 10 + minor; by default that of the GPU, or 90 without a GPU.
-
-        Raises:
-            CompileError: NVRTC refuses the text.
-            LaunchError: the kernel does not run on the architecture.
-        """
-        return listing.ptx(self, dtype, architecture)
-
-    def sass(self, dtype: Any = None, architecture: int | None = None) -> str:
-        """Returns the machine code, by ``cuobjdump`` or ``nvdisasm`` of a CUDA toolkit. The arguments are those of
-        :meth:`ptx`.
-
-        Raises:
-            MissingDependencyError: none of the two tools is installed.
-        """
-        return listing.sass(self, dtype, architecture)
-
-    @property
-    def registers(self) -> int:
-        """Registers of a thread, for the dtype and the architecture that :meth:`ptx` takes by default."""
-        return listing.resources(self)[0]
-
-    @property
-    def spills(self) -> int:
-        """Bytes of registers that a thread stores to and loads from local memory; 0 is best."""
-        return listing.resources(self)[1]
 
     def runs_on(self, capability: int) -> bool:
         """Returns whether GPUs of a compute capability can run the kernel."""

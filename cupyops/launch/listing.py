@@ -16,14 +16,50 @@ from cupyops.errors import CompileError, LaunchError, MissingDependencyError
 
 from . import driver
 
-__all__ = ["ptx", "resources", "sass"]
+__all__ = ["Listed"]
 
 _USUAL = 90  # the architecture on a machine without a GPU
 _TOOLS = (("cuobjdump", "-sass"), ("nvdisasm", "-c"))
 
 
+class Listed:
+    """The part of a :class:`.kernel.Kernel` that shows what the compiler makes of it."""
+
+    def ptx(self, dtype: Any = None, architecture: int | None = None) -> str:
+        """Returns the PTX that NVRTC makes of the kernel.
+
+        Args:
+            dtype: of the undeclared types; by default the newest of the calls so far, or the first of ``dtypes``.
+            architecture: the compute capability, as major * 10 + minor; by default that of the GPU, or 90 without a GPU.
+
+        Raises:
+            CompileError: NVRTC refuses the text.
+            LaunchError: the kernel does not run on the architecture.
+        """
+        return _binary(self, dtype, architecture, assembly=True).code.rstrip(b"\0").decode()
+
+    def sass(self, dtype: Any = None, architecture: int | None = None) -> str:
+        """Returns the machine code, by ``cuobjdump`` or ``nvdisasm`` of a CUDA toolkit. The arguments are those of
+        :meth:`ptx`.
+
+        Raises:
+            MissingDependencyError: none of the two tools is installed.
+        """
+        return _disassembled(self, dtype, architecture)
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, for the dtype and the architecture that :meth:`ptx` takes by default."""
+        return _resources(self)[0]
+
+    @property
+    def spills(self) -> int:
+        """Bytes of registers that a thread stores to and loads from local memory; 0 is best."""
+        return _resources(self)[1]
+
+
 def _types(kernel: Any, dtype: Any) -> Mapping[str, str]:
-    """Returns the dtypes of the undeclared types: `dtype` for all, or those of the last call, or the first declared ones."""
+    """Returns the dtypes of the undeclared types: `dtype` for all, or the newest of the calls so far, or the first declared ones."""
     if dtype is not None:
         (name,) = dtype_names(kernel.name, dtype)
         return {known: name if known.isidentifier() else "" for known in kernel.signature.bindings}
@@ -55,12 +91,7 @@ def _binary(kernel: Any, dtype: Any, architecture: int | None, *, assembly: bool
         raise kernel.located(error) from error.__cause__
 
 
-def ptx(kernel: Any, dtype: Any = None, architecture: int | None = None) -> str:
-    """Returns the PTX of a kernel. The arguments and errors are those of :meth:`.kernel.Kernel.ptx`."""
-    return _binary(kernel, dtype, architecture, assembly=True).code.rstrip(b"\0").decode()
-
-
-def sass(kernel: Any, dtype: Any = None, architecture: int | None = None) -> str:
+def _disassembled(kernel: Any, dtype: Any, architecture: int | None) -> str:
     """Returns the machine code of a kernel, as ``cuobjdump`` or ``nvdisasm`` prints it.
 
     Raises:
@@ -89,7 +120,7 @@ def _tool(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
 
 
-def resources(kernel: Any) -> tuple[int, int]:
+def _resources(kernel: Any) -> tuple[int, int]:
     """Returns the registers of a thread and the bytes that a thread spills to local memory.
 
     Raises:

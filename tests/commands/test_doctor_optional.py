@@ -1,6 +1,7 @@
 """python -m cupyops doctor: the simulator, machines without a GPU, and the packages that cupyops works without."""
 
 import importlib.metadata
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,8 @@ def test_a_machine_without_a_gpu_and_nvrtc_runs_kernels_in_the_simulator(machine
     machine.patch.setattr(doctor_optional, "simulation_problem", lambda: "no header")
     status, _, _, verdict = machine.report()
     assert (status, verdict) == (1, f"{words}.")
+    machine.patch.setattr(sys, "platform", "darwin")  # where the simulator is not tried
+    assert machine.report()[0] == 1
 
 
 def test_a_machine_without_gpu_and_compiler_is_told_how_to_get_one(machine: Machine) -> None:

@@ -33,7 +33,7 @@ def test_ptx_has_the_dtype_and_the_architecture_that_are_asked_for() -> None:
 
 
 @pytest.mark.simulator
-def test_the_last_call_decides_the_dtype() -> None:
+def test_the_newest_dtype_of_a_call_is_listed() -> None:
     kernel = Kernel(TEXT, "twice", Threads("n"), dtypes=("float32", "float64"))
     x = torch.zeros(3, dtype=torch.float64)
     with simulate():

@@ -98,9 +98,10 @@ def test_cupyops_works_without_torch(refuse: tuple[str, ...], tmp_path: Path) ->
     assert result.returncode == 0, result.stderr
     if "cupy" not in refuse:
         pytest.importorskip("cupy")
-        assert (
-            result.stdout == "ValueError gelu: `x` must be in the memory of a CUDA GPU, got an array in host memory\n"
+        words = (
+            "ValueError gelu: `x` must be in the memory of a CUDA GPU, got an array in host memory. On a CPU, kernels "
         )
+        assert result.stdout == f"{words}run within `with cupyops.simulate():`\n"
     else:
         assert result.stdout.startswith(
             "MissingDependencyError CUDA kernels need CuPy, and CuPy is not installed. Install it with: pip"

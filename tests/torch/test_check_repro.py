@@ -14,6 +14,7 @@ import cupyops
 from cupyops import LaunchError, save_repro
 from cupyops.torch import CheckFailed, check_op
 from tests import preloaded
+from tests.support import without_python_file
 from tests.torch import faulty_ops as faulty
 from tests.torch import test_check_op as planted
 from tests.torch.faulty_ops import Mix
@@ -47,7 +48,7 @@ def alike(words: str) -> str:
     """The first line, without what is another in each process: the number of an operator, the Python file that holds the
     text, and what each thread has got."""
     first = re.sub(r"mix\d+", "mix", words.splitlines()[0])
-    first = re.sub(r"\S+\.py:\d+ \((\S+:\d+)\)", r"\1", first)
+    first = without_python_file(first)
     return re.sub(r"-?\d+(\.\d+)?", "number", first) if "in one of 4 threads" in first else first
 
 
