@@ -264,6 +264,7 @@ def test_the_roof_is_the_copy_or_the_launch() -> None:
     assert attainable(8_000_000, 4000.0, 2.0) == pytest.approx(4000.0)
 
 
+@pytest.mark.thorough
 def test_the_picture_is_the_same_whenever_it_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     first, second = (report().roofline(tmp_path / name) for name in ("a.svg", "b.svg"))

@@ -10,6 +10,7 @@ from benchmarks.table import Form, losing_rows, markdown
 from .documents import document, row
 
 
+@pytest.mark.thorough
 def test_plots_are_drawn_and_repeat_to_the_byte(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.plots import draw
@@ -165,6 +166,7 @@ def test_rows_stand_at_typical_lengths_where_there_is_no_room() -> None:
     assert all("32768×8192" in line for line in lines)
 
 
+@pytest.mark.thorough
 def test_rows_are_drawn_over_their_length(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.plots import draw
@@ -182,6 +184,7 @@ def test_rows_are_drawn_over_their_length(tmp_path: Path) -> None:
     assert text.index("forward, affine") < text.index("backward, affine")
 
 
+@pytest.mark.thorough
 def test_the_forward_is_drawn_first_and_the_tangent_last(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.plots import draw

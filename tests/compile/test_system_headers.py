@@ -222,6 +222,7 @@ def everything() -> str:
     return "\n".join(lines).replace("using std::", "using ::std::") + f"\n{KERNEL}"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_nvrtc_has_every_name_of_the_list(architecture: str) -> None:
     pytest.importorskip("cupy")

@@ -352,6 +352,7 @@ def test_without_libclang_the_error_says_what_to_install(monkeypatch: pytest.Mon
         from_extension(HERE / "axpby.cu")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("cut", [900, 1500, 2500, 3700, 4500])
 def test_a_file_that_ends_anywhere_is_read_or_refused(cut: int) -> None:
     """A file that is cut off has brackets without a partner. No such file ends in another error, or in none at all."""

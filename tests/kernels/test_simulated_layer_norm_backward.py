@@ -80,7 +80,7 @@ def run_backward(  # type: ignore[no-untyped-def]
     return grad_x, partial
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(8)
 @ways(BACKWARD)
 def test_backward(way: Way) -> None:
     m = rows_of(way)

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.simulator
 N = 131_080  # elements of 16 bits that take a cluster of sixteen
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("room", "add"), [(True, False), (True, True), (False, True)], ids=["room-norm", "room-sum", "no-room-sum"]
 )

@@ -90,6 +90,7 @@ def test_alignment_does_not_change_a_bit(at: tuple[int, int]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@pytest.mark.sample(4)
 @EACH_WAY
 def test_sums_of_small_integers_are_the_bits_of_the_naive_kernel(
     m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int]

@@ -86,6 +86,7 @@ def test_y_and_z_against_float64(way: tuple[int, int, int, torch.dtype, Sm90Conf
     assert_values(y, z, x, weight, given, approximate)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", WAYS[:3], ids=lambda way: "-".join(map(str, way[:4])))
 def test_y_and_z_of_small_integers_are_the_bits_of_the_naive_kernel(
     way: tuple[int, int, int, torch.dtype, Sm90Config, str, int, bool],

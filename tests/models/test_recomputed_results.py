@@ -80,6 +80,7 @@ def test_sizes_may_be_symbols() -> None:
         torch.testing.assert_close(gradients(compiled, module, x), gradients(module, module, x))
 
 
+@pytest.mark.thorough
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("norm", [bridge.LayerNorm, bridge.RMSNorm])
 def test_a_recomputed_result_of_16_bits_is_the_saved_one_up_to_a_rounding(norm: type[nn.Module]) -> None:

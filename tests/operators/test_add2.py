@@ -100,6 +100,7 @@ def test_subnormals_signed_zeros_and_infinities(device: str, dtype: torch.dtype)
     assert add2(a[2:3], a[2:3]).item() == tiny, "subnormals were flushed to zero"
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("number", [2.7, 3, -1, True])
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int32, torch.int8])
 def test_numbers_and_host_scalars(

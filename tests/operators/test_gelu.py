@@ -48,6 +48,7 @@ def sample(dtype: torch.dtype, device: str) -> Tensor:
     return torch.cat([dense, torch.randn(50_000, dtype=torch.float64), dense * 1e-5]).to(device, dtype)
 
 
+@pytest.mark.sample(8)
 @FORMS
 @DTYPES
 def test_forward_against_float64(device: str, dtype: torch.dtype, approximate: str) -> None:
@@ -55,6 +56,7 @@ def test_forward_against_float64(device: str, dtype: torch.dtype, approximate: s
     assert_as_accurate(gelu(x, approximate), F.gelu(x, approximate=approximate), exact(x, approximate), order=x)
 
 
+@pytest.mark.sample(8)
 @FORMS
 @DTYPES
 def test_backward_against_float64(device: str, dtype: torch.dtype, approximate: str) -> None:

@@ -101,6 +101,7 @@ def test_what_is_transformed_or_traced_may_record_later(device: str, taken: list
     assert torch.ops.cupyops.layer_norm_inference.default not in found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.float64])
 def test_the_operator_gives_the_same_bits_and_the_same_gradients(device: str, dtype: torch.dtype | None) -> None:
     x, weight, bias = operands(5, 40, torch.float32, device)

@@ -105,6 +105,7 @@ def test_a_gradient_of_stride_0_and_of_a_view(device: str, name: str) -> None:
         assert ((g - w).abs() / (1 + w.abs())).max() < 1e-5
 
 
+@pytest.mark.sample(7)
 @EACH
 def test_gradcheck(device: str, name: str) -> None:
     if name == "rotary":  # whose tables are float32
@@ -116,6 +117,7 @@ def test_gradcheck(device: str, name: str) -> None:
         assert torch.autograd.gradgradcheck(ours, inputs)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("op", [swiglu, softmax, own_swiglu], ids=lambda op: op.qualified_name)
 def test_opcheck(device: str, op: Operator) -> None:
     inputs = [torch.randn(4, 8, device=device, requires_grad=True) for _ in op._tensors]

@@ -102,6 +102,7 @@ def test_sums_over_rows_and_columns(place: str, n: int) -> None:
 
 
 # Rows of a few threads, of three warps, of blocks with as many warps as lanes that collect their parts, and with more.
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("n", [36, 2300, 40_000, 70_000])
 @pytest.mark.simulator
 def test_a_reduction_forgets_a_part_or_adds_one_that_is_not_there(n: int) -> None:
@@ -326,6 +327,7 @@ def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     torch.testing.assert_close(found[4], wide.amax(-1), rtol=0, atol=0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.simulator
 @pytest.mark.parametrize("n", [640, 1152, 2304])
 @pytest.mark.simulator
@@ -461,6 +463,7 @@ def test_a_compile_error_shows_the_program(place: str) -> None:
         op(torch.ones(3, device=place))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.simulator
 @pytest.mark.parametrize("name", ["norm", "exp", "min"])
 def test_an_operator_may_be_called_as_a_function_of_cudas(name: str) -> None:

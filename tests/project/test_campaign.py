@@ -46,6 +46,7 @@ def test_a_failing_trial_is_told_with_its_smallest_example() -> None:
     assert held < tried
 
 
+@pytest.mark.thorough
 def test_a_slice_draws_the_same_trials_again() -> None:
     drawn: list[list[int]] = [[], []]
     for numbers in drawn:

@@ -87,6 +87,7 @@ def test_figures_of_the_examples_are_those_of_their_results() -> None:
     assert page == insert(page, document, "all"), "other figures: make figures"
 
 
+@pytest.mark.thorough
 def test_the_plots_of_the_tutorials_are_those_of_the_committed_results(tmp_path: Path) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     from benchmarks.tutorial_plots import FOLDER, PLOTS, draw

@@ -161,6 +161,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("code", "refuse", "file", "line", "words"), FAULTS, ids=[f[-1] or "none" for f in FAULTS])
 def test_the_import_checks_fail_on_planted_faults_and_pass_without(
     code: str, refuse: tuple[str, ...], file: str, line: str, words: str, tmp_path: Path

@@ -175,6 +175,7 @@ def test_a_text_sees_the_macros_of_nvrtc_alone() -> None:
     binary_for(kernel.final_text({}), "k", "sm_90")
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     "code",
     [

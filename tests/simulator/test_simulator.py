@@ -103,6 +103,7 @@ template <typename T> struct Reverser {
 """
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("body", SHARED)
 def test_every_form_of_shared_memory(body: str) -> None:
     y = run(f"y += 64 * blockIdx.x; {body}", n=192, rows=3, shared=256, before=BEFORE)

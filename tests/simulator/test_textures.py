@@ -185,6 +185,7 @@ IMAGES = [
 ]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("where", LANES)
 @pytest.mark.parametrize("image", IMAGES, ids=lambda i: "-".join(str(v) for v in vars(i).values()))
 def test_a_fetch_has_another_value_than_the_guide_says(image: Image, where: str) -> None:

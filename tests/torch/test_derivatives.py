@@ -79,7 +79,7 @@ def test_a_derivative_of_a_shipped_function(case: Derived, road: str, device: st
     assert_right(ROADS[road], case.problem(case.ours, device), case.problem(case.theirs, device))
 
 
-@pytest.mark.sample(50)
+@pytest.mark.sample(25)
 @EACH
 @pytest.mark.parametrize("road", AUTOGRAD)
 def test_a_derivative_through_the_registered_operator(case: Derived, road: str, device: str) -> None:
