@@ -52,10 +52,10 @@ class Arithmetic(Places):
         value = self.expression(inner)
         if operator == "!":
             return Expression(f"not {value.at(NOT)}", NOT)
+        if operator == "+" and (found is not None or plain(cursor.type).kind.name == "POINTER"):
+            return value
         if found is None:
             raise Refused(f"`{self.shown(cursor)}`")
-        if operator == "+":
-            return value
         text = f"{operator}{value.at(UNARY)}"
         return self.wrapped(Expression(text, UNARY), found)
 

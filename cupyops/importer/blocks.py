@@ -1,6 +1,5 @@
 """Writes C++ blocks and declarations as Python."""
 
-import ast
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,6 @@ from typing import Any, NamedTuple
 from .cursors import is_place, stripped
 from .expression import Expression, Refused
 from .expressions import Expressions
-from .numbers import NUMBERS
 from .tree import initializer, place_of, source_of
 from .types import is_guard, is_reference, is_value, number, plain, record_word
 
@@ -225,15 +223,9 @@ class Blocks(Expressions):
         self.emit(f"{name} = {f'Variable({value})' if boxed else value}")
 
     def initial(self, start: Any, type: Any) -> str:
-        inner = start
-        characters = plain(type).kind.name == "CONSTANTARRAY" and not plain(type).element_type.is_const_qualified()
-        if characters and stripped(start).kind.name == "STRING_LITERAL":
-            text = ast.literal_eval(self.text(stripped(start)))
-            codes = [NUMBERS["int8"](ord(c)) for c in text]
-            return f"std.vector({codes + [0] * (plain(type).element_count - len(codes))})"
-        if inner.kind.name == "INIT_LIST_EXPR":
-            return self.init_list(inner, type).text
-        return self.copied(inner, type)
+        if start.kind.name == "INIT_LIST_EXPR":
+            return self.init_list(start, type).text
+        return self.copied(start, type)
 
     def declared_reference(self, cursor: Any, start: Any) -> None:
         inner = stripped(start)

@@ -1,5 +1,6 @@
 """Writes C++ literals, conversions, braced lists and copies as Python, by their types."""
 
+import ast
 import re
 from typing import Any
 
@@ -17,7 +18,7 @@ from .cursors import (
     subexpressions,
 )
 from .expression import ATOM, COMPARE, LOOSE, UNARY, Expression, Parts, Refused, call, float_text, literal_value
-from .numbers import Number
+from .numbers import NUMBERS, Number
 from .tree import evaluated, operator_of, source_of
 from .types import (
     holds,
@@ -116,8 +117,6 @@ class Conversions(Parts):
         return Expression(str(evaluated(cursor)))
 
     def _string_literal(self, cursor: Any) -> Expression:
-        import ast
-
         prefix, mark, text = cursor.spelling.partition('"')
         if prefix in ("L", "u", "U"):
             raise Refused(f"the string {cursor.spelling} of wide characters")
@@ -338,6 +337,14 @@ class Conversions(Parts):
 
     def copied(self, cursor: Any, target: Any = None) -> str:
         """Returns the text of an expression as a new value: C++ copies structs, containers and arrays."""
+        if (
+            target is not None
+            and plain(target).kind.name == "CONSTANTARRAY"
+            and stripped(cursor).kind.name == "STRING_LITERAL"
+        ):
+            text = ast.literal_eval(self.text(stripped(cursor)))
+            codes = [NUMBERS["int8"](ord(c)) for c in text]
+            return f"std.vector({codes + [0] * (plain(target).element_count - len(codes))})"
         value = self.text(cursor) if target is None else self.converted(cursor, target).text
         if not is_place(cursor) or (target is not None and plain(target).kind.name == "POINTER"):
             return value

@@ -6,6 +6,7 @@ from .words import declare, word
 __all__: list[str] = []
 
 
+# Only NVRTC knows the bytes of CUB's temporary storage. Host code that asks gets more than any GPU has, so the launch says so.
 declare("""
 extern const uint3 threadIdx, blockIdx; extern const dim3 blockDim, gridDim; extern const int warpSize;
 int __syncthreads_count(int); int __syncthreads_and(int); int __syncthreads_or(int);
@@ -119,11 +120,11 @@ template <class F, class V> void fill_fragment(F&, V); template <class F, class.
 template <class T, class F> void store_matrix_sync(T*, const F&, unsigned, layout_t);
 template <class D, class A, class B, class C> void mma_sync(D&, const A&, const B&, const C&);
 float __float_to_tf32(float); } namespace experimental {} }
-namespace cub { template <class T, int N, class...> struct BlockReduce { struct TempStorage {};
+namespace cub { template <class T, int N, class...> struct BlockReduce { struct TempStorage { char unknown_size[1 << 30]; };
 BlockReduce(TempStorage&); T Sum(T); template <class F> T Reduce(T, F); };
-template <class T, int N = 32> struct WarpReduce { struct TempStorage {}; WarpReduce(TempStorage&); T Sum(T);
+template <class T, int N = 32> struct WarpReduce { struct TempStorage { char unknown_size[1 << 30]; }; WarpReduce(TempStorage&); T Sum(T);
 template <class F> T Reduce(T, F); };
-template <class T, int N> struct BlockScan { struct TempStorage {}; BlockScan(TempStorage&);
+template <class T, int N> struct BlockScan { struct TempStorage { char unknown_size[1 << 30]; }; BlockScan(TempStorage&);
 template <class... A> void InclusiveSum(A&&...); template <class... A> void ExclusiveSum(A&&...); };
 struct Sum {}; struct Max {}; struct Min {}; }
 #pragma clang force_cuda_host_device end

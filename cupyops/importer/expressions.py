@@ -9,6 +9,7 @@ from .cursors import (
     CASTS,
     ArrayOf,
     is_constant_text,
+    is_place,
     python_name,
     record_of,
     record_spelling,
@@ -21,6 +22,7 @@ from .numbers import Number
 from .tree import evaluated, place_of
 from .types import (
     common,
+    is_owner,
     is_reference,
     is_value,
     number,
@@ -65,6 +67,8 @@ class Expressions(Arithmetic):
             return self.called_value(cursor, children)
         name = qualified(declared)
         arguments = self.written(cursor)
+        if name == "std::move" and is_owner(arguments[0].type) and is_place(arguments[0]):
+            return call("taken", self.reference(arguments[0]))
         if name in _FORWARD:
             return self.expression(arguments[0])
         if (

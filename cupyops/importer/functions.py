@@ -38,7 +38,7 @@ __all__ = ["Host", "is_host_function", "runtime_names"]
 _OWN = {
     "address", "address_of", "assign", "Bits", "char_at", "copied", "distance", "divide", "Element", "flat_row", "host",
     "kernels", "left_out", "Member", "moved", "NotTranslated", "Pointer", "pointer_cast", "quotient", "remainder",
-    "self", "statics", "string_at", "Struct", "throw", "TupleElement", "Variable",
+    "self", "statics", "string_at", "Struct", "taken", "throw", "TupleElement", "Variable",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from .characters import char_at, distance, moved, string_at
 from .errors import NotTranslated
 from .memory import DevicePointer
 from .numbers import NUMBERS, divide, quotient, remainder
-from .references import Bits, Element, Member, Pointer, Reference, Variable, flat_row
+from .references import Bits, Element, Member, Pointer, Reference, Variable, flat_row, taken
 from .tuples import TupleElement, copied
 from .words import namespaces
 
@@ -121,6 +121,7 @@ def _shared() -> dict[str, Any]:
         quotient,
         remainder,
         string_at,
+        taken,
         throw,
     )
     return {**dict(namespaces()), **NUMBERS, **{x.__name__: x for x in own}, "left_out": object()}

@@ -87,10 +87,17 @@ class Lambdas(Statements):
             if not own:
                 unchanged = declared.hash not in self.assigned and declared.hash not in changed
                 # Python's loop gives its variables other values in each turn.
-                if unchanged and not is_value(declared.type) and not self.is_boxed(declared) and not self.turns:
+                has_state = self.has_state(declared.type)
+                if (
+                    unchanged
+                    and not has_state
+                    and not is_value(declared.type)
+                    and not self.is_boxed(declared)
+                    and not self.turns
+                ):
                     continue
                 value = self.variable(declared).text
-                value = f"{value}.copy()" if is_value(declared.type) else value
+                value = f"{value}.copy()" if is_value(declared.type) else f"copied({value})" if has_state else value
             else:
                 start = initializer(declared)
                 if start is None:
@@ -100,7 +107,8 @@ class Lambdas(Statements):
             copies.append(f"{held}={value}")
             self.bound[declared.hash] = held
             self._unboxed(declared.hash)
-            owned.append((held, is_value(declared.type) or holds_values(declared.type)))
+            copies_too = is_value(declared.type) or holds_values(declared.type) or self.has_state(declared.type)
+            owned.append((held, copies_too))
         saved_loops, self.loops = self.loops, []
         saved_boxes = set(self.boxes) | self._put_back
         self.frames.append((set(), set()))

@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import NotTranslated
 
-__all__ = ["Bits", "Element", "Member", "Pointer", "Reference", "Variable", "flat_row"]
+__all__ = ["Bits", "Element", "Member", "Pointer", "Reference", "Variable", "flat_row", "taken"]
 
 
 class Reference:
@@ -68,6 +68,27 @@ class Member(Reference):
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
+
+    # The members of one type lie one behind the other: `(&x)[1]` is y.
+
+    def _alike(self) -> list[str]:
+        fields = getattr(self.owner, "fields", ())
+        start = next((i for i, field in enumerate(fields) if field[0] == self.name), len(fields))
+        found = [self.name]
+        for name, kind, *_ in fields[start + 1 :]:
+            if kind != fields[start][1]:
+                break
+            found.append(name)
+        return found
+
+    def __getitem__(self, index: int) -> Any:
+        return getattr(self.owner, self._alike()[index])
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        setattr(self.owner, self._alike()[index], value)
+
+    def __len__(self) -> int:
+        return len(self._alike())
 
     @property
     def value(self) -> Any:
@@ -172,9 +193,15 @@ class Pointer:
     def cast(self, kind: Any) -> "Pointer":
         """Returns the pointer as one to another type, ``reinterpret_cast<T*>(p)``."""
         own = self.element
-        if isinstance(own, tuple) and own[0] == "[]" and self.kind == own and kind != own:
+        if isinstance(own, tuple) and own[0] == "[]" and len(own) == 3 and self.kind == own and kind != own:
             return flat_row(self, 0, own[2], own[1]).cast(kind)  # rows lie one behind the other
         return Pointer(self.memory, self.offset, kind, self.element)
+
+
+def taken(place: Reference) -> Any:
+    """Returns the value of a smart pointer that is moved from, which is null then."""
+    value, place.value = place.value, None
+    return value
 
 
 class _Rows:

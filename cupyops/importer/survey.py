@@ -7,7 +7,7 @@ Python's variables are no places. A variable that another function assigns throu
 from typing import Any
 
 from .tree import clang, operator_of
-from .types import gives_place, holds_reference, is_reference, is_value, number, plain, qualified, record_word
+from .types import gives_place, holds_reference, is_owner, is_reference, is_value, number, plain, qualified, record_word
 from .words import words
 
 __all__ = ["Survey"]
@@ -174,6 +174,9 @@ class Survey:
             for owner in list(callee.get_children())[:1]:
                 for place in (assigned, boxed):
                     _add(place, owner)
+        if name == "move" and arguments and arguments[0] is not None and is_owner(arguments[0].type):
+            self._assign(arguments[0], assigned, boxed)
+            _add(boxed, arguments[0])
         types = list(declared.type.argument_types())
         if name.startswith("operator") and declared.kind.name == "CXX_METHOD":
             arguments = arguments[1:]

@@ -15,6 +15,7 @@ __all__ = [
     "is_guard",
     "is_immutable",
     "is_mutable",
+    "is_owner",
     "is_reference",
     "is_value",
     "number",
@@ -107,6 +108,12 @@ def is_guard(type: Any) -> bool:
     return found is not None and hasattr(found.object, "__exit__")
 
 
+def is_owner(type: Any) -> bool:
+    """Returns whether a type is a smart pointer, which is null when it has been moved from."""
+    found = record_word(type)
+    return found is not None and found.name in ("std::unique_ptr", "std::shared_ptr")
+
+
 def is_mutable(type: Any) -> bool:
     """Returns whether a type is that of a lambda that changes its variables: a copy of it has its own ones."""
     if "(lambda" not in plain(type).spelling:
@@ -192,6 +199,8 @@ def spelled(type: Any, structs: Any) -> str:
         if pointee.get_canonical().kind.name in ("FUNCTIONPROTO", "FUNCTIONNOPROTO"):
             return repr(type.spelling)
         return f'("*", {spelled(pointee, structs)})'
+    if kind == "INCOMPLETEARRAY":
+        return f'("[]", {spelled(type.element_type, structs)})'
     if kind == "CONSTANTARRAY":
         return f'("[]", {spelled(type.element_type, structs)}, {type.element_count})'
     if kind == "RECORD":

@@ -228,3 +228,85 @@ double object_64(int n, double d) { int a = 1; const int b = 5; int r = g(a) + g
 }
 using n64::object_64;
 double object_65(int n, double d) { int x = 5; int* p = &x; int** pp = &p; **pp = 7; int y = 9; *pp = &y; *p += 1; const int* const cp = p; return x * 100 + y * 10 + *cp + (p != nullptr) + (cp == &y); }
+namespace n66 {
+template <class T> struct Ref { T& r; Ref(T& x) : r(x) {} void add(T v) { r += v; } };
+double object_66(int n, double d) { int a = n; double b = d; Ref<int> p(a); Ref<double> q(b); p.add(3); q.add(0.5); auto p2 = p; p2.r = p.r * 2; return a + b; }
+}
+using n66::object_66;
+namespace n67 {
+struct It { const std::vector<int>& v; size_t i = 0; bool more() const { return i < v.size(); } int next() { return v[i++]; } };
+double object_67(int n, double d) { std::vector<int> v{1, 2, 3}; It it{v}; int s = 0; while (it.more()) { s = s * 10 + it.next(); if (s == 1) v.push_back(7); } return s; }
+}
+using n67::object_67;
+namespace n68 {
+struct Buf { char name[8]; int k; };
+double object_68(int n, double d) { Buf b{"ab", 3}; b.name[2] = 'c'; b.name[3] = 0; Buf c = b; c.name[0] = 'z'; return std::string(b.name).size() * 100 + b.name[0] + strlen(c.name) + c.name[0]; }
+}
+using n68::object_68;
+double object_69(int n, double d) { const char* names[3] = {"x", "yy", "zzz"}; const char** p = names; p++; return strlen(*p) * 10 + strlen(p[1]) + (*p)[0]; }
+double object_70(int n, double d) { char a[] = "hello"; char* e = a + sizeof(a) - 2; for (char* p = a; p < e; ++p, --e) std::swap(*p, *e); return a[0] * 1000 + a[4] + (std::string(a) == "olleh"); }
+double object_71(int n, double d) { std::vector<const char*> v{"a", "bc"}; v.push_back("def"); size_t s = 0; for (auto p : v) { while (*p) { s += *p++; } } return s; }
+namespace n72 {
+int parse(const char*& p) { int v = 0; while (*p >= '0' && *p <= '9') v = v * 10 + (*p++ - '0'); return v; }
+double object_72(int n, double d) { const char* t = "12+34"; const char* p = t; int a = parse(p); ++p; int b = parse(p); return a * b + (p - t); }
+}
+using n72::object_72;
+double object_73(int n, double d) { int m[2][3] = {}; auto& r = m[1]; r[2] = 5; int (*p)[3] = &m[0]; p[1][0] = 7; for (auto& row : m) row[1] = 9; int* q = &m[1][2]; q[-2] += 1; return m[1][0] * 100 + m[1][1] * 10 + m[1][2] + *(*(m + 1) + 2); }
+namespace n74 {
+struct Mat { double v[3][3]; double* operator[](int i) { return v[i]; } const double* row(int i) const { return v[i]; } };
+double object_74(int n, double d) { Mat a{}; a[1][2] = 4; a[0][0] = 2; Mat b = a; b[1][2] = 9; return a[1][2] * 10 + b.row(1)[2] + a.row(0)[5] * 100; }
+}
+using n74::object_74;
+double object_75(int n, double d) { auto counter = [c = 0, step = n]() mutable { c += step; return c; }; auto twice = [counter]() mutable { counter(); return counter(); }; int a = twice(); int b = twice(); return a * 1000 + b * 10 + counter(); }
+namespace n76 {
+struct Pool { std::vector<std::function<int(int)>> fs; void add(std::function<int(int)> g) { fs.push_back(std::move(g)); } int run(int x) { for (auto& g : fs) x = g(x); return x; } };
+double object_76(int n, double d) { Pool p; int k = 2; p.add([k](int x) mutable { return x * k++; }); p.add([&k](int x) { return x + k; }); Pool q = p; k = 10; return p.run(1) * 1000 + p.run(1) * 10 + q.run(1); }
+}
+using n76::object_76;
+double object_77(int n, double d) { std::function<int()> g; int x = 0; if (n > 0) g = [x]() mutable { return ++x; }; else g = [] { return 100; }; std::function<int()> h = g; g(); g = h; return g() * 10 + h() + (g ? 1 : 0); }
+namespace n78 {
+int depth = 0;
+struct G { G() { ++depth; } ~G() { --depth; } };
+int rec(int k) { G g; return k <= 0 ? depth : rec(k - 1) + depth; }
+double object_78(int n, double d) { depth = 0; int a = rec(3); return a * 10 + depth; }
+}
+using n78::object_78;
+namespace n79 {
+int log_ = 0; struct G { int k; ~G() { log_ = log_ * 10 + k; } };
+int g(int n) { G a{1}; try { G b{2}; if (n > 0) throw std::out_of_range("x"); return 5; } catch (const std::out_of_range&) { G c{3}; return log_; } }
+double object_79(int n, double d) { log_ = 0; int r = g(n); return r * 1000 + log_; }
+}
+using n79::object_79;
+namespace n80 {
+struct Node { int v; std::vector<Node> kids; int sum() const { int s = v; for (const auto& k : kids) s += k.sum(); return s; } };
+double object_80(int n, double d) { Node a{1, {}}; a.kids.push_back({2, {}}); a.kids.push_back({3, {{4, {}}}}); Node b = a; b.kids[0].v = 50; return a.sum() * 100 + b.sum(); }
+}
+using n80::object_80;
+double object_81(int n, double d) { auto p = std::make_shared<std::vector<int>>(2, 5); auto q = p; q->push_back(1); std::unique_ptr<int> u(new int(7)); *u += 1; auto w = std::move(u); return p->size() * 100 + *w + (u == nullptr) + p.use_count() * 0; }
+namespace n82 {
+struct V3 { float x, y, z; float& operator[](int i) { return (&x)[i]; } };
+double object_82(int n, double d) { V3 a{1, 2, 3}; a[1] = 7; return a[0] + a.y * 10; }
+}
+using n82::object_82;
+namespace n83 {
+int apply(int (*g)(int, int), int a) { return g(a, 2); } int sub(int a, int b) { return a - b; }
+double object_83(int n, double d) { int (*h)(int, int) = sub; auto k = +[](int a, int b) { return a * b; }; return apply(h, 9) * 100 + apply(k, 4) + apply([](int a, int b) { return a % b; }, 7); }
+}
+using n83::object_83;
+double object_84(int n, double d) { std::unique_ptr<int> u(new int(7)); auto w = std::move(u); auto s = std::make_shared<int>(3); std::vector<std::shared_ptr<int>> v; v.push_back(std::move(s)); return *w + (u == nullptr) * 10 + (s ? 100 : 200) + *v[0] * 1000; }
+namespace n85 {
+struct N { int v; std::unique_ptr<N> next; };
+double object_85(int n, double d) { auto a = std::make_unique<N>(); a->v = 1; auto b = std::make_unique<N>(); b->v = 2; b->next = std::move(a); auto c = std::move(b->next); return b->v * 100 + c->v * 10 + (b->next == nullptr) + !a; }
+}
+using n85::object_85;
+namespace n86 {
+std::unique_ptr<int> pass(std::unique_ptr<int> p) { *p += 1; return p; }
+double object_86(int n, double d) { auto u = std::make_unique<int>(4); u = pass(std::move(u)); auto w = pass(std::move(u)); return *w * 10 + (u ? 1 : 0); }
+}
+using n86::object_86;
+double object_87(int n, double d) { auto p = std::make_unique<int[]>(4); p[2] = 5; int* q = p.get(); auto r = std::move(p); return r[2] + q[2] * 10; }
+namespace n88 {
+struct H { std::shared_ptr<int> p; H(std::shared_ptr<int> q) : p(std::move(q)) {} };
+double object_88(int n, double d) { auto s = std::make_shared<int>(5); H a(s), b(s); *a.p = 9; std::swap(a.p, b.p); return *s + *b.p; }
+}
+using n88::object_88;

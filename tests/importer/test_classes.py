@@ -8,6 +8,7 @@ import cupyops
 pytest.importorskip("clang.cindex")
 
 from cupyops import cpp_extension
+from cupyops.errors import LaunchError
 from cupyops.importer.errors import NotTranslated
 from cupyops.importer.program import program
 
@@ -171,3 +172,23 @@ def test_device_memory_of_host_code_without_kernels():
         keys, values = torch.tensor([5, -1, 2, 0]), torch.tensor([1.0, 2.0, 3.0, 4.0])
         assert [t.tolist() for t in f["sorted"](keys, values, 64)] == [[0, 2, 5, -1], [4.0, 3.0, 1.0, 2.0]]
         assert f["sorted"](keys, values, 1)[0].tolist() == [2, 0, 5, -1]
+
+
+CUB = """#include <torch/extension.h>
+#include <cub/cub.cuh>
+using Reduce = cub::BlockReduce<float, 64>;
+__global__ void k(const float* x, float* y) {
+    extern __shared__ char memory[];
+    float sum = Reduce(*reinterpret_cast<typename Reduce::TempStorage*>(memory)).Sum(x[threadIdx.x]);
+    if (threadIdx.x == 0) y[0] = sum;
+}
+void f(torch::Tensor x, torch::Tensor y) {
+    k<<<1, 64, sizeof(typename Reduce::TempStorage)>>>(x.data_ptr<float>(), y.data_ptr<float>());
+}
+"""
+
+
+def test_the_bytes_of_cub_that_only_nvrtc_knows_are_not_one_byte():
+    f = program("cub", [("cub.cu", CUB)], functions=["f"]).functions["f"]
+    with cupyops.simulate(), pytest.raises(LaunchError, match="at most 227 KiB of shared memory"):
+        f(torch.ones(64), torch.zeros(1))
