@@ -221,6 +221,15 @@ def another_mask_in_the_backward() -> tuple[Operator, Samples]:
 
 # By name: the check that finds (or several, in their order) the fault, the operator and its samples, and what the message says.
 HIDDEN_BY_SAMPLES: dict[str, tuple[str, Callable[[], tuple[Operator, Samples]], str]] = {
+    "a seed that is set": (
+        "determinism",
+        lambda: (
+            plain("(Tensor x) -> Tensor", lambda x: (torch.manual_seed(0), x * x)[1], lambda x: x * x),
+            [(normal(4, 8),)],
+        ),
+        "the body changes the state of PyTorch's random generator, and the reference does not",
+    ),
+    "a whole warp of columns": ("sizes", where(lambda x, f: x.shape[-1] == 32), r"the first tensor of \[4, 32\]: output"),
     "a number in float64 without its sign": (
         "numbers",
         where(lambda x, f: x.dtype == torch.float64 and f < 0),

@@ -3,9 +3,10 @@
 import re
 
 import pytest
+import torch
 
 from cupyops.torch import check_op
-from tests.torch.faulty_hidden import HIDDEN_BY_SAMPLES, UNUSUAL
+from tests.torch.faulty_hidden import HIDDEN_BY_SAMPLES, UNUSUAL, normal, plain
 from tests.torch.finding import assert_found
 
 CHECKS = ["returned", "sanitizer", "inputs_kept", "written", "determinism", "values", "gradients", "gradcheck"]
@@ -35,3 +36,13 @@ def test_a_right_operator_that_is_unusual_raises_no_alarm(kind: str) -> None:
     skipped = {row.check: row.words for row in report.skipped if row.backend == "simulator"}
     for check, words in reasons.items():
         assert re.search(words, skipped[check]), skipped
+
+
+def test_what_pytorch_keeps_of_a_trace_is_no_fault_of_the_operator() -> None:
+    """A compiled program leaves results of fake tensors behind, which a call with gradients would take."""
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x, (1, 2))
+
+    op = plain("(Tensor x) -> Tensor", padded, padded)
+    check_op(op, [(normal(6, 10),)], backends=["reference"], checks=["compile_static", "opcheck"])

@@ -187,6 +187,9 @@ def _other_sizes(subject: Subject, dtype: str, args: Arguments, many: float) -> 
     # Whole blocks of threads: 256 elements and more, and 1024 columns.
     changes += [dict.fromkeys(range(len(shape)), n) for n in (1, 16)]
     changes += [{**dict.fromkeys(range(len(shape)), 1), len(shape) - 1: 1024}] if len(shape) else []
+    changes += (
+        [{len(shape) - 1: n} for n in (32, 64, 128)] if len(shape) else []
+    )  # whole warps, which kernels treat apart
     changes += [{d: n + 1} for d, n in enumerate(shape) if list(shape).count(n) > 1]
     if len(shape) > 1:
         changes += [{**dict.fromkeys(range(len(shape) - 2), 1), len(shape) - 2: 2, len(shape) - 1: 1031}]

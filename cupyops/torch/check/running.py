@@ -3,8 +3,9 @@ second GPU, and in CUDA graphs."""
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -123,7 +124,7 @@ def guard_bands(subject: Subject) -> str:
 
 
 @check(
-    "Sum in a fixed order, without atomics. Read no memory that the call has not written. Keep no state between calls.",
+    "Sum in a fixed order, without atomics. Read no memory that the call has not written. Keep no state between calls, and set no seed.",
     backends=KERNEL_BACKENDS,
     ground=True,
 )
@@ -131,10 +132,23 @@ def determinism(subject: Subject) -> str:
     """Repeated calls with the same arguments give bit-identical outputs and gradients."""
     runs = 100 if subject.backend == "cuda" else 10
     for dtype, args in subject.each:
+        if subject.op.reference is not None and _draws(subject, args) and not _draws(subject, args, subject.reference):
+            raise Fault(
+                f"{dtype}: the body changes the state of PyTorch's random generator, and the reference does not"
+            )
         first = subject.results(fresh(args))
         for run in range(1, runs):
             assert_same_bits(f"{dtype}, run {run + 1}", subject.results(fresh(args)), first, "the first run gives")
     return f"{runs} runs of {subject.told(len(subject.each), 'samples')}"
+
+
+def _draws(subject: Subject, args: Arguments, function: Callable[..., Any] | None = None) -> bool:
+    """Returns whether a call of the operator, or of another function, changes the state of PyTorch's random generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0x5EED)
+        before = torch.get_rng_state()
+        subject.outputs(fresh(args), function)
+        return not torch.equal(before, torch.get_rng_state())
 
 
 def _two_data(args: Arguments) -> Iterator[Arguments]:
