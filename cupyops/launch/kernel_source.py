@@ -357,7 +357,7 @@ class KernelSource:
         words += "".join(f"\n{told}" for found, told in TOLD.items() if found in words)
         if "concept" in undefined:
             words += "\nthe text has a concept of C++20: give options=('-std=c++20',)"
-        for name in dict.fromkeys(_ALSO_KNOWN.findall(words)):
+        for name in dict.fromkeys(n for n in _ALSO_KNOWN.findall(words) if n not in ("scalar_t", "acc_t")):
             if not re.search(rf"\b(?:typedef\b[^;]*|using\s+|struct\s+|class\s+|typename\s+){name}\b", texts):
                 words += f"\nthe text declares no type `{name}`, so the arrays of a call decide it: give the text that declares it"
         if self._is_removed():
