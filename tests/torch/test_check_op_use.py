@@ -114,20 +114,24 @@ def test_a_kernel_that_does_not_compile_is_said_once_with_the_authors_line(road:
 
 @pytest.mark.simulator
 def test_what_nvrtc_alone_refuses_is_said_by_the_check_of_it() -> None:
-    """A macro of the C library, say, which a header of g++ defines."""
+    """A function that nobody has, say, in a branch that is discarded."""
     if not toolchain.has_nvrtc():
         pytest.skip("needs NVRTC")
+    line = "auto f = [](auto v) { if constexpr (false) missing(1); return v; }; f(1);"
     op = Mix(
         body=faulty.changed(
-            ("if (i < n) {\n        const acc_t v", "int a = FP_NAN;\n    if (i < n) {\n        const acc_t v")
+            (
+                "if (i < n) {\n        const acc_t v",
+                f"{line}\n    if (i < n) {{\n        const acc_t v",
+            )
         )
     ).operator()
     report = check_op(op, samples(), backends=["simulator"], checks=["compiles", "threads"], raises=False)
     assert [row.check for row in report.failed] == ["compiles"]
     head, place, *lines = report.failed[0].words.splitlines()
     assert head.startswith("mix<float32> does not compile for sm_")
-    assert re.match(r"mix\.cu:\d+: error: .*FP_NAN.* is undefined", place), place
-    assert next(line for line in lines if line.startswith(">")).endswith("int a = FP_NAN;")
+    assert re.match(r"mix\.cu:\d+: error: .*missing.* is undefined", place), place
+    assert next(line for line in lines if line.startswith(">")).endswith(line)
     assert report.failed[0].change.startswith("Mend the kernel's text at the first error")
 
 
