@@ -4,7 +4,7 @@
 BIN ?= .venv/bin
 # Of `make versions`: the oldest and the newest PyTorch that have been tested, and the tests.
 TORCH ?= 2.11.0 2.15.0
-TESTS ?= tests/torch tests/models tests/operators tests/onnx
+TESTS ?= tests/torch tests/models tests/operators tests/onnx tests/examples
 CUDA = $(shell find kernels_cu cupyops/simulator/hardware -name '*.cu' -o -name '*.cuh')
 RESULTS = benchmarks/results
 ROWS := $(RESULTS)/rows-nvidia-h200.json

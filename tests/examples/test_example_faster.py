@@ -114,7 +114,9 @@ def test_errors_of_a_model_are_one_line() -> None:
 
     with pytest.raises(UserError, match="the default configuration of broken builds no model: KeyError: 'sizes'"):
         any_model.built("broken", broken)
-    with pytest.raises(UserError, match=r"layer does not run on input of shape \(2, 3\): RuntimeError: mat1 and mat2"):
+    with pytest.raises(
+        UserError, match=r"layer does not run on input of shape \(2, 3\): RuntimeError: .*mat1 and mat2"
+    ):
         any_model.check_run("layer", nn.Linear(4, 4), {"input": torch.zeros(2, 3)})
 
 
