@@ -92,10 +92,8 @@ def test_without_clang_the_compiler_reads_the_whole_text_and_its_error_says_so()
         assert y.tolist() == [1, 1, 1]
         with pytest.raises(CompileError, match=NO_CLANG):
             Kernel(f"#include <string>\nRows f(Rows rows) {{ return rows; }}\n{KERNEL}", "k", Threads("n"))(y, 3)
-    with pytest.raises(ValueError, match=NO_CLANG):
-        Kernel(f"#include <vector>\nstd::vector<int> f() {{ return {{}}; }}\n{KERNEL}", "k", Threads("n")).final_text(
-            {}
-        )
+        with pytest.raises(CompileError, match=NO_CLANG):
+            Kernel(f"#include <vector>\nstd::vector<int> f() {{ return {{}}; }}\n{KERNEL}", "k", Threads("n"))(y, 3)
 
 
 def test_the_device_half_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,9 @@ def test_a_struct_of_many_members_among_many_words() -> None:
 def test_structs_within_structs_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     real = compiler.compile_text
-    monkeypatch.setattr(compiler, "compile_text", lambda *given: compiled.append(given[1]) or real(*given))
+    monkeypatch.setattr(
+        compiler, "compile_text", lambda *given, **more: compiled.append(given[1]) or real(*given, **more)
+    )
     inner = "".join(f"int4 a{i}; struct {{ float2 b{i}, c{i}; }} d{i};" for i in range(5))
     found = record(f"// {secrets.token_hex(4)}\nstruct S {{ {inner} }};")
     assert found.fields["d4"][0].fields["c4"][0].names == ("x", "y")
