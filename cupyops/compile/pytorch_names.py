@@ -30,11 +30,11 @@ _SHUFFLES = re.compile(
     r"(?:\b(?:__device__|__inline__|__forceinline__|static|inline)\s+)*\b(?:at|c10)\s*::\s*(?:Half|BFloat16)\s+"
     r"__shfl(?:_up|_down|_xor)?(?:_sync)?\s*\([^()]*\)\s*\{[^{}]*\}"
 )
-# A 16-bit float of its bits, `at::Half(0x3C00, at::Half::from_bits())`. CUDA's types have no such constructor.
+# A 16-bit float of its bits, `at::Half h(0x3C00, at::Half::from_bits())`. CUDA's types are made of a struct with the bits.
 _OF_BITS = re.compile(
-    r"(\b(Half|BFloat16)\s*\()((?:[^(),;{}]|\([^()]*\))*),(\s*)(?:(?:::\s*)?(?:at|c10|torch)\s*::\s*)?\2\s*::\s*from_bits\s*\(\s*\)(?=\s*\))"
+    r"([({])((?:[^(),;{}]|\([^()]*\))*),(\s*)(?:(?:::\s*)?(?:at|c10|torch)\s*::\s*)?(Half|BFloat16)\s*::\s*from_bits\s*\(\s*\)(?=\s*[)}])"
 )
-_FROM_BITS = {"Half": "__ushort_as_half", "BFloat16": "__ushort_as_bfloat16"}
+_BITS = {"Half": "__half_raw", "BFloat16": "__nv_bfloat16_raw"}
 _NAMES_SPACE = re.compile(r"\bnamespace\s+(?:\w+\s*=\s*)?\Z")
 _DECLARED = re.compile(r"__forceinline__\s+[\w ]+?\b(\w+)\s*\(")
 _FLOATS16 = {
@@ -68,7 +68,7 @@ def with_pytorch(text: str, headers: Mapping[str, str], kernels: str = "") -> tu
         for found in reversed([*_SHUFFLES.finditer(scan(texts[where]).bare)]):
             blank = re.sub(r"[^\n]", " ", found[0])
             texts[where] = texts[where][: found.start()] + blank + texts[where][found.end() :]
-        texts[where] = _OF_BITS.sub(lambda m: f"{m[1]}{_FROM_BITS[m[2]]}({m[3]}{m[4]})", texts[where])
+        texts[where] = _OF_BITS.sub(lambda m: f"{m[1]}{_BITS[m[4]]}{{(unsigned short)({m[2]})}}{m[3]}", texts[where])
     # A text may define a function of PyTorch's headers that it does not include.
     own = sorted(name for name in _functions() if re.search(rf"\b{name}\s*\([^;{{}}]*\)\s*\{{", code))
     known = {name: kernels_cu.headers()[name] for name in HEADERS}

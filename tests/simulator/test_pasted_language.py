@@ -386,15 +386,16 @@ namespace at { __device__ BFloat16 one() { return BFloat16((unsigned short)(0x3F
 __device__ int which(at::Half) { return 1; }
 __device__ int which(float) { return 2; }
 __global__ void k(at::Half* y, at::BFloat16* z, int* w) {
-    y[0] = ONE; y[1] = limits<at::Half>::lowest(); z[0] = at::one();
+    y[0] = ONE; y[1] = limits<at::Half>::lowest(); z[0] = at::one(); constexpr at::Half half(0x3800, at::Half::from_bits());
+    at::Half two{0x4000, c10::Half::from_bits()}; y[2] = half; y[3] = two;
     w[0] = which(::at::Half(0x3C00, ::at::Half::from_bits())); w[1] = __LINE__;
 }"""
     torch = pytest.importorskip("torch")
     kernel = Kernel(text, "k", 1)
-    y, z = torch.zeros(2, dtype=torch.float16), torch.zeros(1, dtype=torch.bfloat16)
+    y, z = torch.zeros(4, dtype=torch.float16), torch.zeros(1, dtype=torch.bfloat16)
     w = torch.zeros(2, dtype=torch.int32)
     with cupyops.simulate():
         kernel[1](y, z, w)
-    assert [*y.tolist(), *z.tolist(), *w.tolist()] == [1, -65504, 1, 1, 13]
+    assert [*y.tolist(), *z.tolist(), *w.tolist()] == [1, -65504, 0.5, 2, 1, 1, 14]
     pytest.importorskip("cupy")
     binary_for(kernel.final_text({}), "k", "sm_90")
