@@ -48,6 +48,7 @@
 #undef signgam
 #undef __EXCEPTIONS
 #undef __cpp_exceptions
+#undef __cpp_rtti
 #undef __EDG__
 #undef __EDG_VERSION__
 #undef __SIGNED_CHARS__

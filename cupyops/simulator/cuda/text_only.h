@@ -22,6 +22,8 @@
 #define __EXCEPTIONS 1
 #undef __cpp_exceptions
 #define __cpp_exceptions 199711L
+#undef __cpp_rtti
+#define __cpp_rtti 199711L
 #define __EDG__ 1
 #define __EDG_VERSION__ 606
 #define __SIGNED_CHARS__ 1
