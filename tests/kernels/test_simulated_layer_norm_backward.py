@@ -80,7 +80,8 @@ def run_backward(  # type: ignore[no-untyped-def]
     return grad_x, partial
 
 
-@pytest.mark.sample(8)
+# Each kernel has a case by default: one that is streamed is behind the others in the list.
+@pytest.mark.sample(10)
 @ways(BACKWARD)
 def test_backward(way: Way) -> None:
     m = rows_of(way)

@@ -62,7 +62,8 @@ def test_the_naive_forward_is_pytorchs() -> None:
         torch.testing.assert_close(stats, torch.stack((mean, torch.rsqrt(variance + EPS))), **close)
 
 
-@pytest.mark.sample(7)
+# Each kernel has a case by default: one that is streamed is behind the others in the list.
+@pytest.mark.sample(11)
 @ways(FORWARD)
 def test_forward(way: Way) -> None:
     m = rows_of(way)
