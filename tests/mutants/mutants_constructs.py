@@ -4,7 +4,7 @@ simulator's functions of 16-bit floats."""
 _NUMBERS = "cupyops/importer/numbers.py"
 _ARITHMETIC = "cupyops/importer/arithmetic.py"
 _HALVES = "cupyops/simulator/cuda/halves.h"
-_TYPES = "cupyops/launch/typenames.py"
+_MACROS = "cupyops/compile/macros.py"
 _LAYOUTS = "cupyops/launch/layouts.py"
 _TOLD = "cupyops/launch/told.py"
 _SPLICING = "cupyops/compile/splicing.py"
@@ -65,7 +65,12 @@ CONSTRUCTS = (
         "if '(' not in comment:",
     ),
     ("an enumeration is no integer", _TOLD, 'if answer.kind == "e" else None', 'if answer.kind == "x" else None'),
-    ("macros with parameters are not followed", _TYPES, "self._called(code))", "code)"),
+    (
+        "macros with parameters are not followed",
+        _MACROS,
+        "for name, (of, text) in functions.items()}",
+        "for name, (of, text) in ()}",
+    ),
     (
         "fields of a struct lie one behind the other",
         _LAYOUTS,
