@@ -133,10 +133,18 @@ def answers(key: str, make: Callable[[], str], what: str, options: Sequence[str]
 
 
 def check(text: str, what: str, options: Sequence[str]) -> None:
-    """Raises if NVRTC refuses a final text, and generates no code. The arguments and errors are those of :func:`binary_for`."""
+    """Raises if NVRTC refuses a final text, and generates no code. The arguments and errors are those of :func:`binary_for`.
+
+    That a text is accepted is kept in the cache.
+    """
     linked = linking.is_linked(text, options)
+    asked = (*OPTIONS, *options, _READ_ONLY)
     for one in linking.parts(text):
-        compile_text(one, what, _ASKED, (*OPTIONS, *options, _READ_ONLY), relocatable=linked)
+        read = partial(compile_text, one, what, _ASKED, asked, relocatable=linked)
+        if signing.required():
+            read()
+        else:
+            DiskCache(default_folder()).get_or_make(_key(one, _ASKED, (*asked, f"linked={linked}")), read)
 
 
 def _key(text: str, target: str, options: Sequence[str]) -> str:

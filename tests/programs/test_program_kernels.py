@@ -68,7 +68,7 @@ def test_layouts_and_alignments_of_a_program(place: str) -> None:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("n", [1, 37, 96, 1000, 2049, 40_000])
+@pytest.mark.parametrize("n", [1, 37, 96, 1000, 40_000, 2049])
 def test_sums_over_rows_and_columns(place: str, n: int) -> None:
     op = row_reduce(
         "m = sum(x) / N; d = x - m; v = sum(d * d) / N; r = rsqrt(v + eps); y = d * r * weight + shift",
