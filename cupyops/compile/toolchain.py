@@ -180,12 +180,16 @@ def has_nvrtc() -> bool:
 
 def of_c_library(name: str) -> bool:
     """Returns whether the C library of the host has a function of a name, ``strlen``."""
-    return hasattr(_process(), name)
+    return hasattr(_c_library(), name)
 
 
 @cache
-def _process() -> ctypes.CDLL:
-    return ctypes.CDLL(None if os.name == "posix" else "msvcrt")
+def _c_library() -> ctypes.CDLL:
+    """Returns the library of mathematics, which brings the C library with it: other libraries of the process may come and go."""
+    for name in ("libm.so.6", None if os.name == "posix" else "msvcrt"):
+        with suppress(OSError):
+            return ctypes.CDLL(name)
+    raise OSError("this process has no C library")
 
 
 def cupy_cuda() -> tuple[int, int] | None:
