@@ -128,8 +128,8 @@ def line_of(text: str, offset: int) -> int:
 
 
 def whole_end(bare: str, start: int, end: int) -> int:
-    """Returns the end of a declaration with its semicolon. Of a declaration that clang could not resolve the tree may have the
-    begin alone."""
+    """Returns the end of a declaration, semicolon included. If clang could not resolve a declaration, its extent in the tree may
+    cover only the first tokens."""
     if (semicolon := _ITS_END.match(bare, end)) is not None:
         return semicolon.end()
     code = bare[start:end].rstrip()
@@ -226,7 +226,8 @@ def marks_of(cursor: Any) -> set[str]:
 
 
 def marks_in_class(cursor: Any) -> set[str]:
-    """Returns the marks of the declaration, in its class, of a function that is defined outside of it. nvcc takes them over."""
+    """Returns the marks of a member function that is defined outside its class, as its declaration in the class has them. nvcc applies
+    them to the definition."""
     parent = cursor.semantic_parent
     if parent is None or parent.kind.name not in CLASSES:
         return set()

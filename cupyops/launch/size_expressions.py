@@ -128,6 +128,9 @@ class SharedBytes:
             return cls(kernel, names, write(f"shared memory of {kernel}", "shared", lines, dict(constants)), shared)
         if callable(shared):
             return cls(kernel, tuple(inspect.signature(shared).parameters), shared, shared)
+        if not is_integer(shared):
+            wanted = "be a number of bytes, an expression such as '4 * n', or a function of parameters by their names"
+            raise TypeError(expected(kernel, "shared", wanted, repr(shared)))
         return None
 
     def of(self, values: Mapping[str, Any]) -> int:

@@ -134,6 +134,11 @@ def test_expressions_name_parameters_of_the_kernel() -> None:
         Kernel(TEXT, "k", Blocks("q"))
     with pytest.raises(ValueError, match="`x` counts threads or elements"):
         Kernel(TEXT, "k", Blocks("n"), shared="x")
+    for given in (3.5, [4]):
+        with pytest.raises(
+            TypeError, match="`shared` must be a number of bytes, an expression such as '4 \\* n', or a function"
+        ):
+            Kernel(TEXT, "k", Blocks("n"), shared=given)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"`shared` must be an integer, got 0\.5"):
         result(Kernel(TEXT, "k", Blocks("n"), shared=lambda m: m / 2), 1)
     with pytest.raises(ValueError, match="a grid of -100 x 1 x 1 blocks"):

@@ -33,7 +33,7 @@ __all__ = ["side_effects", "storage"]
     compares="reference",
 )
 def storage(subject: Subject) -> str:
-    """New values in the same storage have results of their own, and the same values at new addresses the same results."""
+    """New values in the same storage give new results, and equal values at other addresses give equal results."""
     tried = 0
     for dtype, args in subject.one_each:
         given = tuple(x.detach() if isinstance(x, Tensor) else x for x in fresh(args))

@@ -171,7 +171,7 @@ def _most_telling_first(subject: Subject) -> list[tuple[str, int, Arguments]]:
     compares="reference",
 )
 def data(subject: Subject) -> str:
-    """Other data in each floating tensor, large and small, give the results of the reference."""
+    """Other data in each floating tensor, also large and small data, give the results of the reference."""
     subject.reference  # noqa: B018 (skips the check where there is none)
     tried = 0
     for args in subject.of_dtype(subject.one_dtype):
