@@ -21,8 +21,8 @@ from cupyops.errors import LaunchError, expected
 
 from . import hooks
 from .arguments import Arguments
-from .blocks import Blocks, in_lines
 from .elements import specification
+from .saved_memory import SavedMemory, in_lines
 from .tensor_map import TensorMap
 
 __all__ = [
@@ -63,7 +63,7 @@ class Script:
     about: str
     imports: Sequence[str]
     before: Sequence[str]
-    arrays: Blocks
+    arrays: SavedMemory
     tensors: bool
     after: Sequence[str]
 
@@ -95,7 +95,7 @@ class Call:
     threads: Sequence[int]
     written: bool
     settings: Mapping[str, Any] | None
-    copies: Blocks | None
+    copies: SavedMemory | None
     words: str
 
     def __reduce__(self) -> Any:
@@ -125,7 +125,7 @@ class Call:
                 *(["import torch"] if tensors else []),
                 "import cupyops",
                 "from cupyops import Kernel",
-                f"from cupyops.launch.blocks import {'address, ' if maps else ''}restored",
+                f"from cupyops.launch.saved_memory import {'address, ' if maps else ''}restored",
                 f"from {geometry.__module__} import {geometry.__name__}",
                 *(["from cupyops.launch.tensor_map import tensor_map"] if maps else []),
             ],
@@ -238,18 +238,18 @@ def keeps_call(method: Method) -> Method:
     return cast(Method, run)
 
 
-def _copied_before(arguments: Arguments) -> Blocks | None:
+def _copied_before(arguments: Arguments) -> SavedMemory | None:
     """Copies the arrays before a launch that may change them or end the GPU's context: in debug mode and simulated."""
     lead = arguments.lead
     simulated = lead.place == "cpu" and host().enabled()
     if lead.fake or not (simulated or (lead.place == "cuda" and hooks.guard() is not None)):
         return None
-    return Blocks.copied(arguments.infos)
+    return SavedMemory.copied(arguments.infos)
 
 
-def _copied(arguments: Arguments) -> Blocks:
+def _copied(arguments: Arguments) -> SavedMemory:
     try:
-        return Blocks.copied(arguments.infos)
+        return SavedMemory.copied(arguments.infos)
     except Exception as error:  # CuPy's driver errors
         raise RuntimeError(
             f"save_repro: the arrays cannot be read from the GPU, whose context has ended with the failure: {error}. With "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cupyops.arrays import Info
 from cupyops.dtypes import DTYPES
-from cupyops.launch.blocks import extent
+from cupyops.launch.saved_memory import extent
 from cupyops.launch.signature import Signature
 
 from .abi import Range

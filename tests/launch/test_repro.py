@@ -17,7 +17,7 @@ from cupyops import CompileError, Kernel, LaunchError, Rows, Threads, debug_mode
 from cupyops.arrays import library_of
 from cupyops.compile import toolchain
 from cupyops.launch import repro
-from cupyops.launch.blocks import Blocks, address, in_lines, restored
+from cupyops.launch.saved_memory import SavedMemory, address, in_lines, restored
 from cupyops.launch.tensor_map import tensor_map
 from cupyops.simulator.numpy_arrays import NumpyLibrary
 from tests.gpu.stub_gpu import Driver, Stub, scale
@@ -280,9 +280,9 @@ def test_large_arrays_are_in_a_file_of_their_own(tmp_path: Path, monkeypatch: py
 # The arrays
 
 
-def copies(**arrays: Any) -> tuple[Blocks, dict[str, Any]]:
+def copies(**arrays: Any) -> tuple[SavedMemory, dict[str, Any]]:
     library = NumpyLibrary()
-    blocks = Blocks.copied({name: library.info(x) for name, x in arrays.items()})
+    blocks = SavedMemory.copied({name: library.info(x) for name, x in arrays.items()})
     return blocks, restored(in_lines(blocks.packed()), blocks.views)
 
 
@@ -313,7 +313,7 @@ def test_tensors_have_the_layout_of_the_tensors() -> None:
     given = {"x": memory[3:51].view(6, 8).t()[1:3], "y": memory[40:], "flags": torch.tensor([True, False])}
     given |= {"one": torch.ones(1).expand(3, 2), "none": torch.empty(2, 0)}
     infos = {name: replace(library_of(x).info(x), pointer=x.data_ptr()) for name, x in given.items()}
-    blocks = Blocks.copied(infos)
+    blocks = SavedMemory.copied(infos)
     found = restored(in_lines(blocks.packed()), blocks.views, torch)
     for name, x in given.items():
         assert torch.equal(found[name], x), name

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from cupyops.arrays import Info, library_of
 from cupyops.errors import expected, nearest
-from cupyops.launch.blocks import Blocks
 from cupyops.launch.repro import Script, literal, stored
+from cupyops.launch.saved_memory import SavedMemory
 from cupyops.torch.core.operator import Operator
 
 __all__ = ["Checked"]
@@ -68,12 +68,12 @@ class Checked:
                 "import sys",
                 "",
                 "import torch",
-                "from cupyops.launch.blocks import restored",
+                "from cupyops.launch.saved_memory import restored",
                 "from cupyops.torch import check_op",
                 *self._imported(operator),
             ],
             [],
-            Blocks.copied(infos),
+            SavedMemory.copied(infos),
             True,
             ["samples = [", *samples, "]", f"check_op(operator, samples, {words})"],
         )

@@ -13,7 +13,7 @@ from cupyops.arrays import Info, numpy_dtype
 from cupyops.compile import toolchain
 from cupyops.dtypes import DTYPES
 
-__all__ = ["Blocks", "View", "address", "extent", "in_lines", "restored"]
+__all__ = ["SavedMemory", "View", "address", "extent", "in_lines", "restored"]
 
 _ALIGNED = 256  # bytes: kernels choose code by the alignment of an address, and allocators align by at least as much
 _WIDTH = 100  # characters of a line of base64
@@ -46,7 +46,7 @@ def extent(info: Info) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class SavedMemory:
     """Copies of the memory of some arrays. Overlapping arrays are in one block.
 
     Attributes:
@@ -60,7 +60,7 @@ class Blocks:
     views: Mapping[str, View]
 
     @classmethod
-    def copied(cls, infos: Mapping[str, Info]) -> "Blocks":
+    def copied(cls, infos: Mapping[str, Info]) -> "SavedMemory":
         """Copies the memory of arrays in host memory or on GPUs.
 
         Raises:
