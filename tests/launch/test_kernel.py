@@ -86,7 +86,13 @@ from tests.gpu.stub_gpu import FLOATS, TEXT, scale
             r"scale: `constants\['BLOCK_THREADS'\]` must equal the constant of the launch policy, 256, got 128",
         ),
         ("scale", GridStride("N"), {"shared": -1}, ValueError, "scale: `shared` must be at least 0, got -1"),
-        ("scale", GridStride("N"), {"shared": 1.5}, TypeError, "scale: `shared` must be an integer, got 1.5"),
+        (
+            "scale",
+            GridStride("N"),
+            {"shared": 1.5},
+            TypeError,
+            "scale: `shared` must be a number of bytes, an expression",
+        ),
         ("scale", GridStride("N"), {"shared": True}, TypeError, "scale: `shared` must be an integer, got True"),
         *(
             (
