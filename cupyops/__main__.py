@@ -25,7 +25,16 @@ __all__ = ["COMMANDS", "main"]
 
 # `add_parser` of each module adds a sub-parser with two defaults: `run` takes the options and returns the exit status,
 # and `parser` is the sub-parser, which reports errors.
-COMMANDS = (new_command, run_command, optimize_command, compile_command, bundle_command, cache_command, doctor, ide_command)
+COMMANDS = (
+    new_command,
+    run_command,
+    optimize_command,
+    compile_command,
+    bundle_command,
+    cache_command,
+    doctor,
+    ide_command,
+)
 
 
 class Parser(argparse.ArgumentParser):

@@ -31,7 +31,10 @@ for module, *arguments in json.loads(sys.argv[1]):
 HELP = [
     ("cupyops",),
     ("cupyops", "--help"),
-    *(("cupyops", command, "--help") for command in ("new", "run", "optimize", "compile", "bundle", "cache", "doctor", "ide")),
+    *(
+        ("cupyops", command, "--help")
+        for command in ("new", "run", "optimize", "compile", "bundle", "cache", "doctor", "ide")
+    ),
     ("benchmarks", "--help"),
     ("benchmarks.lltm", "--help"),
     ("tests.mutants.mutate", "--help"),
