@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autograd_bridge import gelu, layer_norm, rms_norm
+from autograd_bridge import gelu, rms_norm
+from cupyops.torch.models.leaves import by_operator
 from cupyops.torch.models.small import is_small
 
 __all__ = ["GELU", "GELUTanh", "LayerNorm", "RMSNorm", "RMSNormZeroCentered"]
@@ -31,11 +32,7 @@ class LayerNorm(nn.Module):
     has_backward = True
     can_torch_compile = True
 
-    def forward(self: Any, x: Tensor) -> Tensor:
-        if type(x) is not Tensor:
-            return type(self).forward(self, x)
-        function = F.layer_norm if is_small(x) else layer_norm
-        return function(x, self.normalized_shape, self.weight, self.bias, self.eps)
+    forward = by_operator(nn.LayerNorm.forward)
 
 
 class RMSNorm(nn.Module):
