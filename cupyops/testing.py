@@ -1,4 +1,4 @@
-"""Helpers for measurements by hand: :func:`bench` times any callable."""
+"""Helpers for measurements by hand: :func:`bench` times any callable, :func:`score` a module beside another."""
 
 import statistics
 from collections.abc import Callable
@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from cupyops.errors import expected
+from cupyops.torch.bench.score import Score, score
 from cupyops.torch.bench.timing import SAMPLE_MICROSECONDS, EventTimer, HostTimer, Spread, interleave
 
-__all__ = ["Timing", "bench"]
+__all__ = ["Score", "Timing", "bench", "score"]
 
 
 @dataclass(frozen=True)
