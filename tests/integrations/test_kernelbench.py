@@ -1,9 +1,9 @@
 """The backend of KernelBench's prompts: its example is right, and KernelBench renders it."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 import torch
 from torch import nn
 
