@@ -64,7 +64,7 @@ class RMSNormZeroCentered(nn.Module):
 
 
 class GELU(nn.Module):
-    """For transformers' ``GELUActivation``, and for ``nn.GELU`` without an approximation."""
+    """For transformers' ``GELUActivation``, and for ``nn.GELU``."""
 
     has_backward = True
     can_torch_compile = True
@@ -72,7 +72,8 @@ class GELU(nn.Module):
     def forward(self: Any, x: Tensor) -> Tensor:
         if type(x) is not Tensor:
             return type(self).forward(self, x)
-        return F.gelu(x) if is_small(x) else gelu(x)
+        approximate = self.approximate if hasattr(self, "approximate") else "none"
+        return F.gelu(x, approximate=approximate) if is_small(x) else gelu(x, approximate)
 
 
 class GELUTanh(nn.Module):
