@@ -5,7 +5,7 @@ import copy
 import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,13 +19,15 @@ from cupyops.torch.check.report import Report
 from cupyops.torch.check.run import check_op
 from cupyops.torch.core.operator import Operator
 
-from .timing import EventTimer, HostTimer, Spread, Timer, interleave, l2_bytes, rotation
+from .timing import EventTimer, Spread, Timer, host_timer, interleave, l2_bytes, rotation
 
 __all__ = ["Score", "score"]
 
-HONEST = ("returned", "inputs_kept", "written", "values", "storage", "side_effects", "data")
+HONEST = ("returned", "inputs_kept", "written", "values", "storage", "side_effects")
 """The checks of :func:`cupyops.torch.check_op` that a module is held to. They call it with the shapes and the alignment that it is
 for."""
+# The checks after the times.
+LAST = ("values", "data")
 # Factor on the error that `values` allows. Another order of a sum, with more rounding than PyTorch's, is no fault.
 TOLERANCE = 16.0
 SAMPLES = 25
@@ -88,8 +90,8 @@ def score(
     sanitizers.
 
     Then both are timed in turns, on copies of the inputs that together exceed the GPU's cache. On a CPU, modules that launch
-    kernels are not timed. After the times the values are checked again, on a GPU in debug mode: a module may compute the first
-    calls alone, or write outside its results.
+    kernels are not timed. After the times the values are checked again, and with other, large and small data, on a GPU in debug
+    mode: a module may compute the first calls alone, or write outside its results.
 
     A candidate whose equal calls differ, such as one that adds by atomics in any order, is not correct.
 
@@ -134,11 +136,10 @@ def score(
     found = Score(report, {})
     if not found.correct:
         return found
-    if timed:
-        found = Score(report, _timed({"reference": right, "candidate": ours}, samples[0], where))
+    times = _timed({"reference": right, "candidate": ours}, samples[0], where) if timed else {}
     with debug_mode(where.type == "cuda"):
-        again = _checked(op, samples, ("values",), dtype, tolerance)
-    return Score(again, {}) if again.failed else found
+        last = _checked(op, samples[:1], LAST, dtype, tolerance)
+    return Score(replace(report, rows=(*report.rows, *last.rows)), {} if last.failed else times)
 
 
 def _placed(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
@@ -216,7 +217,7 @@ def _timed(calls: Mapping[str, nn.Module], sample: tuple[Any, ...], device: torc
                 for call in calls.values():
                     call(*sample)
                 if not record:
-                    timers = {name: HostTimer(partial(call, *sample), device, 10) for name, call in calls.items()}
+                    timers = {name: host_timer(partial(call, *sample), device) for name, call in calls.items()}
         else:
             results = calls["reference"](*sample)
             tensors = (*sample, *(results if isinstance(results, tuple) else (results,)))

@@ -20,6 +20,7 @@ __all__ = [
     "Timer",
     "copy_bandwidth",
     "gigabytes_per_second",
+    "host_timer",
     "interleave",
     "l2_bytes",
     "rotation",
@@ -204,6 +205,14 @@ class HostTimer:
         ended = time.perf_counter_ns()
         synchronize(self._device)
         return (ended - began) / self._calls / 1e3
+
+
+def host_timer(call: Callable[[], Any], device: torch.device) -> HostTimer:
+    """Returns a timer of the host's time whose samples take about :data:`SAMPLE_MICROSECONDS`. Calls a few times."""
+    once = HostTimer(call, device, 1)
+    once.calibrate()
+    typical = sorted(once.sample() for _ in range(3))[1]
+    return HostTimer(call, device, max(1, round(SAMPLE_MICROSECONDS / max(typical, 0.05))))
 
 
 def synchronize(device: torch.device) -> None:
