@@ -89,9 +89,9 @@ def score(
     from the arguments, without a trace in the process. Gradients are not checked. On a CPU, kernels run in the simulator, under the
     sanitizers.
 
-    Then both are timed in turns, on copies of the inputs that together exceed the GPU's cache. On a CPU, modules that launch
-    kernels are not timed. After the times the values are checked again, and with other, large and small data, on a GPU in debug
-    mode: a module may compute the first calls alone, or write outside its results.
+    Then both are timed in turns, on copies of the inputs that together exceed the GPU's cache, until all streams are done. On a CPU,
+    modules that launch kernels are not timed. After the times the values are checked again, and with other, large and small data,
+    on a GPU in debug mode: a module may compute the first calls alone, or write outside its results.
 
     A candidate whose equal calls differ, such as one that adds by atomics in any order, is not correct.
 
@@ -108,7 +108,8 @@ def score(
         timed: whether correct modules are timed.
 
     Raises:
-        TypeError: an argument of a call is neither a tensor nor a number, or a result is no tensor and no tuple of tensors.
+        TypeError: an argument of a call is neither a tensor nor a number, or a result of the reference is no tensor and no tuple of
+            tensors. What the reference and the classes raise is raised, too; what the candidate's calls raise is a fault.
         ValueError: ``trials`` is less than 1.
 
     >>> ours = nn.Sequential(nn.Flatten(), nn.GELU())
@@ -129,8 +130,9 @@ def score(
         torch.manual_seed(seed + number)
         return tuple(_placed(x, where, dtype) for x in get_inputs())
 
-    right, ours = made(reference), made(candidate)
-    samples = [drawn(number) for number in range(trials)]
+    with torch.random.fork_rng([where] if where.type == "cuda" else []):
+        right, ours = made(reference), made(candidate)
+        samples = [drawn(number) for number in range(trials)]
     op = _operator(right, ours, samples[0], dtype)
     report = _checked(op, samples, HONEST, dtype, tolerance)
     found = Score(report, {})
@@ -145,23 +147,15 @@ def score(
 def _placed(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
     if isinstance(x, Tensor):
         return x.to(device, dtype if x.is_floating_point() else x.dtype)
-    if not isinstance(x, int | float):
+    if type(x) not in (bool, int, float):
         raise TypeError(expected("score", "get_inputs", "return tensors and numbers", type(x).__name__))
     return x
 
 
 def _operator(right: nn.Module, ours: nn.Module, sample: tuple[Any, ...], dtype: torch.dtype) -> Operator:
     """Returns an operator with the forward of a module as its body, and that of another as its reference."""
-    kinds = [
-        "Tensor"
-        if isinstance(x, Tensor)
-        else "bool"
-        if isinstance(x, bool)
-        else "int"
-        if isinstance(x, int)
-        else "float"
-        for x in sample
-    ]
+    names = {bool: "bool", int: "int", float: "float"}
+    kinds = ["Tensor" if isinstance(x, Tensor) else names[type(x)] for x in sample]
     with torch.no_grad():
         result = right(*sample)
     if not isinstance(result, Tensor) and not (
@@ -226,7 +220,10 @@ def _timed(calls: Mapping[str, nn.Module], sample: tuple[Any, ...], device: torc
                 rotation(nbytes, l2_bytes(device)), max(2, torch.cuda.mem_get_info(device)[0] // (4 * nbytes + 1))
             )
             sets = [tuple(x.clone() if isinstance(x, Tensor) else x for x in sample) for _ in range(count)]
-            timers = {name: EventTimer([partial(call, *args) for args in sets]) for name, call in calls.items()}
+            timers = {
+                name: EventTimer([partial(call, *args) for args in sets], all_streams=True)
+                for name, call in calls.items()
+            }
         for timer in timers.values():
             timer.calibrate()
         return interleave(timers, SAMPLES) if timers else {}

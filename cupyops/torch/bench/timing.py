@@ -137,12 +137,17 @@ class GraphTimer:
 
 
 class EventTimer:
-    """Times eager calls between two CUDA events; with small operands this measures host time."""
+    """Times eager calls between two CUDA events; with small operands this measures host time.
+
+    Args:
+        calls: one call per set of inputs.
+        all_streams: whether the second event waits for all streams of the GPU, for calls that may use a stream of their own.
+    """
 
     name = "events"
 
-    def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
-        self._calls = calls
+    def __init__(self, calls: Sequence[Callable[[], Any]], all_streams: bool = False) -> None:
+        self._calls, self._all_streams = calls, all_streams
         self._events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         self._rounds = 1
 
@@ -158,6 +163,8 @@ class EventTimer:
             # The outputs are kept until the rotation ends, so that each call writes to its own memory.
             kept = [call() for call in self._calls]
             del kept
+        if self._all_streams:
+            torch.cuda.synchronize()
         return _elapsed(self._events) / (self._rounds * len(self._calls))
 
 
