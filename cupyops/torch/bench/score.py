@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from cupyops.errors import expected
 from cupyops.launch import recording as launches
@@ -108,8 +109,8 @@ def score(
         timed: whether correct modules are timed.
 
     Raises:
-        TypeError: an argument of a call is neither a tensor nor a number, or a result of the reference is no tensor and no tuple of
-            tensors. What the reference and the classes raise is raised, too; what the candidate's calls raise is a fault.
+        TypeError: an argument of a call is neither a tensor nor a number, or the reference returns something else than tensors, in
+            tuples, lists and dicts. What the reference and the classes raise is raised, too; what the candidate's calls raise is a fault.
         ValueError: ``trials`` is less than 1.
 
     >>> ours = nn.Sequential(nn.Flatten(), nn.GELU())
@@ -157,13 +158,23 @@ def _operator(right: nn.Module, ours: nn.Module, sample: tuple[Any, ...], dtype:
     names = {bool: "bool", int: "int", float: "float"}
     kinds = ["Tensor" if isinstance(x, Tensor) else names[type(x)] for x in sample]
     with torch.no_grad():
-        result = right(*sample)
-    if not isinstance(result, Tensor) and not (
-        isinstance(result, tuple) and all(isinstance(y, Tensor) for y in result)
-    ):
-        raise TypeError(expected("score", "reference", "return a tensor or a tuple of tensors", type(result).__name__))
-    results = "Tensor" if isinstance(result, Tensor) else f"({', '.join('Tensor' for _ in result)})"
+        like, form = tree_flatten(right(*sample))
+    if not like or not all(isinstance(y, Tensor) for y in like):
+        kinds = sorted({type(y).__name__ for y in like}) or ["nothing"]
+        raise TypeError(expected("score", "reference", "return tensors", ", ".join(kinds)))
     copies: dict[Any, nn.Module] = {}
+
+    def flat(results: Any, args: Sequence[Any]) -> Any:
+        """Returns the tensors of a result. One that shares memory with an argument, or with one before it, is copied."""
+        leaves, found = tree_flatten(results)
+        if found != form or not all(isinstance(y, Tensor) for y in leaves):
+            raise TypeError(f"the candidate returns {type(results).__name__}, and not tensors in the form {form}")
+        seen = {x.untyped_storage().data_ptr() for x in args if isinstance(x, Tensor)}
+        for i, y in enumerate(leaves):
+            if y.untyped_storage().data_ptr() in seen:
+                leaves[i] = y.clone()
+            seen.add(leaves[i].untyped_storage().data_ptr())
+        return leaves[0] if len(leaves) == 1 else tuple(leaves)
 
     def reference(*args: Any) -> Any:
         # The checks call it in float64, too, and on a CPU.
@@ -171,19 +182,18 @@ def _operator(right: nn.Module, ours: nn.Module, sample: tuple[Any, ...], dtype:
         key = tensors[0].device, next((x.dtype for x in tensors if x.is_floating_point()), dtype)
         if key not in copies:
             copies[key] = copy.deepcopy(right).to(*key)
-        return copies[key](*args)
-
-    like = (result,) if isinstance(result, Tensor) else result
+        return flat(copies[key](*args), args)
 
     def body(*args: Any) -> Any:
         if all(type(x) is Tensor for x in args if isinstance(x, Tensor)):
-            return ours(*args)
+            return flat(ours(*args), args)
         # A fake tensor, from which a gradient is declared: a module must not keep it. The checks change no shapes.
         made = tuple(torch.empty(y.shape, dtype=y.dtype, device=y.device) for y in like)
-        return made[0] if isinstance(result, Tensor) else made
+        return made[0] if len(made) == 1 else made
 
+    results = ", ".join("Tensor" for _ in like)
     arguments = ", ".join(f"{kind} x{i}" for i, kind in enumerate(kinds))
-    return Operator(f"cupyops_score::candidate{next(_names)}({arguments}) -> {results}", body, reference=reference)
+    return Operator(f"cupyops_score::candidate{next(_names)}({arguments}) -> ({results})", body, reference=reference)
 
 
 def _checked(
@@ -213,8 +223,7 @@ def _timed(calls: Mapping[str, nn.Module], sample: tuple[Any, ...], device: torc
                 if not record:
                     timers = {name: host_timer(partial(call, *sample), device) for name, call in calls.items()}
         else:
-            results = calls["reference"](*sample)
-            tensors = (*sample, *(results if isinstance(results, tuple) else (results,)))
+            tensors = (*sample, *tree_leaves(calls["reference"](*sample)))
             nbytes = sum(x.nbytes for x in tensors if isinstance(x, Tensor))
             count = min(
                 rotation(nbytes, l2_bytes(device)), max(2, torch.cuda.mem_get_info(device)[0] // (4 * nbytes + 1))
