@@ -168,7 +168,8 @@ def _operator(right: nn.Module, ours: nn.Module, sample: tuple[Any, ...], dtype:
         """Returns the tensors of a result. One that shares memory with an argument, or with one before it, is copied."""
         leaves, found = tree_flatten(results)
         if found != form or not all(isinstance(y, Tensor) for y in leaves):
-            raise TypeError(f"the candidate returns {type(results).__name__}, and not tensors in the form {form}")
+            what = f"{type(results).__name__}, {found}"
+            raise TypeError(f"the candidate returns {what}, and the reference {form}, where each * is a tensor")
         seen = {x.untyped_storage().data_ptr() for x in args if isinstance(x, Tensor)}
         for i, y in enumerate(leaves):
             if y.untyped_storage().data_ptr() in seen:
