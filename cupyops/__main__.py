@@ -16,6 +16,7 @@ from cupyops.commands import compile as compile_command
 from cupyops.commands import doctor
 from cupyops.commands import ide as ide_command
 from cupyops.commands import new as new_command
+from cupyops.commands import optimize as optimize_command
 from cupyops.commands import run as run_command
 
 from .errors import MissingDependencyError
@@ -24,7 +25,16 @@ __all__ = ["COMMANDS", "main"]
 
 # `add_parser` of each module adds a sub-parser with two defaults: `run` takes the options and returns the exit status,
 # and `parser` is the sub-parser, which reports errors.
-COMMANDS = (new_command, run_command, compile_command, bundle_command, cache_command, doctor, ide_command)
+COMMANDS = (
+    new_command,
+    run_command,
+    optimize_command,
+    compile_command,
+    bundle_command,
+    cache_command,
+    doctor,
+    ide_command,
+)
 
 
 class Parser(argparse.ArgumentParser):

@@ -291,17 +291,22 @@ def replaced() -> Iterator[None]:
 
 
 class _OnCPU(TorchFunctionMode):
-    """Leaves tensors on the CPU where a program asks for a GPU: ``x.cuda()``, ``x.to("cuda")``, ``device="cuda"``."""
+    """Leaves tensors on the CPU where a program asks for a GPU: ``x.cuda()``, ``x.to("cuda")``, ``x.to(0)``, ``device=0``."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
         if func is torch.device:  # a device itself stays: the host half of a program looks at it
             return func(*args, **(kwargs or {}))
-        return func(*map(_cpu, args), **{key: _cpu(value) for key, value in (kwargs or {}).items()})
+        named = {key: _cpu(value, key == "device") for key, value in (kwargs or {}).items()}
+        to = getattr(func, "__name__", "") in ("to", "_parse_to")  # of a tensor, of a module
+        return func(*(_cpu(value, to) for value in args), **named)
 
 
-def _cpu(value: Any) -> Any:
+def _cpu(value: Any, is_device: bool) -> Any:
+    """Returns the CPU in place of a GPU. A number is a GPU where `is_device` says that it is a device."""
+    if is_device and type(value) is int:
+        return "cpu"
     if isinstance(value, str):
         return "cpu" if re.fullmatch(r"cuda(:\d+)?", value) else value
     return torch.device("cpu") if isinstance(value, torch.device) and value.type == "cuda" else value
@@ -311,7 +316,7 @@ def _cpu(value: Any) -> Any:
 def simulated(*, sanitize: bool | None = None, timeout: float | None = None) -> Iterator[None]:
     """Runs programs that ask for a GPU on the CPU inside a ``with`` block, with their kernels in the simulator.
 
-    Tensors stay on the CPU: ``x.cuda()`` and ``module.cuda()`` return their object, ``"cuda"`` as the device of a function
+    Tensors stay on the CPU: ``x.cuda()`` and ``module.cuda()`` return their object, ``"cuda"`` or a number as the device of a function
     of PyTorch is ``"cpu"``, and ``torch.cuda.synchronize()`` does nothing. All else of ``torch.cuda`` is as it is without a
     GPU: ``torch.cuda.is_available()`` is False, and events raise. The devices hold for the thread of the block.
 

@@ -1,6 +1,5 @@
-"""Helpers for measurements by hand: :func:`bench` times any callable."""
+"""Helpers for measurements by hand: :func:`bench` times any callable, :func:`score` a module beside another."""
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +7,10 @@ from typing import Any
 import torch
 
 from cupyops.errors import expected
-from cupyops.torch.bench.timing import SAMPLE_MICROSECONDS, EventTimer, HostTimer, Spread, interleave
+from cupyops.torch.bench.score import Score, score
+from cupyops.torch.bench.timing import EventTimer, Spread, host_timer, interleave
 
-__all__ = ["Timing", "bench"]
+__all__ = ["Score", "Timing", "bench", "score"]
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,5 @@ def bench(call: Callable[[], Any], *, device: Any = None, samples: int = 25) -> 
             timer.calibrate()
             found = interleave({"": timer}, samples)[""]
             return Timing(found, timer.name, torch.cuda.get_device_name())
-    once = HostTimer(call, where, 1)
-    once.calibrate()
-    calls = max(1, round(SAMPLE_MICROSECONDS / max(statistics.median(once.sample() for _ in range(3)), 0.05)))
-    host = HostTimer(call, where, calls)
+    host = host_timer(call, where)
     return Timing(interleave({"": host}, samples)[""], host.name, "the CPU")

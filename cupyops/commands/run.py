@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_parser"]
+__all__ = ["add_parser", "add_script", "run_script"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -28,9 +28,25 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         action="store_true",
         help="the same, and find races, uninitialised reads of shared memory and barriers that some threads do not reach",
     )
+    add_script(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
+    """Adds the program and its arguments to a parser."""
     parser.add_argument("script", metavar="SCRIPT", type=Path, help="the program")
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the program's own arguments")
-    parser.set_defaults(run=run, parser=parser)
+
+
+def run_script(options: argparse.Namespace) -> None:
+    """Runs the program of :func:`add_script` as Python would run it. What it raises, SystemExit too, is raised."""
+    before = sys.argv, sys.path[:]
+    sys.argv = [str(options.script), *options.arguments]
+    sys.path[0] = str(options.script.absolute().parent)
+    try:
+        runpy.run_path(str(options.script), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,15 +59,9 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error(f"{options.script}: no such file")
     from cupyops import cpp_extension  # it imports PyTorch
 
-    before = sys.argv, sys.path[:]
     with ExitStack() as stack:
         stack.enter_context(cpp_extension.replaced())
         if options.simulate or options.sanitize:
             stack.enter_context(cpp_extension.simulated(sanitize=options.sanitize or None))
-        sys.argv = [str(options.script), *options.arguments]
-        sys.path[0] = str(options.script.absolute().parent)
-        try:
-            runpy.run_path(str(options.script), run_name="__main__")
-        finally:
-            sys.argv, sys.path[:] = before
+        run_script(options)
     return 0

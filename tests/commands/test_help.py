@@ -31,7 +31,10 @@ for module, *arguments in json.loads(sys.argv[1]):
 HELP = [
     ("cupyops",),
     ("cupyops", "--help"),
-    *(("cupyops", command, "--help") for command in ("new", "run", "compile", "bundle", "cache", "doctor", "ide")),
+    *(
+        ("cupyops", command, "--help")
+        for command in ("new", "run", "optimize", "compile", "bundle", "cache", "doctor", "ide")
+    ),
     ("benchmarks", "--help"),
     ("benchmarks.lltm", "--help"),
     ("tests.mutants.mutate", "--help"),
@@ -41,7 +44,7 @@ WRONG = [
     ("cupyops", "no_such_command"),
     *(
         ("cupyops", command, "--no-such-option")
-        for command in ("new", "run", "compile", "bundle", "cache", "doctor", "ide")
+        for command in ("new", "run", "optimize", "compile", "bundle", "cache", "doctor", "ide")
     ),
     ("cupyops", "compile", "--arch", "sm_1"),
     ("cupyops", "new", "no name"),

@@ -183,7 +183,14 @@ def test_programs_for_a_gpu_stay_on_the_cpu_in_a_simulation() -> None:
         x = torch.ones(2, device="cuda").cuda()
         y = torch.nn.Linear(2, 2).cuda().to("cuda:0")(x.to(torch.device("cuda"), torch.float64).float())
         torch.cuda.synchronize()
-    assert x.device.type == y.device.type == "cpu"
+        numbered = [
+            x.to(0),
+            x.to(device=1, dtype=torch.float16),
+            torch.zeros(2, device=0),
+            torch.nn.Linear(2, 2).to(0).weight,
+        ]
+        assert x.sum(0) == x.new_full((1,), 0).to(0) + 2, "other numbers are no devices"
+    assert {t.device.type for t in (x, y, *numbered)} == {"cpu"}
 
 
 SCRIPT = """

@@ -45,6 +45,7 @@ ROOMS = (
     ("cupyops.torch",),
     ("cupyops.testing",),
     ("autograd_bridge", "cupyops.notebook"),
+    ("cupyops.integrations",),
     ("cupyops.examples",),
     ("examples", "benchmarks", "tests"),
 )
@@ -59,6 +60,7 @@ WHEN_ASKED_FOR = {
     ("cupyops", "cupyops.torch.core.tensors"),
     ("cupyops", "cupyops.importer.starting_file"),
     ("cupyops.commands.run", "cupyops.cpp_extension"),
+    ("cupyops.commands.optimize", "cupyops.integrations.scripts"),
     ("cupyops.compile.device_half", "cupyops.importer.slice"),
     ("cupyops", "cupyops.notebook"),
     ("cupyops", "torch"),

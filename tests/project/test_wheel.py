@@ -94,7 +94,7 @@ def test_wheel_holds_all_of_the_library_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
         metadata = {n.rpartition("/")[2] for n in archive.namelist() if ".dist-info/" in n}
-    kept = (".py", ".cu", ".cuh", ".typed", ".h", ".cpp")
+    kept = (".py", ".cu", ".cuh", ".typed", ".h", ".cpp", ".json")
     library = [
         ROOT / "autograd_bridge.py",
         *(p for d in ("kernels_cu", "cupyops", "examples") for p in (ROOT / d).rglob("*") if p.suffix in kept),

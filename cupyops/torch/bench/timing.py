@@ -20,6 +20,7 @@ __all__ = [
     "Timer",
     "copy_bandwidth",
     "gigabytes_per_second",
+    "host_timer",
     "interleave",
     "l2_bytes",
     "rotation",
@@ -136,12 +137,17 @@ class GraphTimer:
 
 
 class EventTimer:
-    """Times eager calls between two CUDA events; with small operands this measures host time."""
+    """Times eager calls between two CUDA events; with small operands this measures host time.
+
+    Args:
+        calls: one call per set of inputs.
+        all_streams: whether the second event waits for all streams of the GPU, for calls that may use a stream of their own.
+    """
 
     name = "events"
 
-    def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
-        self._calls = calls
+    def __init__(self, calls: Sequence[Callable[[], Any]], all_streams: bool = False) -> None:
+        self._calls, self._all_streams = calls, all_streams
         self._events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         self._rounds = 1
 
@@ -157,6 +163,8 @@ class EventTimer:
             # The outputs are kept until the rotation ends, so that each call writes to its own memory.
             kept = [call() for call in self._calls]
             del kept
+        if self._all_streams:
+            torch.cuda.synchronize()
         return _elapsed(self._events) / (self._rounds * len(self._calls))
 
 
@@ -204,6 +212,14 @@ class HostTimer:
         ended = time.perf_counter_ns()
         synchronize(self._device)
         return (ended - began) / self._calls / 1e3
+
+
+def host_timer(call: Callable[[], Any], device: torch.device) -> HostTimer:
+    """Returns a timer of the host's time whose samples take about :data:`SAMPLE_MICROSECONDS`. Calls a few times."""
+    once = HostTimer(call, device, 1)
+    once.calibrate()
+    typical = sorted(once.sample() for _ in range(3))[1]
+    return HostTimer(call, device, max(1, round(SAMPLE_MICROSECONDS / max(typical, 0.05))))
 
 
 def synchronize(device: torch.device) -> None:

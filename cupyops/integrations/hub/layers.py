@@ -1,0 +1,88 @@
+"""Layers whose ``forward`` takes the place of a module's own, by Hugging Face's ``kernels``.
+
+A layer has no state: it reads the parameters of the module that it is put into. Where the operator's result might have
+another dtype than the module's, the module's own ``forward`` runs: for a weight of another dtype than x, for 16-bit rows
+under autocast, and for subclasses of ``Tensor``. As after :func:`cupyops.torch.optimize`, PyTorch's own functions compute
+calls on few elements in eager mode on a GPU (:mod:`cupyops.torch.models.small`).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from autograd_bridge import gelu, rms_norm
+from cupyops.torch.models.leaves import by_operator
+from cupyops.torch.models.small import is_small
+
+__all__ = ["GELU", "GELUTanh", "LayerNorm", "RMSNorm", "RMSNormZeroCentered"]
+# Layers of gated units belong here, each a class with a forward as below.
+
+
+def _keeps_dtype(x: Tensor, weight: Tensor) -> bool:
+    """Returns whether the operator and a module in elementary operations both return the dtype of x."""
+    wide = x.dtype is torch.float32 or x.dtype is torch.float64
+    return type(x) is Tensor and weight.dtype is x.dtype and (wide or not torch.is_autocast_enabled("cuda"))
+
+
+class LayerNorm(nn.Module):
+    """For ``nn.LayerNorm``."""
+
+    has_backward = True
+    can_torch_compile = True
+
+    forward = by_operator(nn.LayerNorm.forward)
+
+
+class RMSNorm(nn.Module):
+    """For modules that compute x/√(mean x² + eps)·weight, such as transformers' ``LlamaRMSNorm``, and for ``nn.RMSNorm``."""
+
+    has_backward = True
+    can_torch_compile = True
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        weight = self.weight
+        if weight is None or not _keeps_dtype(x, weight):
+            return type(self).forward(self, x)
+        eps = self.variance_epsilon if hasattr(self, "variance_epsilon") else self.eps
+        function = F.rms_norm if is_small(x) else rms_norm
+        return function(x, weight.shape, weight, eps)
+
+
+class RMSNormZeroCentered(nn.Module):
+    """For modules that scale by 1 + weight, such as transformers' ``Qwen3_5RMSNorm``."""
+
+    has_backward = True
+    can_torch_compile = True
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        if not _keeps_dtype(x, self.weight):
+            return type(self).forward(self, x)
+        # In float32, as in the modules: 1 + weight in 16 bits would lose bits. PyTorch has no kernel for such a scale.
+        return rms_norm(x, self.weight.shape, 1 + self.weight.to(torch.float32), self.eps)
+
+
+class GELU(nn.Module):
+    """For transformers' ``GELUActivation``, and for ``nn.GELU``."""
+
+    has_backward = True
+    can_torch_compile = True
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        if type(x) is not Tensor:
+            return type(self).forward(self, x)
+        approximate = self.approximate if hasattr(self, "approximate") else "none"
+        return F.gelu(x, approximate=approximate) if is_small(x) else gelu(x, approximate)
+
+
+class GELUTanh(nn.Module):
+    """For every spelling of GELU by tanh: transformers' ``GELUTanh``, ``NewGELUActivation`` and ``FastGELUActivation``."""
+
+    has_backward = True
+    can_torch_compile = True
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        if type(x) is not Tensor or x.dtype is torch.float64:  # FastGELU's constants have ten digits
+            return type(self).forward(self, x)
+        return F.gelu(x, approximate="tanh") if is_small(x) else gelu(x, "tanh")
