@@ -31,16 +31,17 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
 
     Args:
         form: ``"short"``: one line an operator, forward and backward. ``"largest"``: every section that has rows, with the
-            times on the GPU at the largest sizes and at typical row lengths. ``"all"``: every section, every row.
-            ``"rows"``: of a run of ``--ops rows``, the table of shares by row length.
+            times on the GPU at the largest sizes and at typical row lengths. ``"all"``: every section, every row but the
+            float16 ones beside bfloat16 ones of the same case. ``"rows"``: of a run of ``--ops rows``, the table of shares by row length.
     """
     if form == "rows":
         parts = [f"{_measured_on(document)} {_a_copy(document)}", scoreboard(document["rows"]), *_missing(document)]
         return "\n\n".join(parts) + "\n"
     if form == "short":
-        return "\n\n".join([_measured_on(document), _SHORT_RULE, _short_table(document["rows"])]) + "\n"
+        on = f"Measured on one {machine_of(document['environment'])}."
+        return f"{on} {_SHORT_RULE}\n\n{_short_table(document['rows'])}\n"
     parts = [f"{_measured_on(document)} {_a_copy(document)}"]
-    rows = document["rows"] if form == "all" else largest(document["rows"])
+    rows = _without_float16(document["rows"]) if form == "all" else largest(document["rows"])
     products = [row for row in rows if row["op"] in PRODUCTS]
     moved = [row for row in rows if row["op"] not in PRODUCTS]
     apart = [row for row in moved if row["op"] in ROWWISE] if form == "all" else []
@@ -49,9 +50,9 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
         parts += ["### Time on the GPU: % of copy bandwidth (µs)", _device_table(together)]
     for op, direction in dict.fromkeys((row["op"], row["direction"]) for row in apart):
         mine = [row for row in apart if (row["op"], row["direction"]) == (op, direction)]
-        parts += [f"### {op} {direction}, by row length: % of copy bandwidth (µs)", _lengths_table(mine)]
+        parts += [f"### {op} {direction}, by row length: % of copy bandwidth; of few rows, µs", _lengths_table(mine)]
     if products:
-        parts += ["### Matrix products: µs (TFLOP/s)", _products_table(products)]
+        parts += ["### Matrix products: µs", _products_table(products)]
     if document["host"]:
         count = elements(document["host"][0])
         parts += [f"### Host time per call: µs, {count} elements", _host_table(document["host"])]
@@ -61,6 +62,12 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
         parts += ["### LeNet-5 on MNIST", _lenet5_table(document["lenet5"])]
     parts += _missing(document)
     return "\n\n".join(parts) + "\n"
+
+
+def _without_float16(rows: Sequence[Row]) -> list[Row]:
+    """The rows without those in float16 whose case was measured in bfloat16, too."""
+    measured = {_place(row) for row in rows}
+    return [row for row in rows if row["dtype"] != "float16" or _place(row | {"dtype": "bfloat16"}) not in measured]
 
 
 def _missing(document: dict[str, Any]) -> list[str]:
@@ -190,7 +197,7 @@ def _short_table(rows: Sequence[Row]) -> str:
     for operator, mine in chosen.items():
         directions = [[row for row in mine if row["direction"] == d] for d in ("forward", "backward")]
         if all(directions):
-            pairs = [_cells(those, names, lambda row: f"{row['microseconds']:.1f}") for those in directions]
+            pairs = [_cells(those, names, _time) for those in directions]
             cells = [" / ".join(pair) if set(pair) != {"–"} else "–" for pair in zip(*pairs, strict=True)]
             body.append([f"`{operator}`", _size(mine[0]), *cells])
     return _table(["operator", "size", *(LABELS[n] for n in names)], body)
@@ -229,7 +236,7 @@ def _size(row: Row) -> str:
 
 
 def _products_table(rows: Sequence[Row]) -> str:
-    """Microseconds, and 2·M·N·K operations for each product of the direction in a second."""
+    """Microseconds, and ours as 2·M·N·K operations for each product of the direction in a second."""
     names = present(rows)
     body = []
     for place in dict.fromkeys(map(_place, rows)):
@@ -237,15 +244,15 @@ def _products_table(rows: Sequence[Row]) -> str:
         first, product = mine[0], product_of(mine[0])
         dtype = f"{first['dtype']} as TF32" if first["variant"].endswith("TF32") else first["dtype"]
         size = _size(first) if product else f"{_shape(first)}, {first['variant']}"
-        body.append([_operator(first), first["direction"], dtype, size, *_cells(mine, names, _time_and_rate)])
-    return _table(["operator", "direction", "dtype", "M×N×K", *(LABELS[n] for n in names)], body)
+        ours = "".join(_rate(row) for row in mine if row["implementation"] == "ours")
+        body.append([_operator(first), first["direction"], dtype, size, *_cells(mine, names, _time), ours])
+    return _table(["operator", "direction", "dtype", "M×N×K", *(LABELS[n] for n in names), "TFLOP/s of cupyops"], body)
 
 
-def _time_and_rate(row: Row) -> str:
-    operations = 2 * _work(row) * PRODUCTS_OF[row["direction"]]
-    rate = operations / row["microseconds"] / 1e6
+def _rate(row: Row) -> str:
+    rate = 2 * _work(row) * PRODUCTS_OF[row["direction"]] / row["microseconds"] / 1e6
     # A layer of a few elements takes the time of its launches, whatever it computes.
-    return f"{row['microseconds']:.1f} ({rate:.1f})" if rate >= 0.1 else f"{row['microseconds']:.1f}"
+    return f"{rate:.1f}" if rate >= 0.1 else "–"
 
 
 def _lengths_table(rows: Sequence[Row]) -> str:
@@ -260,13 +267,22 @@ def _lengths_table(rows: Sequence[Row]) -> str:
         many = {tuple(row["shape"]) for row in of_many_rows(mine)}
         shapes = {tuple(row["shape"]) for row in mine}
         for shape in sorted(shapes, key=lambda shape: (shape not in many, shape[-1], shape)):
-            cells = _cells([row for row in mine if tuple(row["shape"]) == shape], names, _share_and_time)
+            form = _share if shape in many else _time
+            cells = _cells([row for row in mine if tuple(row["shape"]) == shape], names, form)
             body.append([variant, dtype, "×".join(map(str, shape)), *cells])
     return _table(["variant", "dtype", "shape", *(LABELS[n] for n in names)], body)
 
 
+def _share(row: Row) -> str:
+    return f"{row['share_of_copy']:.1%}"
+
+
+def _time(row: Row) -> str:
+    return f"{row['microseconds']:.1f}"
+
+
 def _share_and_time(row: Row) -> str:
-    return f"{row['share_of_copy']:.1%} ({row['microseconds']:.1f})"
+    return f"{_share(row)} ({_time(row)})"
 
 
 def _host_table(rows: Sequence[Row]) -> str:
