@@ -117,7 +117,6 @@ _FORWARD_WIDER = (
 _WIDER_SINCE = 2049  # accesses of the shortest row for _FORWARD_WIDER
 # Elements of the shortest row whose persistent blocks sum their next row ahead. Measured on an H200, in percent of a
 # copy's bandwidth, summed in turn and summed ahead: float32 262144 85.7, 92.5; float32 131072 92.8, 93.4.
-# docs/architecture.md has the figures of add_layer_norm.
 # Blocks of 16-bit rows with float32 weights also sum their next row ahead up to _AHEAD_UP_TO elements.
 _AHEAD_SINCE, _AHEAD_UP_TO = 65537, 32768
 # 16-bit rows of more than 32768 and fewer than 65536 elements with weights of their own dtype have the threads of this line, and sum
