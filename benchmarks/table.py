@@ -31,8 +31,8 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
 
     Args:
         form: ``"short"``: one line an operator, forward and backward. ``"largest"``: every section that has rows, with the
-            times on the GPU at the largest sizes and at typical row lengths. ``"all"``: every section, every row but the
-            float16 ones beside bfloat16 ones of the same case. ``"rows"``: of a run of ``--ops rows``, the table of shares by row length.
+            times on the GPU at the largest sizes and at typical row lengths. ``"all"``: every section, every size; in
+            float16, and of layer norms and products in float32, only what was not measured in bfloat16. ``"rows"``: of a run of ``--ops rows``, the table of shares by row length.
     """
     if form == "rows":
         parts = [f"{_measured_on(document)} {_a_copy(document)}", scoreboard(document["rows"]), *_missing(document)]
@@ -41,7 +41,7 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
         on = f"Measured on one {machine_of(document['environment'])}."
         return f"{on} {_SHORT_RULE}\n\n{_short_table(document['rows'])}\n"
     parts = [f"{_measured_on(document)} {_a_copy(document)}"]
-    rows = _without_float16(document["rows"]) if form == "all" else largest(document["rows"])
+    rows = _shown(document["rows"]) if form == "all" else largest(document["rows"])
     products = [row for row in rows if row["op"] in PRODUCTS]
     moved = [row for row in rows if row["op"] not in PRODUCTS]
     apart = [row for row in moved if row["op"] in ROWWISE] if form == "all" else []
@@ -64,10 +64,16 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _without_float16(rows: Sequence[Row]) -> list[Row]:
-    """The rows without those in float16 whose case was measured in bfloat16, too."""
+def _shown(rows: Sequence[Row]) -> list[Row]:
+    """The rows without those in float16 whose case was measured in bfloat16, and of layer norms and products in float32."""
     measured = {_place(row) for row in rows}
-    return [row for row in rows if row["dtype"] != "float16" or _place(row | {"dtype": "bfloat16"}) not in measured]
+
+    def left_out(row: Row) -> bool:
+        wide = row["op"] in PRODUCTS or row["op"] in ROWWISE
+        beside = row | {"dtype": "bfloat16", "variant": row["variant"].removesuffix(", TF32")}
+        return row["dtype"] in ("float16", "float32")[: 1 + wide] and _place(beside) in measured
+
+    return [row for row in rows if not left_out(row)]
 
 
 def _missing(document: dict[str, Any]) -> list[str]:

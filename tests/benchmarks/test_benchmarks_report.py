@@ -73,10 +73,12 @@ def test_a_product_is_shown_with_its_operations_in_a_second() -> None:
         cells = f"| bfloat16 | 4096×4096×4096 | **200.0** | 250.0 | {rate} |"
         assert f"| linear | {direction} {cells}" in text
         assert f"| linear_gelu | {direction} {cells}" in text
+    alone = [row for row in layers() if "TF32" in row["variant"]]
+    text = markdown(document(alone), "all")
     assert "| linear | backward | float32 as TF32 | 16384×1×4096 | **200.0** | 250.0 | 1.3 |" in text
 
 
-def test_float16_is_left_out_where_bfloat16_was_measured() -> None:
+def test_other_dtypes_are_left_out_where_bfloat16_was_measured() -> None:
     rows = [
         row("ours", 200.0, dtype=dtype, shape=[size])
         for dtype, size in (("bfloat16", 8), ("float16", 8), ("float16", 9))
@@ -84,6 +86,7 @@ def test_float16_is_left_out_where_bfloat16_was_measured() -> None:
     text = markdown(document(rows), "all")
     assert "| float16 | 9 |" in text
     assert "| float16 | 8 |" not in text
+    assert "TF32" not in markdown(document(layers()), "all")
 
 
 def test_a_layer_that_is_measured_no_more_is_shown_by_its_time() -> None:

@@ -65,6 +65,13 @@ def code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def folded(names: Iterable[str], *suffixes: str) -> str:
+    """Names, those with a suffix folded into the name without it: ``rank`` and ``rank_v`` are ``rank[_v]``."""
+    there = set(names)
+    alone = sorted(name for name in there if not any(name.removesuffix(end) in there - {name} for end in suffixes))
+    return code(name + "".join(f"[{end}]" for end in suffixes if name + end in there) for name in alone)
+
+
 # Pages -----------------------------------------------------------------------------------------------------------------
 
 PAGES = files("*.md", "docs/**/*.md", "examples/*.md", "notebooks/*.md", ".github/*.md")
@@ -154,18 +161,15 @@ def row(of: SystemHeader) -> str:
 
 def cuda_support() -> Findings:
     page = DOCS / "cuda_support.md"
-    constructs = [found[1] for _, _, found in matches(r'^    "(.+)": Construct\(', files("tests/kernels/*.py"))]
     wanted = [
-        *(f"* {name}" for name in constructs),
         *map(row, HEADERS),
         f"| numbers | {code(sorted(_NUMBERS))} |",
         f"| types | {code(sorted(_INTEGERS))} |",
-        f"| functions of `std` | {code(sorted(_MATH))} |",
-        f"| functions of `std` for float | {code(sorted(_MATH_OF_FLOAT))} |",
-        f"| types of `std` | {code(sorted(TRAITS))} |",
+        f"| functions of `std` | {folded(_MATH | _MATH_OF_FLOAT, 'f')} |",
+        f"| types of `std` | {folded(TRAITS, '_t', '_v')} |",
         f"| others of `std` | {code(sorted(_KNOWN_OF_STD - _MATH - _MATH_OF_FLOAT - TRAITS))} |",
     ]
-    yield from lines_are(page, wanted, r"\* .*|\| `<.*")
+    yield from lines_are(page, wanted, r"\| `<.*")
 
 
 def simulator() -> Findings:
