@@ -32,7 +32,8 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     Args:
         form: ``"short"``: one line an operator, forward and backward. ``"largest"``: every section that has rows, with the
             times on the GPU at the largest sizes and at typical row lengths. ``"all"``: every section, every size; in
-            float16, and of layer norms and products in float32, only what was not measured in bfloat16. ``"rows"``: of a run of ``--ops rows``, the table of shares by row length.
+            float16, and of layer norms and products in float32, only what was not measured in bfloat16. ``"rows"``: of a
+            run of ``--ops rows``, the table of shares by row length.
     """
     if form == "rows":
         parts = [f"{_measured_on(document)} {_a_copy(document)}", scoreboard(document["rows"]), *_missing(document)]
