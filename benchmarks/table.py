@@ -32,8 +32,8 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     Args:
         form: ``"short"``: one line an operator, forward and backward. ``"largest"``: every section that has rows, with the
             times on the GPU at the largest sizes and at typical row lengths. ``"all"``: every section, every size; in
-            float16, and of layer norms and products in float32, only what was not measured in bfloat16. ``"rows"``: of a
-            run of ``--ops rows``, the table of shares by row length.
+            float16, and of layer norms and products in float32, only what was not measured in bfloat16, and where ours is
+            slower than another. ``"rows"``: of a run of ``--ops rows``, the table of shares by row length.
     """
     if form == "rows":
         parts = [f"{_measured_on(document)} {_a_copy(document)}", scoreboard(document["rows"]), *_missing(document)]
@@ -66,13 +66,20 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The rows without those in float16 whose case was measured in bfloat16, and of layer norms and products in float32."""
-    measured = {_place(row) for row in rows}
+    """The rows without other dtypes of cases in bfloat16, unless ours is more than 2 % slower there than the fastest.
+
+    The other dtypes are float16, and of layer norms and products float32.
+    """
+    times: dict[tuple[Any, ...], dict[str, float]] = {}
+    for row in rows:
+        times.setdefault(_place(row), {})[row["implementation"]] = row["microseconds"]
 
     def left_out(row: Row) -> bool:
         wide = row["op"] in PRODUCTS or row["op"] in ROWWISE
         beside = row | {"dtype": "bfloat16", "variant": row["variant"].removesuffix(", TF32")}
-        return row["dtype"] in ("float16", "float32")[: 1 + wide] and _place(beside) in measured
+        mine = times[_place(row)]
+        loses = mine.get("ours", 0) > (1 + LOSS) * min(mine.values())
+        return row["dtype"] in ("float16", "float32")[: 1 + wide] and _place(beside) in times and not loses
 
     return [row for row in rows if not left_out(row)]
 
