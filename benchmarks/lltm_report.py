@@ -137,4 +137,4 @@ def table(rows: Sequence[Row]) -> str:
 def _cell(row: Row) -> str:
     if "share_of_copy" in row:
         return f"{row['share_of_copy']:.1%} ({row['both']:.1f})"
-    return f"{row['forward']:.1f} / {row['backward']:.1f}" if row["backward"] else f"{row['both']:.1f} together"
+    return f"{row['forward']:.1f} / {row['backward']:.1f}" if row["backward"] else f"{row['both']:.1f}"

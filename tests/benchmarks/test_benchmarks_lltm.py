@@ -65,7 +65,7 @@ def test_the_fastest_is_bold_and_a_version_that_is_missing_a_dash(measured: dict
     assert "one NVIDIA H200 (driver None) with PyTorch 2.11" in text
     assert "commit 0123456789. 100 % is a copy of 8.0 GB, 4.00 TB/s." in text
     lines = text.split("\n")
-    assert "| 1×2×3 | float32 | 1.0 / 2.0 | 1.5 / 2.0 | **0.5 together** |" in lines
+    assert "| 1×2×3 | float32 | 1.0 / 2.0 | 1.5 / 2.0 | **0.5** |" in lines
     assert "| 4×5×6 | float32 | – | **1.0 / 2.0** | – |" in lines
     assert "| 7×8 | float32 | 95.1% (2.0) | 50.0% (3.0) |" in lines
 
