@@ -146,7 +146,8 @@ def row(of: SystemHeader) -> str:
     """The line of docs/cuda_support.md for a header."""
     if of.host:
         instead = f", or `{of.shared}` in its place if device code uses the names of `{of.shared}`" if of.shared else ""
-        return f"| {code(of.names)} | left out{instead}: {of.reason} | as with NVRTC |"
+        names = code(of.names[:30]) + (f" and {len(of.names) - 30} others" if len(of.names) > 30 else "")
+        return f"| {names} | left out{instead}: {of.reason} | as with NVRTC |"
     folder = (of.folders or ("",))[-1]
     brings = {"": "no header is needed", "cuda": "the packages of CuPy's extras", "cccl": "CuPy"}
     brings |= {key: " or ".join(f"`{package}`" for package in _PACKAGES[key]) for key in ("curand", "crt")}
