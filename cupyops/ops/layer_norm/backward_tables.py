@@ -61,9 +61,10 @@ _BACKWARD_32 = (
 _PAIRED, _LONG_32 = range(513, 769), 1281
 
 
-# Backwards of longer rows have a ring. A ring that has room for two rows holds whole rows. Measured on an H200: a ring is faster than rows in stages. A ring of three rows in a cluster of 8 blocks is faster than the registers of a cluster
-# of 16, and slower with grad_sum. A ring of two rows is slower than these registers. With grad_sum, float32 rows are faster in a
-# cluster of 16 whose ring holds three rows.
+# Backwards of longer rows have a ring. A ring that has room for two rows holds whole rows. Measured on an H200: a ring is faster
+# than rows in stages. A ring of three rows in a cluster of 8 blocks is faster than the registers of a cluster of 16, and slower with
+# grad_sum. A ring of two rows is slower than these registers. With grad_sum, float32 rows are faster in a cluster of 16 whose ring
+# holds three rows.
 _RING_THREADS, _RING_COLUMNS = 512, 32  # the most threads of a block, and the columns of a thread
 _RING_FULL = 384  # the most threads that have registers for all accesses to 16-bit rows at once
 _RING_MEMORY = 227 * 1024  # bytes of shared memory of a block on sm_90
