@@ -25,6 +25,8 @@ SHORT_ROW_LENGTH = 8192
 LOSS = 0.02
 LEAST_ELEMENTS = 2**20
 
+SHAPES = 6  # that a line of what was not measured names
+
 
 def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     """The document's tables.
@@ -93,7 +95,8 @@ def _missing(document: dict[str, Any]) -> list[str]:
         alike.setdefault(key, []).append((shape, entry["reason"]))
     lines = []
     for (section, case, _), found in alike.items():
-        shapes = ", ".join(shape.replace(" × ", "×") for shape, _ in found)
+        shapes = ", ".join(shape.replace(" × ", "×") for shape, _ in found[:SHAPES])
+        shapes += f" and {len(found) - SHAPES} more" if len(found) > SHAPES else ""
         first = "" if len({reason for _, reason in found}) == 1 else " (the first of them)"
         lines.append(f"- {section}, {f'{case}, ' if case else ''}{shapes}: {found[0][1]}{first}")
     return ["### Not measured", "\n".join(lines)] if lines else []
