@@ -106,7 +106,7 @@ def _disassembled(kernel: Any, dtype: Any, architecture: int | None) -> str:
     binary = _binary(kernel, dtype, architecture)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cubin")
-        path.write_bytes(binary.code)
+        path.write_bytes(binary.code + b"\0")  # CuPy's getCUBIN cuts the last byte, as if it ended a string
         tool, option = found[0]
         done = subprocess.run([tool, option, str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
