@@ -1,6 +1,7 @@
 """PTX, machine code, registers and spilled bytes of a kernel."""
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,11 @@ def test_machine_code_comes_from_the_tool_that_is_installed(tmp_path: Path, monk
     monkeypatch.setattr(toolchain, "gpu_count", lambda: 0)
     monkeypatch.setenv("PATH", os.pathsep.join(["/usr/bin", "/bin"]))
     assert kernel.sass() == "ELF -c\n"
+    tool.write_text(f'#!/bin/sh\ncp "$2" {tmp_path}/seen\n')
+    kernel.sass()
+    code = (tmp_path / "seen").read_bytes()
+    start, (size, count) = struct.unpack_from("<Q", code, 32)[0], struct.unpack_from("<HH", code, 54)
+    assert start + size * count <= len(code), "the program headers are the last part of a cubin"
     tool.write_text("#!/bin/sh\necho bad >&2; exit 3\n")
     with pytest.raises(RuntimeError, match="nvdisasm -c failed on twice: bad"):
         kernel.sass()
