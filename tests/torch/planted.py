@@ -333,7 +333,7 @@ OF_TWO_SAMPLES = {"returns its input", "takes every tensor of the last sample fo
 ALONE: dict[str, tuple[Callable[[], Mix], str]] = {
     "storage": (
         lambda: Mix(body=exploits.kept(lambda x, w, factor: x.data_ptr())),
-        "float32, other values in the same storage: output.* Keep no result by the address",
+        "float32, other values in the same storage: .* Keep no result by the address",
     ),
     "side_effects": (lambda: Mix(body=exploits.in_a_thread), "float32: the call leaves a thread running: writer"),
     "subsets": (faulty.BothGradientsOrNone, "output 0 alone in use: gradient of x is None"),
