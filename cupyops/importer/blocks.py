@@ -199,6 +199,8 @@ class Blocks(Expressions):
     def declared_variable(self, cursor: Any) -> None:
         start = initializer(cursor)
         type = cursor.type
+        if plain(type).kind.name == "VARIABLEARRAY" and self.declared_sized(cursor):
+            return
         if plain(type).kind.name in ("VARIABLEARRAY", "INT128", "UINT128"):
             raise Refused(f"`{self.shown(cursor)}`, a variable of the type `{type.spelling}`")
         if cursor.storage_class.name == "STATIC":
@@ -221,6 +223,19 @@ class Blocks(Expressions):
         value = self.default(type).text if start is None else self.initial(start, type)
         self.owning = None
         self.emit(f"{name} = {f'Variable({value})' if boxed else value}")
+
+    def declared_sized(self, cursor: Any) -> bool:
+        """Declares an array of a size of run time, ``float a[n]``, which is read once. Returns False for arrays of
+        arrays and of objects."""
+        element = plain(cursor.type).element_type
+        sizes = [c for c in cursor.get_children() if c.kind.is_expression()]
+        if len(sizes) != 1 or is_value(element):
+            return False
+        size, value = self.text(sizes[0]), self.default(element).text
+        name = self.declare(cursor, boxed=(boxed := self.is_boxed(cursor)))
+        made = f"std.vector([{value}] * ({size}))"
+        self.emit(f"{name} = {f'Variable({made})' if boxed else made}")
+        return True
 
     def initial(self, start: Any, type: Any) -> str:
         if start.kind.name == "INIT_LIST_EXPR":

@@ -4,7 +4,10 @@ import builtins
 import keyword
 import os
 import re
+from collections import Counter
 from typing import Any
+
+from cupyops.launch.template import parameter_types
 
 from .blocks import Line
 from .cursors import python_name
@@ -81,6 +84,7 @@ class Host(Structs):
         self.written: set[str] = set()
         self.later: list[tuple[Any, str]] = []
         self._kernels: dict[int, bool] = {}
+        self._overloaded: set[str] | None = None  # the names that several kernels have
         self._destructors: dict[str, Any] = {}
         self.binds_classes = any("class_<" in text for text in unit.files.values())
         self.has_mutable = any(re.search(r"\bmutable\b", text) for text in unit.files.values())
@@ -174,6 +178,8 @@ class Host(Structs):
     def function(self, declared: Any) -> str:
         """Returns the Python name of a function of the user, and writes it later."""
         key = declared.get_usr() or str(declared.hash)
+        if self.unit.parts and declared.linkage.name != "EXTERNAL":  # each source has its own, also by one header
+            key += f" {[part.cursor.translation_unit for part in self.unit.parts].index(declared.translation_unit)}"
         if key not in self.names:
             definition = self.unit.definition(declared) or declared
             self.names[key] = self.unique(self._base_name(declared))
@@ -260,8 +266,29 @@ class Host(Structs):
                         raise Refused(f"the template arguments of `{name}`")
                     break
             name = f"{name}<{', '.join(arguments)}>"
-        self.launched.setdefault(name, declared)
+        name += self._overload(declared)
+        first, home = self.home(self.launched.setdefault(name, declared)), self.home(declared)
+        if self.unit.parts and home.translation_unit != first.translation_unit:
+            same = home.location.file.name == first.location.file.name and home.linkage.name != "INTERNAL"
+            if not same:
+                raise Refused(f"the kernel `{name}`, which two sources have")
         return name
+
+    def home(self, kernel: Any) -> Any:
+        """Returns the definition of a kernel, of a template's instance the template's."""
+        own = clang().conf.lib.clang_getSpecializedCursorTemplate(kernel) or kernel
+        return self.unit.definition(own) or own
+
+    def _overload(self, declared: Any) -> str:
+        """Returns the types of a kernel's parameters as the text spells them, ``"(float*, int)"``, if other kernels have its
+        name, else ``""``."""
+        if self._overloaded is None:
+            kernels = [d for d in self.unit.declarations() if d.kind.name.startswith("FUNCTION") and self.is_kernel(d)]
+            listed = {(qualified(d), *(p.type.get_canonical().spelling for p in _parameters(d))) for d in kernels}
+            self._overloaded = {name for name, n in Counter(name for name, *_ in listed).items() if n > 1}
+        if qualified(declared) not in self._overloaded:
+            return ""
+        return f"({', '.join(kind for p in _parameters(self.home(declared)) for kind in parameter_types(source_of(self.unit, p)))})"
 
     def is_device_variable(self, declared: Any) -> bool:
         if declared is None or declared.kind.name != "VAR_DECL" or not self.unit.mine(declared):
@@ -352,6 +379,10 @@ def _pack(declared: Any) -> list[str] | None:
         return None
     types = list(declared.type.argument_types())[len(parameters) - 1 :]
     return [type.get_canonical().spelling for type in types]
+
+
+def _parameters(declared: Any) -> list[Any]:
+    return [c for c in declared.get_children() if c.kind.name == "PARM_DECL"]
 
 
 def _has_attribute(declared: Any, kind: str) -> bool:

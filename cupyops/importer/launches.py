@@ -50,6 +50,7 @@ class Kernels:
         names: names of instances of templates, ``"scale<float, 4>"``, that are compiled with the other kernels of a text
             with variables. Other instances that are launched have the text compiled again, and the variables keep their
             values.
+        own: the texts of kernels whose source keeps functions to itself, by name.
         skip_empty: whether a grid without blocks is no launch. In C++ it is an error, which ``cudaGetLastError`` tells.
     """
 
@@ -61,7 +62,9 @@ class Kernels:
         headers: Mapping[str, str] | None = None,
         names: Sequence[str] = (),
         skip_empty: bool = False,
+        own: Mapping[str, str] | None = None,
     ) -> None:
+        self._own = own or {}
         self.text, self.skip_empty = text, skip_empty
         self._given: dict[str, Any] = {"filename": filename, "options": tuple(options), "headers": dict(headers or {})}
         self._names = list(names)
@@ -83,7 +86,7 @@ class Kernels:
         """Returns a kernel for a block and bytes of dynamic shared memory."""
         own: dict[str, Any] = {"shared": shared, "cooperative": cooperative, "nullable": True}
         if not self._has_variables:
-            return Kernel(self.text, name, Threads(block=block), **own, **self._given)
+            return Kernel(self._own.get(name, self.text), name, Threads(block=block), **own, **self._given)
         with self._making:
             if self._module is None or name not in self._module.names:
                 self._grow(name)

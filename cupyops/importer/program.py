@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cupyops.codegen import define
+from cupyops.compile.file_scope import variables
 from cupyops.compile.store import Program as Stored
 from cupyops.compile.store import digest
 
@@ -77,7 +78,6 @@ def _translated(
     name: str, sources: Sequence[tuple[str, str]], functions: Sequence[str] | None, options: Sequence[str], include: Any
 ) -> dict[str, Any]:
     from .functions import Host
-    from .slice import sliced
     from .tree import joined, parse
 
     whole = unit = parse(sources, options, include)
@@ -96,26 +96,42 @@ def _translated(
     for lacking in sorted(set(functions or ()) - {entry for entry, _ in entries}):
         problem = next((p.message for p in unit.problems), "the program does not define it")
         host.untranslated.append((lacking, name, problem))
+    device, own = _device(whole, unit, host)
     included = {file: digest(body) for file, body in unit.files.items() if not file.startswith("/cupyops/")}
     return {
         "source": text,
         "places": [list(place) for place in places],
-        "device": sliced(_with_kernels(unit, host) or whole) if host.launched or host.has_kernels() else "",
+        "device": device,
+        "own": own,
         "functions": chosen,
         "bindings": [declared.spelling for _, declared in entries if declared.spelling.startswith("cupyops_")],
         "untranslated": host.untranslated,
-        "launched": [name for name in host.launched if "<" in name],
+        "launched": [name for name in host.launched if "<" in name or "(" in name],
         "files": dict(unit.files.items()),
         "included": included,
     }
 
 
-def _with_kernels(unit: Any, host: Any) -> Any:
-    """Returns the only one of sources apart that has kernels, or None."""
-    found = [
-        p for p in unit.parts if any(d.kind.name.startswith("FUNCTION") and host.is_kernel(d) for d in p.declarations())
-    ]
-    return found[0] if len(found) == 1 else None
+def _device(whole: Any, unit: Any, host: Any) -> tuple[str, dict[str, str]]:
+    """Returns the text of the kernels. If several sources apart have kernels, each keeps its functions to itself: returns their
+    texts also by the names of the kernels that the host launches."""
+    from .slice import sliced
+
+    if not (host.launched or host.has_kernels()):
+        return "", {}
+    found = [p for p in unit.parts if any(host.is_kernel(d) for d in p.declarations() if _is_function(d))]
+    if len(found) == 1:
+        return sliced(found[0]), {}
+    texts = [sliced(part) for part in found]
+    if not found or any(map(variables, texts)):
+        return sliced(whole), {}
+    places = [part.cursor.translation_unit for part in found]
+    homes = {name: host.home(declared).translation_unit for name, declared in host.launched.items()}
+    return "\n".join(texts), {name: texts[places.index(home)] for name, home in homes.items() if home in places}
+
+
+def _is_function(declared: Any) -> bool:
+    return declared.kind.name.startswith("FUNCTION")
 
 
 def entries_of(unit: Any, functions: Sequence[str] | None) -> list[tuple[str, Any]]:
@@ -141,7 +157,7 @@ def _made(name: str, found: dict[str, Any], sources: Sequence[tuple[str, str]], 
     from .torch_library import library_of
 
     file = sources[-1][0] if sources else f"{name}.cu"
-    kernels = Kernels(found["device"], os.path.basename(file), options, names=found["launched"])
+    kernels = Kernels(found["device"], os.path.basename(file), options, names=found["launched"], own=found["own"])
     scope = names(kernels)
     for path, text in found["files"].items():
         shown = _shown(path)

@@ -93,6 +93,7 @@ class Slice(Declarations):
     def __init__(self, unit: Any, names: Sequence[str] | None = None) -> None:
         super().__init__(unit)
         self._kept: set[Item] = set()
+        self._once = unit.once
         self._included = inclusions(unit)  # by file and line of the directive
         self._spelled: dict[str, str] = {}  # by the text of the directive
         self._heads: set[Item] = set()  # functions whose declarations are kept without their bodies
@@ -332,7 +333,8 @@ class Slice(Declarations):
             inner = self._included.get((name, line_of(file.text, directive.start))) or self._spelled.get(directive.rest)
             if inner is None:
                 continue
-            once = any(d.name == "pragma" and d.rest.split()[:1] == ["once"] for d in self.files[inner].code.directives)
+            pragmas = [d.rest.split()[:1] for d in self.files[inner].code.directives if d.name == "pragma"]
+            once = ["once"] in pragmas or inner in self._once
             of_inner, always = "", sure and not file.in_condition(directive.start)
             if inner not in (*around, name) and inner not in seen and self._needs(inner):
                 of_inner = self._joined(inner, pieces, (*around, name), seen, always)

@@ -112,6 +112,7 @@ class Unit:
         problems: the errors in them.
         missing: the names of the files that they include in quotes, and that were not found.
         parts: the units of the sources, if they are not one.
+        once: the headers without a guard, of which each source has the same text.
     """
 
     cursor: Any
@@ -120,6 +121,7 @@ class Unit:
     missing: tuple[str, ...] = ()
     keeps: Any = field(repr=False, default=None)
     parts: tuple["Unit", ...] = ()
+    once: frozenset[str] = frozenset()
 
     def mine(self, cursor: Any) -> bool:
         """Returns whether a declaration stands in a file of the user."""
@@ -158,7 +160,8 @@ def joined(parts: Sequence[Unit]) -> Unit:
     files = {name: text for part in parts for name, text in part.files.items()}
     problems = list(dict.fromkeys(p for part in parts for p in part.problems))
     missing = tuple(dict.fromkeys(name for part in parts for name in part.missing))
-    return Unit(parts[0].cursor, files, problems, missing, parts=tuple(parts))
+    once = frozenset[str]().union(*(part.once for part in parts))
+    return Unit(parts[0].cursor, files, problems, missing, parts=tuple(parts), once=once)
 
 
 def is_invalid(cursor: Any) -> bool:
@@ -200,14 +203,22 @@ def parse(
         asked.append("-std=c++17")
     arguments = [*_FLAGS, *asked, *(f"-I{folder}" for folder in folders), f"-I{_INCLUDES}", "-include", WORDS]
     names = set(re.findall(r"[A-Za-z_]\w*", "\n".join((*texts.values(), *_included(texts, folders)))))
+    own_macros = {name for text in texts.values() for name in _DEFINED.findall(text)}
+    once: dict[str, str] = {}
     while True:
         header = words.declarations()
-        own = [(WORDS, operators.header(header, names)), *files.items(), *absent.items()]
+        own = [(WORDS, operators.header(header, names)), *files.items(), *absent.items(), *once.items()]
         unit = cindex.Index.create().parse(MAIN, args=arguments, unsaved_files=own, options=_KEEP_GOING)
-        problems, missing = [], set()
+        problems, missing, again = [], set(), len(once)
         for found in unit.diagnostics:
             if found.severity < cindex.Diagnostic.Error:
                 continue
+            if len(sources) > 1 and (twice := _read_twice(found)) and twice not in files and twice not in once:
+                with open(twice, encoding="utf-8") as file:
+                    text = file.read()
+                # Macros of the sources may give it another meaning in each.
+                if own_macros.isdisjoint(re.findall(r"[A-Za-z_]\w*", text)):
+                    once[twice] = f"{text}\n#pragma once\n"
             if lost := re.match(r"'(.+)' file not found", found.spelling):
                 missing.add(f"{_INCLUDES}/{lost[1]}")
             # An error in a template of the words is the user's where it is instantiated, as the notes say. That a word with a
@@ -220,7 +231,7 @@ def parse(
                 if is_user and "does not have linkage" not in found.spelling:
                     problems.append(Problem(found.spelling, *place))
                     break
-        if missing <= absent.keys():
+        if missing <= absent.keys() and len(once) == again:
             break
         absent |= dict.fromkeys(missing, "")
     for included in unit.get_includes():
@@ -232,7 +243,16 @@ def parse(
         name for text in texts.values() for name in re.findall(r'(?m)^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', text)
     }
     lacking = tuple(n for n in quoted if f"{_INCLUDES}/{n}" in absent and header_of(n) is None)
-    return Unit(unit.cursor, texts, problems, tuple(sorted(lacking)), unit)
+    return Unit(unit.cursor, texts, problems, tuple(sorted(lacking)), unit, once=frozenset(once))
+
+
+def _read_twice(found: Any) -> str:
+    """Returns the file that an error tells to define a name twice by one line, as sources that include it do; ``""`` for others."""
+    if not found.spelling.startswith("redefinition of") or found.location.file is None:
+        return ""
+    name, line = found.location.file.name, found.location.line
+    notes = [n.location for n in found.children if n.location.file is not None]
+    return name if any((n.file.name, n.line) == (name, line) for n in notes) else ""
 
 
 def _included(texts: Mapping[str, str], folders: Sequence[str]) -> list[str]:

@@ -95,6 +95,7 @@ template <class... T> struct tuple {{ template <class E> static constexpr bool _
   template <class... U> tuple(const tuple<U...>&); template <class A, class B> tuple(const pair<A, B>&);
   template <class... U> tuple& operator=(const tuple<U...>&); template <class A, class B> tuple& operator=(const pair<A, B>&);
   {_COMPARED} }};
+template <> struct tuple<> {{ tuple(); {_COMPARED} }};
 template <class... T> tuple<decay_t<T>...> make_tuple(T&&...);
 template <class... T> tuple<T&...> tie(T&...);
 template <class T> struct tuple_size;

@@ -32,9 +32,9 @@ REFUSED = (
         "struct B { unsigned a : 3; }; double f(int n) { B b{}; b.a = n; return b.a; }",
     ),
     Refusal(
-        "an array of a size of run time",
-        "a variable of the type `int[n]`",
-        "double f(int n) { int a[n]; a[0] = 4; return a[0]; }",
+        "an array of arrays or objects, of a size of run time",
+        "a variable of the type `int[n][2]`",
+        "double f(int n) { int a[n][2]; a[0][1] = 4; return a[0][1]; }",
     ),
     Refusal("`__int128`", "a variable of the type `__int128`", "double f(int n) { __int128 a = n; return a; }"),
     Refusal("`long double`", "`a * 3`", "double f(int n) { long double a = n; return a * 3; }"),

@@ -1,0 +1,118 @@
+"""Programs of several sources: what they share, and what each keeps to itself."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("clang.cindex")
+
+import cupyops
+from cupyops import cpp_extension
+from cupyops.cpp_extension import load, load_inline
+from cupyops.importer.errors import NotTranslated
+
+
+@pytest.fixture(autouse=True)
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpp_extension, "fallback", False)
+
+
+TORCH = "#include <torch/extension.h>\n"
+BOUND = 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("f", &f); }\n'
+
+
+def loaded(folder: Path, **files: str) -> Any:
+    """Returns the module of files; the name ``a_cu`` is a file ``a.cu``."""
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return load("several", [folder / n.replace("_", ".") for n in files if not n.endswith("_h")])
+
+
+def computed(module: Any, *x: float) -> list[float]:
+    with cupyops.simulate():
+        return list(module.f(torch.tensor(x, dtype=torch.float32)).tolist())
+
+
+SCALED = """torch::Tensor f(torch::Tensor x) {
+  auto y = torch::empty_like(x);
+  Params p{y.data_ptr<float>(), x.data_ptr<float>(), (int)x.numel()};
+  Launcher run = chosen<float>();
+  run(p);
+  return y;
+}
+"""
+
+
+def test_a_header_without_a_guard_that_two_sources_include_is_one_header(tmp_path: Path) -> None:
+    header = """#include <cuda_runtime.h>
+struct Params { float* y; const float* x; int n; };
+typedef void (*Launcher)(const Params&);
+template <class T> Launcher chosen();
+"""
+    kernel = """#include "p.h"
+template <class T> __global__ void scale(Params p) { if (threadIdx.x < p.n) p.y[threadIdx.x] = T(3) * p.x[threadIdx.x]; }
+template <class T> void run(const Params& p) { scale<T><<<1, 32>>>(p); }
+template <class T> Launcher chosen() { return run<T>; }
+template Launcher chosen<float>();
+"""
+    module = loaded(tmp_path, p_h=header, a_cpp=f'{TORCH}#include "p.h"\n{SCALED}{BOUND}', b_cu=kernel)
+    assert computed(module, 1, 2) == [3, 6]
+
+
+def test_a_header_that_macros_of_the_sources_change_is_read_for_each(tmp_path: Path) -> None:
+    header = "static int factor() { return FACTOR; }\n"
+    first = f'{TORCH}#define FACTOR 2\n#include "p.h"\nint other();\n'
+    first += f"torch::Tensor f(torch::Tensor x) {{ return x * factor() + other(); }}\n{BOUND}"
+    module = loaded(
+        tmp_path, p_h=header, a_cpp=first, b_cu='#define FACTOR 5\n#include "p.h"\nint other() { return factor(); }\n'
+    )
+    assert computed(module, 1, 2) == [7, 9]
+
+
+LAUNCHED = "k<<<1, 32>>>(y.data_ptr<float>(), x.data_ptr<float>(), (int)x.numel());"
+ONE = "if (threadIdx.x < n) y[threadIdx.x]"
+
+
+@pytest.mark.parametrize("types", ["", "template <class T> "])
+def test_kernels_of_one_name_are_told_by_their_parameters(types: str) -> None:
+    number = "T" if types else "float"
+    text = f"""{TORCH}
+{types}__global__ void k({number}* __restrict__ y, const {number} *x, const int n) {{ {ONE} = 2 * x[threadIdx.x]; }}
+{types}__global__ void k({number}* y, int n) {{ {ONE} += 1; }}
+torch::Tensor f(torch::Tensor x) {{
+  auto y = torch::empty_like(x);
+  {LAUNCHED}
+  k<<<1, 32>>>(y.data_ptr<float>(), (int)x.numel());
+  return y;
+}}"""
+    assert computed(load_inline("program", "", text, functions=["f"]), 1, 2) == [3, 5]
+
+
+def test_each_source_has_its_own_functions_for_its_kernels(tmp_path: Path) -> None:
+    def source(name: str, factor: int) -> str:
+        return f"""{TORCH}
+static __device__ float scaled(float x) {{ return {factor} * x; }}
+__global__ void k{name}(float* y, const float* x, int n) {{ {ONE} = scaled(x[threadIdx.x]); }}
+torch::Tensor {name}(torch::Tensor x) {{ auto y = torch::empty_like(x); {LAUNCHED.replace("k<", f"k{name}<")} return y; }}
+"""
+
+    main = f"{TORCH}torch::Tensor a(torch::Tensor); torch::Tensor b(torch::Tensor);\n"
+    main += f"torch::Tensor f(torch::Tensor x) {{ return a(x) + b(x); }}\n{BOUND}"
+    module = loaded(tmp_path, m_cpp=main, a_cu=source("a", 2), b_cu=source("b", 10))
+    assert computed(module, 1, 2) == [12, 24]
+
+
+def test_a_kernel_that_two_sources_keep_to_themselves_is_refused(tmp_path: Path) -> None:
+    def source(name: str, factor: int) -> str:
+        return f"""{TORCH}
+static __global__ void k(float* y, const float* x, int n) {{ {ONE} = {factor} * x[threadIdx.x]; }}
+torch::Tensor {name}(torch::Tensor x) {{ auto y = torch::empty_like(x); {LAUNCHED} return y; }}
+"""
+
+    main = f"{TORCH}torch::Tensor a(torch::Tensor); torch::Tensor b(torch::Tensor);\n"
+    main += f"torch::Tensor f(torch::Tensor x) {{ return a(x) + b(x); }}\n{BOUND}"
+    module = loaded(tmp_path, m_cpp=main, a_cu=source("a", 2), b_cu=source("b", 10))
+    with pytest.raises(NotTranslated, match="kernel `k`, which two sources have"):
+        computed(module, 1, 2)
