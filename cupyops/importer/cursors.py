@@ -17,6 +17,7 @@ __all__ = [
     "CASTS",
     "REALS",
     "ArrayOf",
+    "calls_result",
     "class_arguments",
     "copied_from",
     "enumerator_value",
@@ -149,6 +150,15 @@ def is_characters(type: Any) -> bool:
 
 def is_constant_text(type: Any) -> bool:
     return is_characters(type) and bool(plain(type).get_pointee().is_const_qualified())
+
+
+def calls_result(cursor: Any) -> bool:
+    """Returns whether a call is one of what another call returns, ``chosen(0)(x)``: libclang names the inner function for both."""
+    declared, callee = cursor.referenced, next(iter(cursor.get_children()), None)
+    if callee is None or declared is None or declared.kind.name not in ("FUNCTION_DECL", "CXX_METHOD"):
+        return False
+    inner = stripped(callee)
+    return inner.kind.name == "CALL_EXPR" and inner.referenced == declared and not declared.spelling.startswith("operator")
 
 
 def is_array_place(cursor: Any) -> bool:

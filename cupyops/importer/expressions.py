@@ -8,6 +8,7 @@ from .arithmetic import Arithmetic
 from .cursors import (
     CASTS,
     ArrayOf,
+    calls_result,
     is_constant_text,
     is_place,
     python_name,
@@ -52,7 +53,7 @@ class Expressions(Arithmetic):
         configured = next((c for c in children if c.spelling == "__cudaPushCallConfiguration"), None)
         if configured is not None:
             return self.launch(cursor, children, configured)
-        if declared is None:
+        if declared is None or calls_result(cursor):
             return self.called_value(cursor, children)
         kind = declared.kind.name
         if kind == "CONSTRUCTOR":

@@ -6,6 +6,7 @@ Python's variables are no places. A variable that another function assigns throu
 
 from typing import Any
 
+from .cursors import calls_result
 from .tree import clang, operator_of
 from .types import gives_place, holds_reference, is_owner, is_reference, is_value, number, plain, qualified, record_word
 from .words import words
@@ -158,7 +159,7 @@ class Survey:
 
     def _call(self, cursor: Any, assigned: set[int], boxed: set[int]) -> None:
         declared = cursor.referenced
-        if declared.kind.name not in ("FUNCTION_DECL", "CXX_METHOD", "CONSTRUCTOR"):
+        if calls_result(cursor) or declared.kind.name not in ("FUNCTION_DECL", "CXX_METHOD", "CONSTRUCTOR"):
             return
         arguments = list(cursor.get_arguments())
         name = declared.spelling
