@@ -158,7 +158,9 @@ def calls_result(cursor: Any) -> bool:
     if callee is None or declared is None or declared.kind.name not in ("FUNCTION_DECL", "CXX_METHOD"):
         return False
     inner = stripped(callee)
-    return inner.kind.name == "CALL_EXPR" and inner.referenced == declared and not declared.spelling.startswith("operator")
+    return (
+        inner.kind.name == "CALL_EXPR" and inner.referenced == declared and not declared.spelling.startswith("operator")
+    )
 
 
 def is_array_place(cursor: Any) -> bool:

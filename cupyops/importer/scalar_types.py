@@ -225,7 +225,8 @@ def _default_dtype() -> torch.dtype:
 
 @word(
     "c10::Device",
-    "struct Device { using Type = DeviceType; Device(DeviceType, DeviceIndex = -1); Device(const std::string&); Device(const char*); DeviceType type() const;"
+    "struct Device { using Type = DeviceType; Device(DeviceType, DeviceIndex = -1); Device(const std::string&); Device(const char*);"
+    " DeviceType type() const;"
     " DeviceIndex index() const; bool has_index() const; bool is_cuda() const; bool is_cpu() const; bool is_meta() const;"
     " std::string str() const; bool operator==(const Device&) const; bool operator!=(const Device&) const; };",
     methods="c10::Device_",

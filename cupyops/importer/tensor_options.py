@@ -84,7 +84,7 @@ methods(
     "template <class T> bool operator!=(const std::vector<T>&, ArrayRef<T>);"
     "template <class T> bool operator==(ArrayRef<T>, const std::vector<T>&);"
     "template <class T> bool operator!=(ArrayRef<T>, const std::vector<T>&);"
-    "using IntArrayRef = ArrayRef<int64_t>; using SymIntArrayRef = IntArrayRef;",
+    "using IntArrayRef = ArrayRef<int64_t>; using SymIntArrayRef = IntArrayRef; using IntList = IntArrayRef;",
 )
 def _array_ref(first: Any = (), last: Any = None) -> Vector:
     if isinstance(first, Pointer):

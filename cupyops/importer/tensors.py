@@ -64,6 +64,18 @@ word(
 )(TensorOptions)
 
 
+@word("at::CUDA", "DeprecatedTypeProperties CUDA(ScalarType);")
+def type_of_cuda(dtype: torch.dtype) -> TensorOptions:
+    found: TensorOptions = TensorOptions(dtype).device("cuda")
+    return found
+
+
+@word("at::CPU", "DeprecatedTypeProperties CPU(ScalarType);")
+def type_of_cpu(dtype: torch.dtype) -> TensorOptions:
+    found: TensorOptions = TensorOptions(dtype).device("cpu")
+    return found
+
+
 @word(
     "at::Tensor",
     f"""class Tensor {{ public: Tensor(); Tensor(const Tensor&); Tensor(Tensor&&);

@@ -189,3 +189,25 @@ def test_a_tree_that_the_translator_does_not_expect_loses_one_statement(
         assert f(torch.ones(3)).tolist() == [2, 2, 2]
         with pytest.raises(NotTranslated, match=r"program\.cu:\d+: .*whose tree is unexpected \(KeyError"):
             f(torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return torch::zeros({2}, torch::CUDA(torch::kDouble)) + x.to(at::CPU(at::kInt).scalarType());",
+        "at::IntList sizes = x.sizes(); return x.view(sizes).to(torch::CUDA(at::kDouble));",
+        "TORCH_CHECK(x.device().type() == at::Device::Type::CUDA); return x.to(at::kDouble);",
+        "auto all = [](auto... t) { return std::tuple<std::decay_t<decltype(t)>...>(t...); }; std::tuple<> none;"
+        " all(); (void)none; return x.to(at::kDouble);",
+    ],
+    ids=["a type of a device", "IntList", "Device::Type", "an empty tuple"],
+)
+def test_old_names_of_pytorch(body: str) -> None:
+    module = load_inline(
+        "program", "", f"#include <torch/extension.h>\ntorch::Tensor f(torch::Tensor x) {{ {body} }}", functions=["f"]
+    )
+    with cupyops.simulate():
+        y = module.f(torch.tensor([1.0, 2.0]))
+    assert y.tolist() == [1, 2]
+    assert y.dtype == torch.float64
+    assert y.device.type == "cpu"
