@@ -28,7 +28,8 @@ class Program:
     Attributes:
         name: the name of the program.
         source: the host half as Python.
-        device: the text of the kernels, for NVRTC.
+        device: the text of the kernels, for NVRTC. Sources that keep functions to themselves have texts of their own in `kernels`,
+            which stand here one after another.
         functions: the host functions by their C++ names.
         bound: what ``PYBIND11_MODULE`` binds, by name.
         untranslated: what has no translation: the function, the place and the reason.
