@@ -16,6 +16,8 @@ from typing import Any
 
 from kernels import LocalLayerRepository
 
+from cupyops.errors import expected
+
 __all__ = ["LAYERS", "PATH", "mapping", "write_build"]
 
 PATH = Path(__file__).parent / "hub"
@@ -35,7 +37,13 @@ module itself: ``kernels.replace_kernel_forward_from_hub(nn.LayerNorm, "LayerNor
 
 
 def mapping(devices: Sequence[str] = ("cuda",)) -> dict[str, dict[str, Any]]:
-    """Returns what ``register_kernel_mapping`` and ``use_kernel_mapping`` of ``kernels`` take, for every mode."""
+    """Returns what ``register_kernel_mapping`` and ``use_kernel_mapping`` of ``kernels`` take, for every mode.
+
+    Raises:
+        TypeError: ``devices`` is a single name.
+    """
+    if isinstance(devices, str):
+        raise TypeError(expected("mapping", "devices", "be a list of device types", repr(devices)))
     return {
         name: {device: LocalLayerRepository(PATH, layer_name=layer) for device in devices}
         for name, layer in LAYERS.items()

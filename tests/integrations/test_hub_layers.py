@@ -12,6 +12,8 @@ from cupyops import simulate
 from cupyops.integrations.hub import layers
 from cupyops.launch import recording
 
+from .modules import Zeroed
+
 
 class Llama(nn.Module):
     def __init__(self, n: int) -> None:
@@ -21,16 +23,6 @@ class Llama(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
         return self.weight * y.to(x.dtype)
-
-
-class Zeroed(nn.Module):
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.eps, self.weight = 1e-6, nn.Parameter(torch.randn(n) / 9)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)
-        return (y * (1.0 + self.weight.float())).type_as(x)
 
 
 class Tanh(nn.Module):

@@ -6,28 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cupyops.integrations.hub import layers
+
+from .modules import Zeroed
 
 kernels = pytest.importorskip("kernels")
 from cupyops.integrations import hugging_face  # noqa: E402 - it needs kernels
 
 MODES = [kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE, kernels.Mode.TRAINING, kernels.Mode.INFERENCE]
-
-
-class Zeroed(nn.Module):
-    """An RMS norm that scales by 1 + weight."""
-
-    kernel_layer_name = "RMSNormZeroCentered"
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.eps, self.weight = 1e-6, nn.Parameter(torch.randn(n) / 9)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)
-        return (y * (1.0 + self.weight.float())).type_as(x)
 
 
 def named(cls: type[nn.Module], name: str) -> type[nn.Module]:
@@ -154,3 +142,8 @@ def test_transformers_takes_the_folder_as_a_local_kernel(monkeypatch: pytest.Mon
     config.create_compatible_mapping(model)
     (repository,) = config.kernel_mapping["RMSNorm"]["cuda"].values()
     assert repository.load().__name__ == "RMSNorm"
+
+
+def test_a_single_device_is_not_read_letter_by_letter() -> None:
+    with pytest.raises(TypeError, match="mapping: `devices` must be a list of device types, got 'cuda'"):
+        hugging_face.mapping("cuda")

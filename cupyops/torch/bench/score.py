@@ -109,7 +109,8 @@ def score(
         timed: whether correct modules are timed.
 
     Raises:
-        TypeError: an argument of a call is neither a tensor nor a number, or the reference returns something else than tensors, in
+        TypeError: a module or a function is none, ``get_inputs`` returns no list or tuple, an argument of a call is neither a tensor nor a
+            number, or the reference returns something else than tensors, in
             tuples, lists and dicts. What the reference and the classes raise is raised, too; what the candidate's calls raise is a fault.
         ValueError: ``trials`` is less than 1.
 
@@ -120,6 +121,12 @@ def score(
     """
     if trials < 1:
         raise ValueError(expected("score", "trials", "be at least 1", trials))
+    for name, module in {"reference": reference, "candidate": candidate}.items():
+        if not (issubclass(module, nn.Module) if isinstance(module, type) else isinstance(module, nn.Module)):
+            raise TypeError(expected("score", name, "be a module or its class", repr(module)))
+    for name, function in {"get_inputs": get_inputs, "get_init_inputs": get_init_inputs}.items():
+        if not callable(function):
+            raise TypeError(expected("score", name, "be a function", repr(function)))
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
     def made(module: nn.Module | type[nn.Module]) -> nn.Module:
@@ -129,7 +136,10 @@ def score(
 
     def drawn(number: int) -> tuple[Any, ...]:
         torch.manual_seed(seed + number)
-        return tuple(_placed(x, where, dtype) for x in get_inputs())
+        inputs = get_inputs()
+        if not isinstance(inputs, list | tuple):
+            raise TypeError(expected("score", "get_inputs", "return a list of arguments", type(inputs).__name__))
+        return tuple(_placed(x, where, dtype) for x in inputs)
 
     with torch.random.fork_rng([where] if where.type == "cuda" else []):
         right, ours = made(reference), made(candidate)
