@@ -125,6 +125,10 @@ class Expressions(Arithmetic):
         callee = children[0]
         if "dependent" in cursor.type.spelling or plain(callee.type).kind.name not in ("POINTER", "FUNCTIONPROTO"):
             raise Refused(f"the call `{self.shown(cursor)}`, which clang does not resolve")
+        kind = plain(callee.type)
+        taken = (kind.get_pointee() if kind.kind.name == "POINTER" else kind).get_canonical().argument_types()
+        if any(t.kind.name == "LVALUEREFERENCE" and not t.get_pointee().is_const_qualified() for t in taken):
+            raise Refused(f"the call `{self.shown(cursor)}` by a pointer to a function that assigns to its arguments")
         return call(self.text(callee, ATOM), *(self.copied(a) for a in self.written(cursor)))
 
     def launch(self, cursor: Any, children: list[Any], configured: Any) -> Expression:

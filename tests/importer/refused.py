@@ -24,6 +24,11 @@ REFUSED = (
     Refusal("`goto`", "a goto", "double f(int n) { again: if (--n > 0) goto again; return n; }"),
     Refusal("`throw` of a value that is no object", "throws no object of a class", "double f(int n) { throw n; }"),
     Refusal(
+        "a call by a pointer to a function with parameters that are references, not to constants",
+        "by a pointer to a function that assigns to its arguments",
+        "void g(int& x) { x += 1; } typedef void (*F)(int&); double f(int n) { F h = g; h(n); return n; }",
+    ),
+    Refusal(
         "a union", "the union `U`", "union U { float f; unsigned u; }; double f(int n) { U u; u.f = n; return u.u; }"
     ),
     Refusal(
