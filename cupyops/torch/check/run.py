@@ -25,6 +25,9 @@ from . import (
     gradients as check_gradients,
 )
 from . import (
+    graphs as check_graphs,
+)
+from . import (
     honest as check_honest,
 )
 from . import (
@@ -93,9 +96,9 @@ CHECKS: dict[str, Check] = {
         check_machinery.differentiable,
         check_machinery.defaults,
         check_derivatives.derivatives,
-        check_machinery.compile_static,
-        check_machinery.compile_dynamic,
-        check_machinery.export,
+        check_graphs.compile_static,
+        check_graphs.compile_dynamic,
+        check_graphs.export,
         check_machinery.torch_func,
         check_machinery.vmap,
         check_derivatives.transforms,
