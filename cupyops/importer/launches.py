@@ -279,6 +279,8 @@ class _Bound:
     def checked(self, blocks: tuple[int, int, int], stream: int | None, arguments: tuple[Any, ...]) -> None:
         """Launches by the kernel's checks."""
         if any(map(_is_fake, arguments)):
+            if planning():
+                raise ExportError(f"{self.kernel.name}: a translated launch takes addresses, which no plan of launches has")
             return
         kernel, block = self.kernel, self._block
         threads = tuple(b * t for b, t in zip(blocks, block, strict=True))
