@@ -30,6 +30,12 @@ def replace_operators(module: fx.GraphModule, launches: Launches) -> None:
         while found := [(n, op) for n in graph_module.graph.nodes if (op := operator_of(n.target)) is not None]:
             for node, op in found:
                 _replace(graph_module, node, op, launches)
+        for node in graph_module.graph.nodes:
+            if wrapped := [op for x in node.args if (op := operator_of(x)) is not None]:
+                launches.operator = wrapped[0].qualified_name
+                raise launches.refuse(
+                    "the program calls it by a higher-order operator, as run_decompositions leaves it"
+                )
         graph_module.recompile()
 
 
@@ -49,10 +55,10 @@ def _replace(module: fx.GraphModule, node: fx.Node, op: Operator, launches: Laun
             inner.target = name
     places = dict(zip([n for n in steps.graph.nodes if n.op == "placeholder"], nodes, strict=True))
     with module.graph.inserting_before(node):
-        results: Any = module.graph.graph_copy(steps.graph, places)  # type: ignore[arg-type]
-    if isinstance(results, fx.Node) or results is None:
+        results: Any = module.graph.graph_copy(steps.graph, places)
+    if isinstance(results, fx.Node):
         node.replace_all_uses_with(results)
-    else:
+    elif results is not None:
         for user in list(node.users):
             assert user.target is operator.getitem
             user.replace_all_uses_with(results[user.args[1]])

@@ -6,7 +6,6 @@ functionalisation, its memory plan and its layouts hold, and the operations betw
 """
 
 import itertools
-import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -218,7 +217,9 @@ class Launches:
                 raise self.refuse(f"{what} needs {kernel.hardware}, and the package is for sm_{architecture}, too")
             text, binary = compiled(kernel, types, architecture)
             if set := [name for name in variables(parts(text)[0]) if name in kernel.storage.given]:
-                raise self.refuse(f"Python has set the variable `{set[0]}` of {what}, and a package has the text's values")
+                raise self.refuse(
+                    f"Python has set the variable `{set[0]}` of {what}, and a package has the text's values"
+                )
             name = kernel.source.named(binary)
             found.append((architecture, kernel.hardware.exactly, binary.code))
         return found, name
@@ -245,12 +246,14 @@ def _lower(overload: Any, form: _Form, launches: Launches) -> None:
     from torch._inductor.virtualized import V
     from torch._library.utils import get_layout_constraint_tag
 
+    limits = "std::numeric_limits<double>"
+
     def number(value: Any) -> str:
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, float):
-            limits = "std::numeric_limits<double>"
-            return f"{limits}::quiet_NaN()" if value != value else f"{'-' * (value < 0)}{limits}::infinity()" if math.isinf(value) else repr(value)
+            names = {"nan": f"{limits}::quiet_NaN()", "inf": f"{limits}::infinity()", "-inf": f"-{limits}::infinity()"}
+            return names.get(repr(value), repr(value))
         value = value.node.expr if is_symbol(value) else value
         found: str = cexpr(V.graph.sizevars.simplify(value)) if hasattr(value, "free_symbols") else f"{value}LL"
         return found
@@ -263,8 +266,10 @@ def _lower(overload: Any, form: _Form, launches: Launches) -> None:
                 wrapper.has_cupyops_launches = True
                 wrapper.header.splice(launches.binaries.source())
                 for condition in launches.conditions:
-                    wrapper.writeline(f'if (!({cexpr(condition)})) throw std::runtime_error("this package was made for sizes with {condition}");')
-            tensors: Any = [_Reference(x.codegen_reference()) for x in self.inputs]
+                    message = f'"this package was made for sizes with {condition}"'
+                    wrapper.writeline(f"if (!({cexpr(condition)})) throw std::runtime_error({message});")
+            inputs: Any = self.inputs
+            tensors = [_Reference(x.codegen_reference()) for x in inputs]
             args, kwargs = self.unflatten_args(tensors, self.constant_args)
             declared = [a.name for a in overload._schema.arguments]
             given = [*args, *(kwargs[name] for name in declared[len(args) :])]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cupyops.dtypes import DTYPES
 
@@ -194,7 +195,7 @@ class Binaries:
     """The binaries and the kernels of a package, as C++ variables."""
 
     _codes: dict[tuple[tuple[int, bool, bytes], ...], str] = field(default_factory=dict)
-    _kernels: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _kernels: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
     def kernel(
         self,
@@ -227,9 +228,9 @@ class Binaries:
             listed = ", ".join(f"{{{a}, {str(e).lower()}, {variable}_{i}}}" for i, (a, e, _) in enumerate(codes))
             lines.append(f"static const cupyops::Binary {variable}_all[] = {{{listed}}};")
             lines.append(f"static cupyops::Code {variable}({variable}_all);")
-        for (what, name, code, x, y, z, *how), variable in self._kernels.items():
-            flags = ", ".join(str(flag).lower() for flag in how)
-            lines.append(f'static cupyops::Kernel {variable}("{what}", "{name}", {code}, {x}, {y}, {z}, {flags});')
+        for (what, name, of, *block_and_flags), variable in self._kernels.items():
+            numbers = ", ".join(str(x).lower() for x in block_and_flags)
+            lines.append(f'static cupyops::Kernel {variable}("{what}", "{name}", {of}, {numbers});')
         return "\n".join(lines)
 
 

@@ -62,17 +62,20 @@ def package(
     if exported.example_inputs is None:
         raise ValueError(expected("package", "exported", "have example inputs", "none"))
     args, kwargs = exported.example_inputs
+    tensors = pytree.tree_leaves((args, kwargs, list(exported.state_dict.values())))
+    gpus = sorted({x.device.index for x in tensors if isinstance(x, Tensor) and x.is_cuda})
     if architectures is None:
-        tensors = pytree.tree_leaves((args, kwargs, list(exported.state_dict.values())))
-        gpus = {x.device.index for x in tensors if isinstance(x, Tensor) and x.is_cuda}
-        architectures = [driver.capability(gpu) for gpu in gpus]
+        architectures = sorted({driver.capability(gpu) for gpu in gpus})
     module = exported.module(check_guards=False)
     launches = Launches(architectures)
     try:
         replace_operators(module, launches)
         # The names of the launches stand for other kernels in another process.
-        settings = {**(options or {}), "aot_inductor.package": True, "fx_graph_cache": False}
-        files = torch._inductor.aot_compile(module, args, kwargs, options=settings)
+        settings = {"aot_inductor.package": True, "fx_graph_cache": False}
+        if gpus:
+            # Else Inductor first runs the graph in Python.
+            settings["triton.autotune_at_compile_time"] = True
+        files: Any = torch._inductor.aot_compile(module, args, kwargs, options={**settings, **(options or {})})
         from torch._inductor.package import package_aoti
 
         package_aoti(path, files)
