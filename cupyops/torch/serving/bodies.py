@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from cupyops.errors import ExportError
 from cupyops.launch.planning import while_planning
+from cupyops.sizes import is_symbol
 from cupyops.torch.core.layouts import on_fakes
 from cupyops.torch.core.operator import Operator, operator_of
 
@@ -85,16 +86,18 @@ def _traced(op: Operator, flat: list[Any], spec: Any, fakes: list[Any], launches
     args = pytree.tree_unflatten([x.meta["val"] if isinstance(x, fx.Node) else x for x in flat], spec)
     tensors = [x for name, x in zip(names, args, strict=True) if isinstance(x, Tensor) and name not in written]
     launches.kept = {x.untyped_storage()._cdata for x in tensors}
+    dynamic = any(is_symbol(n) for x in fakes for n in getattr(x, "shape", (x,)))
+    instead = ". Export the model with fixed sizes" if dynamic else ""
     try:
         with torch.no_grad():
             found = make_fx(call, tracing_mode="real")(*fakes)
     except ExportError:
         raise
     except Exception as error:
-        raise launches.refuse(f"its body cannot be traced: {type(error).__name__}: {error}") from error
+        raise launches.refuse(f"its body cannot be traced: {type(error).__name__}: {error}{instead}") from error
     if env is not None:
         if bound := [f"{old} = {new}" for old, new in env.replacements.items() if old not in fixed and new.is_number]:
-            raise launches.refuse(f"its body fixes a dynamic size: {', '.join(bound)}")
+            raise launches.refuse(f"its body fixes a dynamic size: {', '.join(bound)}{instead}")
         launches.conditions += [guard.expr for guard in env.guards[guards:]]
     found.graph.eliminate_dead_code()
     return found
