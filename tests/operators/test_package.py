@@ -16,7 +16,7 @@ from torch.export import Dim, ExportedProgram
 
 from cupyops import GridStride, Kernel, Threads
 from cupyops.errors import ExportError
-from cupyops.torch import Operator, package
+from cupyops.torch import Operator, optimize, package
 from cupyops.torch.core.layouts import on_fakes
 from cupyops.torch.serving import bodies
 from cupyops.torch.serving.launches import Launches
@@ -147,7 +147,7 @@ def test_arguments_of_every_kind(launches: Launches) -> None:
 
     op = operator("kinds", body)
     (node,) = planned(exported(op, torch.randn(4, 8).half()), launches)
-    x, y, none, h, b, yes, large, first, second, *grid = node.args
+    _x, _y, none, h, b, yes, large, first, second, *_grid = node.args
     assert (none, h, b, yes, second) == (None, 0x3E00, 0xC000, True, 7)
     assert large == 8 - 2**63  # its bits as a signed number
     assert value(first, 5) == 5
@@ -282,3 +282,13 @@ def test_on_a_cpu_a_package_runs_the_references(tmp_path: Path, monkeypatch: pyt
     for batch in (1, 4, 7):
         x = torch.randn(batch, 8)
         torch.testing.assert_close(run(x), model(x))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_of_an_optimized_model_has_the_operators(strict: bool) -> None:
+    """Without Dynamo, an export runs the model on fake tensors."""
+    model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 32), nn.GELU())
+    optimize(model)
+    program = torch.export.export(model, (torch.randn(4, 8),), dynamic_shapes=({0: Dim("batch")},), strict=strict)
+    found = {str(n.target).removesuffix(".default") for n in program.graph.nodes if n.op == "call_function"}
+    assert {"cupyops.layer_norm", "cupyops.gelu"} <= found
