@@ -291,4 +291,4 @@ def test_an_exported_program_of_an_optimized_model_has_the_operators(strict: boo
     optimize(model)
     program = torch.export.export(model, (torch.randn(4, 8),), dynamic_shapes=({0: Dim("batch")},), strict=strict)
     found = {str(n.target).removesuffix(".default") for n in program.graph.nodes if n.op == "call_function"}
-    assert {"cupyops.layer_norm", "cupyops.gelu"} <= found
+    assert {"cupyops.layer_norm", "cupyops.linear_gelu"} <= found
