@@ -23,8 +23,6 @@ from cupyops.torch.serving.launches import Launches
 
 from .test_dynamic_batch import MODELS, _inputs, _shapes
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
-
 SCALE = """
 extern "C" __global__ void scale(const float* x, float* y, float factor, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -292,3 +290,25 @@ def test_an_exported_program_of_an_optimized_model_has_the_operators(strict: boo
     program = torch.export.export(model, (torch.randn(4, 8),), dynamic_shapes=({0: Dim("batch")},), strict=strict)
     found = {str(n.target).removesuffix(".default") for n in program.graph.nodes if n.op == "call_function"}
     assert {"cupyops.layer_norm", "cupyops.linear_gelu"} <= found
+
+
+@pytest.mark.thorough
+def test_the_program_of_the_page_runs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/shipping.md shows a program in C++, here on a CPU."""
+    monkeypatch.undo()
+    page = (Path(__file__).parents[2] / "docs" / "shipping.md").read_text(encoding="utf-8")
+    (tmp_path / "main.cpp").write_text(page.partition("```cpp\n")[2].partition("```")[0])
+    found = Path(torch.__file__).parent
+    includes = [f"-I{found}/include", f"-I{found}/include/torch/csrc/api/include"]
+    libraries = [f"-L{found}/lib", f"-Wl,-rpath,{found}/lib", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"]
+    made = str(tmp_path / "main")
+    command = ["g++", "-std=c++20", str(tmp_path / "main.cpp"), "-o", made, *includes, *libraries]
+    subprocess.run(command, check=True)
+    model = nn.Sequential(nn.Linear(784, 12), nn.GELU(), nn.Linear(12, 10)).requires_grad_(False)
+    optimize(model)
+    program = torch.export.export(model, (torch.randn(4, 784),), dynamic_shapes=({0: Dim("batch")},))
+    path = package(program, tmp_path / "m.pt2")
+    done = subprocess.run([made, path, "cpu"], capture_output=True, text=True, check=True)
+    images = [torch.arange(b * 784.0).mul(0.01).sin().view(b, 784) for b in (1, 4, 64)]
+    wanted = [model(x).double().sum().item() for x in images]
+    assert [float(line) for line in done.stdout.split()] == pytest.approx(wanted, rel=1e-4, abs=1e-4)

@@ -34,7 +34,7 @@ def package(
     Where a body chooses its steps by a dynamic size, the package has the steps of the example's side, and raises for sizes on the
     other side.
 
-    AOTInductor needs a C++ compiler on the machine that makes the package.
+    The machine that makes the package runs Linux and has a C++ compiler, which AOTInductor needs, and for a GPU CUDA's headers.
 
     Args:
         exported: the result of :func:`torch.export.export`, on the device where the package runs.
