@@ -15,12 +15,13 @@ from cupyops.arrays import host
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.file_scope import variables
 from cupyops.dtypes import DTYPES
-from cupyops.errors import expected
+from cupyops.errors import ExportError, expected
 from cupyops.launch import driver, elements, hooks, recording
 from cupyops.launch.geometry import MAX_GRID_X, MAX_GRID_YZ, Threads
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.module import Module
 from cupyops.launch.parameter import Parameter
+from cupyops.launch.planning import planning
 
 from .memory import DevicePointer, FakeMemory, dtype_of
 from .references import Pointer
@@ -279,6 +280,10 @@ class _Bound:
     def checked(self, blocks: tuple[int, int, int], stream: int | None, arguments: tuple[Any, ...]) -> None:
         """Launches by the kernel's checks."""
         if any(map(_is_fake, arguments)):
+            if planning():
+                raise ExportError(
+                    f"{self.kernel.name}: a translated launch takes addresses, which no plan of launches has"
+                )
             return
         kernel, block = self.kernel, self._block
         threads = tuple(b * t for b, t in zip(blocks, block, strict=True))

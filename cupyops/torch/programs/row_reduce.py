@@ -22,6 +22,7 @@ from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kern
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
 from cupyops.programs.tree import bare, parsed
+from cupyops.sizes import least, surely
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
 from cupyops.tiling.rows import at_once
@@ -287,7 +288,7 @@ def body_of(
         dtypes = [_dtype_of(program, i, tensors) for i in range(made)]
         outs = [(shapes[kind], d, kind) if w else None for kind, d, w in zip(kinds, dtypes, wanted, strict=True)]
         call = _Call(None, (), outs, wide_dtype(x.dtype))
-        if _library.is_fake(x) or rows == 0 or n == 0 or not any(wanted):
+        if _library.skips(x) or rows == 0 or n == 0 or not any(wanted):
             return call
         dtype = DTYPE_NAMES[x.dtype]
         device = device_of(library_of(x), x)
@@ -306,12 +307,12 @@ def body_of(
                 at_once(chosen, _types(chosen, names, tensors), dtype, device)
             except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
                 config = config_of(*choice, portable=True)
-        if rows <= FEW_ROWS and not column:
+        if not column and surely(rows <= FEW_ROWS):
             config = config.few_rows(n, work, call.wide.itemsize, capability)
         chosen = kernel(config, dtype)
-        blocks = min(-(-rows // config.groups), 2**31 - 1)
+        blocks = least(-(-rows // config.groups), 2**31 - 1)
         if column or config.prefetch:  # persistent blocks
-            blocks = max(1, min(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
+            blocks = least(blocks, max(1, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
         if not column:
             return call._replace(kernel=chosen, sizes=(rows, n, blocks))
         # If neither registers nor shared memory hold the column sums of a block, the kernel adds to them in global
@@ -330,7 +331,7 @@ def body_of(
         tensors, scalars = args[:count], args[count : count + numbers]
         wanted = args[count + numbers :] if wants else (True,) * made
         x = tensors[lead]
-        if x.shape and not _library.is_fake(x) and x.shape[-1] == 0 and x.numel() == 0:
+        if x.shape and not _library.skips(x) and x.shape[-1] == 0 and x.numel() == 0:
             _check(program, tensors)
             if math.prod(x.shape[:-1]) and of_rows:
                 return _of_no_elements(program, translated, args)
