@@ -59,7 +59,7 @@ class Host(Structs):
 
     Attributes:
         untranslated: what has no translation: the function, the place and the reason.
-        launched: the name expressions of the kernels that it launches, with clang's declarations.
+        launched: the name expressions of the kernels that it launches, and its device variables, with clang's declarations.
     """
 
     def __init__(self, unit: Unit) -> None:
@@ -274,9 +274,17 @@ class Host(Structs):
                 raise Refused(f"the kernel `{name}`, which two sources have")
         return name
 
-    def home(self, kernel: Any) -> Any:
-        """Returns the definition of a kernel, of a template's instance the template's."""
-        own = clang().conf.lib.clang_getSpecializedCursorTemplate(kernel) or kernel
+    def device_variable(self, declared: Any) -> str:
+        """Returns the symbol of a ``__device__`` or ``__constant__`` variable. Each source has its own one."""
+        name = qualified(declared)
+        first, home = self.home(self.launched.setdefault(name, declared)), self.home(declared)
+        if self.unit.parts and home.translation_unit != first.translation_unit:
+            raise Refused(f"the variable `{name}`, which two sources have")
+        return f"kernels.variable({name!r})"
+
+    def home(self, declared: Any) -> Any:
+        """Returns the definition of a kernel or a variable, of a template's instance the template's."""
+        own = clang().conf.lib.clang_getSpecializedCursorTemplate(declared) or declared
         return self.unit.definition(own) or own
 
     def _overload(self, declared: Any) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from cupyops.compile.cpp_library import FOREIGN_THRUST
 from cupyops.compile.device_half import MARKS, names_host
 from cupyops.compile.macros import expanded, macro_of
+from cupyops.compile.system_headers import header as header_of
 
 from .errors import NotTranslated
 from .sliced_declarations import FUNCTIONS, HEAD, INSTANCE, TYPE, TYPES, Declarations
@@ -305,8 +306,11 @@ class Slice(Declarations):
         return "".join(pieces) + file.text[at:]
 
     def _needs(self, name: str, around: tuple[str, ...] = ()) -> bool:
-        """Returns whether a file, or a file that it includes, has a kept declaration or a macro that code or a condition uses."""
+        """Returns whether a file, or a file that it includes, has a kept declaration, a macro that code or a condition uses, or a
+        directive for a header of CUDA or of a library."""
         file = self.files[name]
+        if any(d.name == "include" and header_of(d.rest[1:-1]) is not None for d in file.code.directives):
+            return True
         if any(item in self._kept for item in file.items) or any(file.is_left_out(gap[0]) for gap in self._gaps(file)):
             return True
         defined = {found[0] for d in file.code.directives if d.name == "define" and (found := NAME.match(d.rest))}

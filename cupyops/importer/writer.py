@@ -81,7 +81,7 @@ class Writer(Lambdas):
         if name is not None:
             return Expression(f"{name}.value" if self.is_boxed(cursor) else name)
         if self.program.is_device_variable(cursor):
-            return Expression(f"kernels.variable({qualified(cursor)!r})")
+            return Expression(self.program.device_variable(cursor))
         if not self.unit.mine(cursor):
             known = qualified(cursor)
             if known in self.program.words:

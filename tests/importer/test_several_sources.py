@@ -116,3 +116,31 @@ torch::Tensor {name}(torch::Tensor x) {{ auto y = torch::empty_like(x); {LAUNCHE
     module = loaded(tmp_path, m_cpp=main, a_cu=source("a", 2), b_cu=source("b", 10))
     with pytest.raises(NotTranslated, match="kernel `k`, which two sources have"):
         computed(module, 1, 2)
+
+
+def test_each_source_has_its_own_variables_of_the_device(tmp_path: Path) -> None:
+    def source(name: str, first: int) -> str:
+        return f"""{TORCH}
+__constant__ float w[2] = {{{first}.f, 1.f}};
+__global__ void k{name}(float* y, const float* x, int n) {{ {ONE} = w[0] * x[threadIdx.x] + w[1]; }}
+void set_{name}(float value) {{ cudaMemcpyToSymbol(w, &value, sizeof(float), sizeof(float)); }}
+torch::Tensor {name}(torch::Tensor x) {{ auto y = torch::empty_like(x); {LAUNCHED.replace("k<", f"k{name}<")} return y; }}
+"""
+
+    main = f"{TORCH}torch::Tensor a(torch::Tensor); torch::Tensor b(torch::Tensor); void set_a(float);\n"
+    main += f"torch::Tensor f(torch::Tensor x) {{ set_a(0.5f); return a(x) + b(x); }}\n{BOUND}"
+    apart = source("b", 10).replace(source("b", 10).splitlines()[4], "")  # only one source copies to its variable
+    module = loaded(tmp_path, m_cpp=main, a_cu=source("a", 2), b_cu=apart)
+    assert computed(module, 1, 2) == [13.5, 25.5]
+    both = loaded(tmp_path, m_cpp=main.replace("set_a(0.5f);", "set_a(0.5f); set_b(2.f);").replace("void set_a", "void set_b(float); void set_a"), a_cu=source("a", 2), b_cu=source("b", 10))
+    with pytest.raises(NotTranslated, match="variable `w`, which two sources have"):
+        computed(both, 1, 2)
+
+
+def test_the_headers_of_pytorch_may_be_included_by_a_header_of_the_host(tmp_path: Path) -> None:
+    kernel = """#include "p.h"
+__global__ void k(torch::PackedTensorAccessor32<float, 1> y) { y[threadIdx.x] *= 2; }
+torch::Tensor f(torch::Tensor x) { k<<<1, x.size(0)>>>(x.packed_accessor32<float, 1>()); return x; }
+"""
+    module = loaded(tmp_path, p_h=f"{TORCH}torch::Tensor f(torch::Tensor);\n", a_cpp=f'#include "p.h"\n{BOUND}', b_cu=kernel)
+    assert computed(module, 1, 2) == [2, 4]
