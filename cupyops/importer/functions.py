@@ -30,11 +30,15 @@ from .tree import (
 from .types import (
     number,
     qualified,
+    record_word,
 )
 from .words import namespaces, words
 from .writer import Writer, of_kind
 
-__all__ = ["Host", "is_host_function", "runtime_names"]
+__all__ = ["REGISTRATION", "Host", "is_host_function", "registers", "runtime_names"]
+
+# The beginning of the names of functions that have the initializers of variables that register operators.
+REGISTRATION = "cupyops_registered_"
 
 
 # Names of generated code besides the words.
@@ -188,6 +192,8 @@ class Host(Structs):
 
     def _base_name(self, declared: Any) -> str:
         name = declared.spelling
+        if declared.kind.name == "VAR_DECL":
+            return f"{REGISTRATION}{name}"
         if name.startswith("operator"):
             return f"operator_{OPERATORS.get(name[8:], re.sub(r'[^a-z]', '_', name[8:]))}"
         arguments = []
@@ -210,7 +216,10 @@ class Host(Structs):
             definition, name = self.queue.pop(0)
             self.current = name
             writer = Writer(self, definition)
-            writer.whole_function(definition, name)
+            if definition.kind.name == "VAR_DECL":
+                writer.whole_registration(definition, name)
+            else:
+                writer.whole_function(definition, name)
             self.parts.append(writer.lines)
 
     def _write_method(self, definition: Any, name: str) -> None:
@@ -398,6 +407,12 @@ def _has_attribute(declared: Any, kind: str) -> bool:
         return True
     template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared)
     return template is not None and any(c.kind.name == kind for c in template.get_children())
+
+
+def registers(declared: Any) -> bool:
+    """Returns whether a variable's initializer registers operators."""
+    found = record_word(declared.type) if declared.kind.name == "VAR_DECL" and declared.is_definition() else None
+    return found is not None and found.name == "c10::RegisterOperators"
 
 
 def is_host_function(declared: Any) -> bool:

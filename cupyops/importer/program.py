@@ -104,7 +104,7 @@ def _translated(
         "device": device,
         "own": own,
         "functions": chosen,
-        "bindings": [declared.spelling for _, declared in entries if declared.spelling.startswith("cupyops_")],
+        "bindings": [entry for entry, _ in entries if entry.startswith("cupyops_")],
         "untranslated": host.untranslated,
         "launched": [name for name in host.launched if "<" in name or "(" in name],
         "files": dict(unit.files.items()),
@@ -136,11 +136,13 @@ def _is_function(declared: Any) -> bool:
 
 def entries_of(unit: Any, functions: Sequence[str] | None) -> list[tuple[str, Any]]:
     """Returns the functions that Python calls, by name."""
-    from .functions import is_host_function
+    from .functions import REGISTRATION, is_host_function, registers
 
     found: dict[str, Any] = {}
-    for declared in unit.declarations():
-        if declared.kind.name == "FUNCTION_DECL" and is_host_function(declared):
+    for i, declared in enumerate(unit.declarations()):
+        if registers(declared):
+            found[f"{REGISTRATION}{i}"] = declared
+        elif declared.kind.name == "FUNCTION_DECL" and is_host_function(declared):
             definition = unit.definition(declared)
             if definition is not None and (declared.spelling not in found or declared.linkage.name != "INTERNAL"):
                 found[declared.spelling] = definition
@@ -154,6 +156,7 @@ def entries_of(unit: Any, functions: Sequence[str] | None) -> list[tuple[str, An
 
 def _made(name: str, found: dict[str, Any], sources: Sequence[tuple[str, str]], options: Sequence[str]) -> Program:
     from .binding import Module
+    from .functions import REGISTRATION
     from .torch_library import library_of
 
     file = sources[-1][0] if sources else f"{name}.cu"
@@ -171,6 +174,8 @@ def _made(name: str, found: dict[str, Any], sources: Sequence[tuple[str, str]], 
             module = Module(name)
             run(module)
             bound.update(module.members)
+        elif binding.startswith(REGISTRATION):
+            run()
         else:
             run(library_of(binding))
     untranslated = [tuple(u) for u in found["untranslated"]]

@@ -22,6 +22,7 @@ from cupyops.compile.system_headers import header as header_of
 from .errors import NotTranslated
 from .sliced_declarations import FUNCTIONS, HEAD, INSTANCE, TYPE, TYPES, Declarations
 from .sliced_files import (
+    CLASSES,
     CONSTEXPR,
     NAME,
     File,
@@ -33,6 +34,7 @@ from .sliced_files import (
     text_of,
 )
 from .tree import Unit, header_file, parse
+from .types import record_word
 
 __all__ = ["sliced", "sliced_texts"]
 
@@ -188,7 +190,15 @@ class Slice(Declarations):
 
     def _is_foreign(self, item: Item) -> bool:
         """Returns whether a declaration names types of the host's libraries."""
-        return names_host(self._own_code(item))
+        bases = (
+            b
+            for c in item.cursors
+            if c.kind.name in CLASSES
+            for b in c.get_children()
+            if b.kind.name == "CXX_BASE_SPECIFIER"
+        )
+        words = [found.name for b in bases if (found := record_word(b.type)) is not None]
+        return any(not name.startswith("std::") for name in words) or names_host(self._own_code(item))
 
     def _refers(self, reader: Item | None, item: Item) -> bool:
         """Returns whether a declaration means another one by its name: it neither declares the name itself nor refers by it to

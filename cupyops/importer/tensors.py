@@ -285,8 +285,12 @@ def _requires_grad(x: Any = True) -> Any:
     return x.requires_grad if isinstance(x, torch.Tensor) else TensorOptions().requires_grad(x)
 
 
+def _index(indices: list[Any]) -> tuple[Any, ...]:
+    return tuple(map(_tensor_index, indices))
+
+
 def _index_put(x: torch.Tensor, indices: list[Any], value: Any) -> torch.Tensor:
-    x[tuple(indices)] = value
+    x[_index(indices)] = value
     return x
 
 
@@ -349,7 +353,7 @@ _of_methods(
     cuda=lambda x: x.to(place("cuda")),
     cpu=lambda x: x.cpu(),
     pin_memory=lambda x: x if simulated() else x.pin_memory(),
-    index=lambda x, indices: x[tuple(indices)],
+    index=lambda x, indices: x[_index(indices)],
     index_put_=_index_put,
     copy_=_copy,
 )

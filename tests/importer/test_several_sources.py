@@ -132,7 +132,8 @@ torch::Tensor {name}(torch::Tensor x) {{ auto y = torch::empty_like(x); {LAUNCHE
     apart = source("b", 10).replace(source("b", 10).splitlines()[4], "")  # only one source copies to its variable
     module = loaded(tmp_path, m_cpp=main, a_cu=source("a", 2), b_cu=apart)
     assert computed(module, 1, 2) == [13.5, 25.5]
-    both = loaded(tmp_path, m_cpp=main.replace("set_a(0.5f);", "set_a(0.5f); set_b(2.f);").replace("void set_a", "void set_b(float); void set_a"), a_cu=source("a", 2), b_cu=source("b", 10))
+    main = f"void set_b(float);\n{main.replace('set_a(0.5f);', 'set_a(0.5f); set_b(2.f);')}"
+    both = loaded(tmp_path, m_cpp=main, a_cu=source("a", 2), b_cu=source("b", 10))
     with pytest.raises(NotTranslated, match="variable `w`, which two sources have"):
         computed(both, 1, 2)
 
@@ -142,5 +143,7 @@ def test_the_headers_of_pytorch_may_be_included_by_a_header_of_the_host(tmp_path
 __global__ void k(torch::PackedTensorAccessor32<float, 1> y) { y[threadIdx.x] *= 2; }
 torch::Tensor f(torch::Tensor x) { k<<<1, x.size(0)>>>(x.packed_accessor32<float, 1>()); return x; }
 """
-    module = loaded(tmp_path, p_h=f"{TORCH}torch::Tensor f(torch::Tensor);\n", a_cpp=f'#include "p.h"\n{BOUND}', b_cu=kernel)
+    module = loaded(
+        tmp_path, p_h=f"{TORCH}torch::Tensor f(torch::Tensor);\n", a_cpp=f'#include "p.h"\n{BOUND}', b_cu=kernel
+    )
     assert computed(module, 1, 2) == [2, 4]
