@@ -360,6 +360,8 @@ def on_stream(stream: Any) -> AbstractContextManager[Any]:
 
 def _converter(kernel: str, p: Parameter) -> Callable[[Any], Any]:
     """Returns the conversion of an argument of host code to one of :class:`cupyops.Kernel`."""
+    if p.accessor is not None and p.accessor.paired:
+        return lambda value: torch.view_as_real(value) if value.is_complex() else value
     if p.accessor is not None or p.map_of is not None:
         return lambda value: value
     if p.pointer:

@@ -83,11 +83,11 @@ class Structs:
     def _write_struct(self, type: Any, declared: Any, name: str) -> None:
         bases = [c for c in declared.get_children() if c.kind.name == "CXX_BASE_SPECIFIER"]
         words = [record_word(b.type) for b in bases]
-        above = [w is not None and hasattr(w.object, "fields") for w in words]  # a class that is a word
+        above = [w if w is not None and hasattr(w.object, "fields") else None for w in words]  # classes that are words
         parents = [
-            self.word_name(w.name) if a else self.struct(b.type) for b, w, a in zip(bases, words, above, strict=True)
+            self.struct(b.type) if w is None else self.word_name(w.name) for b, w in zip(bases, above, strict=True)
         ]
-        parents += [] if parents and not all(above) else ["Struct"]
+        parents += [] if None in above else ["Struct"]
         outer, self.current = self.current, name
         writer = Writer(self, declared)
         file, line, _ = place_of(self.unit, declared)

@@ -19,7 +19,7 @@ from cupyops.compile.system_headers import header as header_of
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
-from . import autograd, classes, cublas, device_algorithms, functional, standard  # noqa: F401  their import declares the words
+from . import autograd, classes, cublas, device_algorithms, functional, python_objects, standard  # noqa: F401  their import declares the words
 
 __all__ = [
     "Problem",
@@ -44,7 +44,7 @@ _INCLUDES = "/cupyops/include"
 _HEADERS = "/cupyops/headers"
 _FLAGS = (
     "-xcuda", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++", "--cuda-host-only", "--cuda-gpu-arch=sm_90",
-    "-target", "x86_64-unknown-linux-gnu", "-ferror-limit=0", "-Wno-everything", "-fno-caret-diagnostics",
+    "-target", "x86_64-unknown-linux-gnu", "-ferror-limit=0", "-ftemplate-depth=4096", "-Wno-everything", "-fno-caret-diagnostics",
     *(f"-D{name}=__host__ __device__" for name in sorted(MARKS) if not name.startswith("__")),
     "-DNDEBUG", "-DTORCH_EXTENSION_NAME=extension", "-D__CUDACC__=1", "-D__NVCC__=1",
 )  # fmt: skip
@@ -195,7 +195,7 @@ def parse(
     ends = ["".join(f"#undef {m}\n" for m in dict.fromkeys(_DEFINED.findall(text))) for text in texts.values()]
     main = "".join(f'#include "{name}"\n{end}' for name, end in zip(texts, ends, strict=True))
     texts |= {header_file(name): text for name, text in (headers or {}).items()}
-    texts = {name: _LAUNCH.sub(_closed, LINKAGE.sub(r"\g<0> ", text)) for name, text in texts.items()}
+    texts = {name: _launches_closed(LINKAGE.sub(r"\g<0> ", text)) for name, text in texts.items()}
     files = {MAIN: main, **texts}
     absent: dict[str, str] = {f"{_INCLUDES}/{name}": "" for name in _known_includes(texts.values())}
     asked = [o for o in options if o.startswith(("-D", "-U", "-std="))]
@@ -288,6 +288,15 @@ _LAUNCH = re.compile(r"<<( +)<((?:[^;{}])*?)>>( *)>(?= *\()")
 
 def _closed(match: re.Match[str]) -> str:
     return f"<<<{match[1]}{match[2]}>>>{match[3]}"
+
+
+# A grid or a block as a braced list, ``k<<<n, {16, 16}>>>(x)``, which nvcc takes for a dim3, and clang for no expression.
+_CONFIGURED = re.compile(r"<<<[^;]*?>>>(?= *\()")
+_BRACED = re.compile(r"(<<<|,)(\s*)(?=\{)")
+
+
+def _launches_closed(text: str) -> str:
+    return _CONFIGURED.sub(lambda m: _BRACED.sub(r"\1\2dim3", m[0]), _LAUNCH.sub(_closed, text))
 
 
 _DEFINED = re.compile(r"(?m)^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)")

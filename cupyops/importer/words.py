@@ -110,7 +110,9 @@ def namespaces() -> Iterator[tuple[str, Any]]:
         for space in spaces:
             inner = (place if isinstance(place, dict) else vars(place)).get(space)
             if inner is None or isinstance(inner, FunctionType):
-                inner = _OWN.get(space, Namespace)(**({} if inner is None else {"__call__": inner}))
+                function, inner = inner, _OWN.get(space, Namespace)()
+                if function is not None:
+                    vars(inner)["__call__"] = function
                 if isinstance(place, dict):
                     place[space] = inner
                 else:
@@ -119,9 +121,9 @@ def namespaces() -> Iterator[tuple[str, Any]]:
         if isinstance(place, dict):
             place[last] = found.object
         elif isinstance(place, Namespace):
-            space = vars(place).get(last)
-            if isinstance(space, Namespace) and isinstance(found.object, FunctionType):
-                vars(space)["__call__"] = found.object
+            known_space = vars(place).get(last)
+            if isinstance(known_space, Namespace) and isinstance(found.object, FunctionType):
+                vars(known_space)["__call__"] = found.object
             else:
                 setattr(place, last, found.object)
     yield from roots.items()
