@@ -181,11 +181,11 @@ class Host(Structs):
 
     def function(self, declared: Any) -> str:
         """Returns the Python name of a function of the user, and writes it later."""
-        key = declared.get_usr() or str(declared.hash)
+        definition = self.unit.definition(declared) or declared
+        key = definition.get_usr() or str(definition.hash)
         if self.unit.parts and declared.linkage.name != "EXTERNAL":  # each source has its own, also by one header
             key += f" {[part.cursor.translation_unit for part in self.unit.parts].index(declared.translation_unit)}"
         if key not in self.names:
-            definition = self.unit.definition(declared) or declared
             self.names[key] = self.unique(self._base_name(declared))
             self.queue.append((definition, self.names[key]))
         return self.names[key]

@@ -172,6 +172,11 @@ def call_once(flag: OnceFlag, callee: Any, *arguments: Any) -> None:
         flag.done = True
 
 
+# Thrust's tuples of functions for both sides.
+declare(
+    "namespace thrust { using std::tuple; using std::make_tuple; using std::get; using std::tie; using std::pair; using std::make_pair; }"
+)
+
 # Clocks.
 
 _RATIOS = {"nanoseconds": 1_000_000_000, "microseconds": 1_000_000, "milliseconds": 1000, "seconds": 1}

@@ -147,12 +147,18 @@ class Unit:
         found: dict[str, Any] = {}
         for declared in self.declarations() if self.parts else ():
             if declared.linkage.name != "INTERNAL" and declared.is_definition():
-                found.setdefault(declared.get_usr(), declared)
+                found.setdefault(_linked_name(declared), declared)
         return found
 
     def definition(self, declared: Any) -> Any:
         """Returns the definition of a function or a variable, which may stand in another source; None if there is none."""
-        return declared.get_definition() or self._defined.get(declared.get_usr())
+        return declared.get_definition() or self._defined.get(_linked_name(declared))
+
+
+def _linked_name(declared: Any) -> str:
+    """Returns the name by which a linker finds a declaration. In clang's own names, a parameter ``const int`` is another one."""
+    is_template = "TEMPLATE" in declared.kind.name
+    return str(declared.get_usr() if is_template else declared.mangled_name or declared.get_usr())
 
 
 def joined(parts: Sequence[Unit]) -> Unit:

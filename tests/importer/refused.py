@@ -143,7 +143,7 @@ REFUSED = (
     ),
     Refusal(
         "Thrust on the host",
-        "use of undeclared identifier 'thrust'",
+        "no member named 'sort' in namespace 'thrust'",
         "double f(int n) { thrust::sort(&n, &n + 1); return n; }",
     ),
 )

@@ -147,3 +147,17 @@ torch::Tensor f(torch::Tensor x) { k<<<1, x.size(0)>>>(x.packed_accessor32<float
         tmp_path, p_h=f"{TORCH}torch::Tensor f(torch::Tensor);\n", a_cpp=f'#include "p.h"\n{BOUND}', b_cu=kernel
     )
     assert computed(module, 1, 2) == [2, 4]
+
+
+def test_a_constant_parameter_makes_no_other_function(tmp_path: Path) -> None:
+    header = "#include <torch/extension.h>\nint counted(int n);\ntorch::Tensor f(torch::Tensor x);\n"
+    counting = '#include "p.h"\nstatic int own() { return 100; }\n'
+    counting += "int counted(const int n) { static int count = 0; return (count += n) + own(); }\n"
+    main = '#include "p.h"\nstatic int own() { return 1; }\n'
+    main += f"torch::Tensor f(torch::Tensor x) {{ counted(1); return x + counted(2) + own(); }}\n{BOUND}"
+    assert computed(loaded(tmp_path, p_h=header, a_cpp=main, b_cpp=counting), 1, 2) == [105, 106]
+    one = f"{header}torch::Tensor f(torch::Tensor x) {{ counted(1); return x + counted(2) + again(); }}\n".replace(
+        "int counted(int n);", "int counted(int n); int again();"
+    )
+    one += f"int counted(const int n) {{ static int count = 0; return count += n; }}\nint again() {{ return counted(10); }}\n{BOUND}"
+    assert computed(loaded(tmp_path, c_cpp=one), 1) == [17]
