@@ -200,6 +200,8 @@ def parse(
     # The macros of a source are its own.
     ends = ["".join(f"#undef {m}\n" for m in dict.fromkeys(_DEFINED.findall(text))) for text in texts.values()]
     main = "".join(f'#include "{name}"\n{end}' for name, end in zip(texts, ends, strict=True))
+    if len(texts) == 1 and all(_is_plain(*source) for source in texts.items()):
+        main = f"{_PLAIN}{main}#pragma clang force_cuda_host_device end\n"
     texts |= {header_file(name): text for name, text in (headers or {}).items()}
     texts = {name: _launches_closed(LINKAGE.sub(r"\g<0> ", text)) for name, text in texts.items()}
     files = {MAIN: main, **texts}
@@ -250,6 +252,15 @@ def parse(
     }
     lacking = tuple(n for n in quoted if f"{_INCLUDES}/{n}" in absent and header_of(n) is None)
     return Unit(unit.cursor, texts, problems, tuple(sorted(lacking)), unit, once=frozenset(once))
+
+
+# What a compiler of C++ makes of CUDA's marks.
+_PLAIN = "#undef __CUDACC__\n#undef __NVCC__\n#define __device__\n#define __host__\n#pragma clang force_cuda_host_device begin\n"
+
+
+def _is_plain(name: str, text: str) -> bool:
+    """Returns whether nvcc does not read a source, and it has no kernels by mistake."""
+    return name.endswith((".cpp", ".cc", ".cxx")) and "__global__" not in text
 
 
 def _read_twice(found: Any) -> str:

@@ -124,3 +124,14 @@ def test_a_stream_of_cublas() -> None:
     text = """int f() { cublasHandle_t handle = at::cuda::getCurrentCUDABlasHandle(); cudaStream_t stream; cublasMath_t mode;
   TORCH_CUDABLAS_CHECK(cublasGetStream(handle, &stream)); cublasGetMathMode(handle, &mode); return mode; }"""
     assert run(text) == 0
+
+
+def test_lists_of_arrays_and_of_values_without_a_name() -> None:
+    text = """struct Box { int a, b; };
+int first(Box b) { return b.a * 10 + b.b; }
+std::vector<int> f(int n) {
+  int* p = new int[n]{7}; int* q = new int[n]{};
+  std::vector<int> out = {p[0], p[n - 1], q[n - 1], first((Box){n, 2})};
+  delete[] p; delete[] q; return out;
+}"""
+    assert run(text, 4) == [7, 0, 0, 42]

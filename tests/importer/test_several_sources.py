@@ -161,3 +161,19 @@ def test_a_constant_parameter_makes_no_other_function(tmp_path: Path) -> None:
     )
     one += f"int counted(const int n) {{ static int count = 0; return count += n; }}\nint again() {{ return counted(10); }}\n{BOUND}"
     assert computed(loaded(tmp_path, c_cpp=one), 1) == [17]
+
+
+def test_a_source_of_the_host_has_no_device_functions(tmp_path: Path) -> None:
+    point = "struct Point { float x; __device__ Point(float v) : x(v) {} __device__ float twice() const { return 2 * x; } };\n"
+    host = f"""{TORCH}{point}inline float min(float a, float b) {{ return a < b ? a - 100 : b - 100; }}
+#ifdef __CUDACC__
+#error "nvcc"
+#endif
+torch::Tensor g(torch::Tensor);
+torch::Tensor f(torch::Tensor x) {{ return g(x) + Point(3).twice() + min(1.f, 2.f); }}
+{BOUND}"""
+    device = f"""{TORCH}{point}static __device__ float min(Point a, Point b) {{ return a.x < b.x ? a.twice() : b.twice(); }}
+__global__ void k(float* y, const float* x, int n) {{ {ONE} = min(Point(x[threadIdx.x]), Point(5)); }}
+torch::Tensor g(torch::Tensor x) {{ auto y = torch::empty_like(x); {LAUNCHED} return y; }}
+"""
+    assert computed(loaded(tmp_path, a_cpp=host, b_cu=device), 1, 7) == [2 + 6 - 99, 10 + 6 - 99]
