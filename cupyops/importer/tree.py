@@ -155,6 +155,13 @@ class Unit:
         return declared.get_definition() or self._defined.get(_linked_name(declared))
 
 
+def _with_own_macros(name: str, text: str) -> str:
+    """Returns what includes a source. The macros of a source are its own: behind it, the macros of before hold."""
+    macros = dict.fromkeys(_DEFINED.findall(text))
+    pushed, popped = ("".join(f'#pragma {act}_macro("{m}")\n' for m in macros) for act in ("push", "pop"))
+    return f'{pushed}#include "{name}"\n{popped}'
+
+
 def _linked_name(declared: Any) -> str:
     """Returns the name by which a linker finds a declaration. In clang's own names, a parameter ``const int`` is another one."""
     is_template = "TEMPLATE" in declared.kind.name
@@ -197,9 +204,7 @@ def parse(
     cindex = clang()
     texts = {os.path.abspath(name) if os.path.dirname(name) else f"/cupyops/{name}": text for name, text in sources}
     folders = [*include, *dict.fromkeys(map(os.path.dirname, texts)), _HEADERS]
-    # The macros of a source are its own.
-    ends = ["".join(f"#undef {m}\n" for m in dict.fromkeys(_DEFINED.findall(text))) for text in texts.values()]
-    main = "".join(f'#include "{name}"\n{end}' for name, end in zip(texts, ends, strict=True))
+    main = "".join(map(_with_own_macros, texts, texts.values()))
     if len(texts) == 1 and all(_is_plain(*source) for source in texts.items()):
         main = f"{_PLAIN}{main}#pragma clang force_cuda_host_device end\n"
     texts |= {header_file(name): text for name, text in (headers or {}).items()}

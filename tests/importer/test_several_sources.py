@@ -177,3 +177,12 @@ __global__ void k(float* y, const float* x, int n) {{ {ONE} = min(Point(x[thread
 torch::Tensor g(torch::Tensor x) {{ auto y = torch::empty_like(x); {LAUNCHED} return y; }}
 """
     assert computed(loaded(tmp_path, a_cpp=host, b_cu=device), 1, 7) == [2 + 6 - 99, 10 + 6 - 99]
+
+
+def test_macros_of_a_source_leave_those_of_before(tmp_path: Path) -> None:
+    first = "#ifndef M_PI\n#define M_PI 3.0\n#endif\n#undef TWO\n#define TWO 20\n"
+    first += f"{TORCH}double g();\ntorch::Tensor f(torch::Tensor x) {{ return x * TWO + g(); }}\n{BOUND}"
+    (tmp_path / "a.cpp").write_text(first)
+    (tmp_path / "b.cpp").write_text("#include <cmath>\ndouble g() { return TWO + (M_PI > 3.1); }\n")
+    module = load("several", [tmp_path / "a.cpp", tmp_path / "b.cpp"], extra_cflags=["-DTWO=2"])
+    assert computed(module, 1) == [23]
