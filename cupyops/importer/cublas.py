@@ -38,6 +38,10 @@ enum(
     "CUBLAS_COMPUTE_",
 )
 declare("typedef cudaDataType cudaDataType_t; typedef struct cublasContext* cublasHandle_t;")
+# Conditions on the version choose what a build with this CUDA has, also where that has no translation.
+declare(
+    "#define CUBLAS_VER_MAJOR 12\n#define CUBLAS_VER_MINOR 8\n#define CUBLAS_VER_PATCH 4\n#define CUBLAS_VERSION 120804"
+)
 declare('#define TORCH_CUDABLAS_CHECK(x) do { if ((x) != 0) ::cupyops::failed("CUDA error: " #x); } while (0)')
 _DTYPES = {0: torch.float32, 1: torch.float64, 2: torch.float16, 14: torch.bfloat16}
 

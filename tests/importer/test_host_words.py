@@ -135,3 +135,9 @@ std::vector<int> f(int n) {
   delete[] p; delete[] q; return out;
 }"""
     assert run(text, 4) == [7, 0, 0, 42]
+
+
+def test_conditions_on_versions_choose_what_a_build_has() -> None:
+    names = ("CUDART_VERSION", "CUDA_VERSION", "CUBLAS_VERSION", "TORCH_VERSION_MAJOR")
+    text = "\n".join(f"#if !defined({name}) || {name} < 2\n#error {name}\n#endif" for name in names)
+    assert run(f"{text}\nint f() {{ return CUBLAS_VERSION >= 11600; }}") == 1
