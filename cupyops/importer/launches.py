@@ -85,10 +85,8 @@ class Kernels:
         return self._homes.get(name, self)
 
     def __getitem__(self, name: str) -> "Entry":
-        if (home := self.home(name)) is not self:
-            return home[name]
-        found = self._entries.get(name)
-        return found or self._entries.setdefault(name, Entry(self, name))
+        home = self.home(name)
+        return home._entries.get(name) or home._entries.setdefault(name, Entry(home, name))
 
     def variable(self, name: str) -> "Variable":
         """Returns a ``__device__`` or ``__constant__`` variable of the text."""
@@ -360,10 +358,9 @@ def on_stream(stream: Any) -> AbstractContextManager[Any]:
 
 def _converter(kernel: str, p: Parameter) -> Callable[[Any], Any]:
     """Returns the conversion of an argument of host code to one of :class:`cupyops.Kernel`."""
-    if p.accessor is not None and p.accessor.paired:
-        return lambda value: torch.view_as_real(value) if value.is_complex() else value
     if p.accessor is not None or p.map_of is not None:
-        return lambda value: value
+        paired = p.accessor is not None and p.accessor.paired
+        return lambda value: torch.view_as_real(value) if paired and value.is_complex() else value
     if p.pointer:
         width = p.element.width if p.element is not None else 1
 
