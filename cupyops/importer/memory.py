@@ -116,8 +116,10 @@ def alignment_of(kind: Any) -> int:
 
 
 def dtype_of(kind: Any) -> torch.dtype | None:
-    """Returns the dtype of a type of numbers, or None."""
+    """Returns the dtype of a type of numbers or of complex numbers, or None."""
     kind = known(kind)
+    if isinstance(kind, tuple) and kind[0].endswith("complex"):
+        return {"float32": torch.complex64, "float64": torch.complex128}.get(repr(kind[1]))
     return kind.dtype if isinstance(kind, Number) else None
 
 
