@@ -266,3 +266,25 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) reversed_rows(
     x = rng.standard_normal((3, 64)).astype(np.float32)
     simulated(reversed_rows, x, y := np.empty_like(x), 3)
     assert np.array_equal(y, x[:, ::-1])
+
+
+def test_tensor_cores() -> None:
+    text = r"""
+#include "tensor_cores.cuh"
+extern "C" __global__ void product(
+    const scalar_t* a,  // (16, 32)
+    const scalar_t* b,  // (8, 32): B transposed, so that a column of B is a row in memory
+    float* c) {         // (16, 8)
+    const int g = threadIdx.x / 4, q = threadIdx.x % 4;
+    const Eight* rows = reinterpret_cast<const Eight*>(a);
+    const Eight* columns = reinterpret_cast<const Eight*>(b);
+    float sum[4] = {0, 0, 0, 0};
+    multiply_add<scalar_t>(sum, rows[g * 4 + q], rows[(g + 8) * 4 + q], columns[g * 4 + q]);
+    for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 8 + 2 * q + i % 2] = sum[i];
+}
+"""
+    product = Kernel(text, "product", 32, dtypes=("float16",), since=80)
+    a, b = (rng.standard_normal((n, 32)).astype(np.float16) for n in (16, 8))
+    with cupyops.simulate(sanitize=True):
+        product[32](a, b, c := np.empty((16, 8), np.float32))
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32).T, atol=1e-4)
