@@ -7,6 +7,7 @@ that the link works there as it does in the repository.
 import json
 import os
 import re
+import runpy
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -70,6 +71,12 @@ def markdown_of(notebook: dict[str, Any]) -> str:
 def fenced(text: str, language: str) -> str:
     """Returns a block of code."""
     return f"````{language}\n{text.rstrip()}\n````"
+
+
+def on_config(config: Any) -> Any:
+    """Colours the CUDA in blocks of Python, too."""
+    runpy.run_path(str(Path(__file__).with_name("site_lexer.py")))["register"]()
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -67,6 +67,18 @@ def test_a_notebook_is_a_page_with_its_cells_and_outputs() -> None:
     assert site_hooks.markdown_of({"cells": [cell]}) == "````python\n1\n````\n\n````text\nred\n````\n"
 
 
+def test_cuda_in_strings_of_python_is_coloured_as_cuda() -> None:
+    token = pytest.importorskip("pygments.token").Token
+    lexer = loaded("site_lexer").CudaInPython()
+    source = 'text = r"""\n__global__ void k(float* x) { x[0] = 1.5f; }\n"""  # a text\nname = "x"\nf"""{name} __global__"""\n'
+    found = list(lexer.get_tokens(source))
+    assert "".join(value for _, value in found) == source
+    assert (token.Keyword.Reserved, "__global__") in found
+    assert (token.Literal.Number.Float, "1.5f") in found
+    assert (token.Literal.String.Double, "x") in found
+    assert [value for kind, value in found if kind in token.Keyword].count("__global__") == 1, "no text in an f-string"
+
+
 def test_docstrings_become_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the function of the extension that the site's build loads, without the extension's package."""
     monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object))
