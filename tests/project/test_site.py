@@ -1,6 +1,7 @@
 """The functions that make the documentation site, without its packages. `make docs` builds the site."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,6 +78,27 @@ def test_cuda_in_strings_of_python_is_coloured_as_cuda() -> None:
     assert (token.Literal.Number.Float, "1.5f") in found
     assert (token.Literal.String.Double, "x") in found
     assert [value for kind, value in found if kind in token.Keyword].count("__global__") == 1, "no text in an f-string"
+
+
+def test_the_search_finds_guides_before_sources_and_faults_first() -> None:
+    """By the function of the hook that sets what a word of a page counts; `make docs` builds the index."""
+    site_hooks = loaded("site_hooks")
+    names = ("source/examples/own_op_py.md", "reference/cupyops.md", "operators.md", "troubleshooting.md")
+    pages = [SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={}) for name in names]
+    assert all(site_hooks.on_page_content("html", page, {}, []) == "html" for page in pages)
+    boosts = [page.meta["search"]["boost"] for page in pages]
+    assert boosts == sorted(set(boosts))
+
+
+def test_a_message_is_split_into_its_words() -> None:
+    """By the separator of the search, as JavaScript splits."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    separator = re.findall(r"separator: '(.*)'$", text, re.MULTILINE)[0].replace("''", "'")
+    message = (
+        "k: 'y' must have dtype float32 (scalar_t, as the arrays), got torch.float64 at `k.cu`:12, element 32 of `part`"
+    )
+    words = [word for word in re.split(separator, message.removeprefix("k")) if word]
+    assert words == ["have", "dtype", "float32", "scalar", "arrays", "torch", "float64", "cu", "element", "part"]
 
 
 def test_docstrings_become_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
