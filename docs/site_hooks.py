@@ -65,6 +65,8 @@ def markdown_of(notebook: dict[str, Any]) -> str:
                 parts.append(
                     f'<img alt="The plot of this cell" src="data:image/png;base64,{data["image/png"].strip()}">'
                 )
+            elif "text/html" in data:
+                parts.append(f'<div class="report">{"".join(data["text/html"])}</div>'.replace("\n", " "))
             else:
                 lines = output.get("text") or data.get("text/plain") or "\n".join(output["traceback"])
                 parts.append(fenced(COLOUR.sub("", "".join(lines)), "text"))

@@ -54,11 +54,13 @@ def test_a_notebook_is_a_page_with_its_cells_and_outputs() -> None:
     site_hooks = loaded("site_hooks")
     linked = site_hooks.outside(DOCS / "notebooks.md", DOCS)
     assert linked == sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb"))
-    first, second = map(site_hooks.text_of, linked)
+    first, inline, second = map(site_hooks.text_of, linked)
     assert first.startswith("# A first operator\n")
     for part in ("````cpp\n%%cu\n", 'identifier "fabz" is undefined', "tensor([", "## A gradient"):
         assert part in first
-    assert second.count('src="data:image/png;base64,') == 1
+    for page in (first, inline, second):
+        assert page.count('src="data:image/png;base64,') == 1
+    assert inline.count('<div class="report">') == 1
     assert "````python\nimport matplotlib.pyplot as plt\n" in second
     cell = {
         "cell_type": "code",
