@@ -152,6 +152,6 @@ def _integer(base: str) -> str:
 
 
 def c_dtype(base: str) -> str | None:
-    """Returns the name of the dtype of a C type, or None for a type that is no number of a fixed width."""
+    """Returns the name of the dtype of a C type, or None for a type that is not a number of a fixed width."""
     name = C_TYPES.get(_integer(" ".join(base.split())))
     return name if name in DTYPES else None

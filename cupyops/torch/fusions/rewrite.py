@@ -331,7 +331,7 @@ def _fakes(nodes: Iterable[Any], devices: Collection[str]) -> list[Any]:
     """Returns the fake tensors of nodes.
 
     Raises:
-        _Refused: an operator of this package does not take such tensors.
+        _Refused: an operator of this package does not accept these tensors.
     """
     found = [node.meta.get("example_value") if isinstance(node, Node) else None for node in nodes]
     for x in found:

@@ -43,7 +43,7 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     ===============================================  ================================
 
     A module stays the same object, with its parameters, buffers, hooks, dtype, device, mode and ``state_dict``. Only
-    its class becomes a subclass of its class. A module that is no module of ``torch.nn`` is found by what it computes.
+    its class becomes a subclass of its class. A module that is not a module of ``torch.nn`` is found by what it computes.
     Calls of ``F.gelu``, ``F.layer_norm`` and ``F.rms_norm`` in a module's methods are replaced as well. Pickled modules
     have their own classes. Deep copies stay optimised.
 
@@ -66,7 +66,7 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
         The report: what was replaced, what was left alone and why, and ``undo()``.
 
     Raises:
-        TypeError: ``model`` is no module, or is compiled or scripted; or a filter is of another type.
+        TypeError: ``model`` is not a module, or is compiled or scripted; or a filter is of another type.
 
     >>> model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32))
     >>> print(optimize(model, exclude="2"))
