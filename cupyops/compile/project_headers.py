@@ -192,7 +192,7 @@ def headers_in(
 
 
 def includes(text: str) -> Iterator[tuple[str, bool, Directive]]:
-    """Yields the headers that a text includes: the name, whether the name stands in quotes, and the directive."""
+    """Yields the headers that a text includes: the name, whether the name is in quotes, and the directive."""
     for directive in scan(text).directives:
         if directive.name == "include" and (found := _INCLUDED.match(directive.rest)):
             yield found[1], found[0][0] == '"', directive

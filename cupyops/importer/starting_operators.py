@@ -325,7 +325,7 @@ def wrapped(line: str) -> list[str]:
 
 
 def _opening(line: str, closing: int) -> int:
-    """Returns the place of the bracket whose partner stands at `closing`; -1 if there is none."""
+    """Returns the place of the bracket whose partner is at `closing`; -1 if there is none."""
     opened: list[int] = []
     quote = ""
     for i, c in enumerate(line[:closing]):

@@ -74,7 +74,7 @@ _KEYWORDS = frozenset(
     "volatile wchar_t while xor xor_eq".split()
 )
 _BODY = re.compile(r"\b(?:struct|class|union)\b(?:(?!\b(?:struct|class|union)\b)[^;(){}=]|\([^();{}]*\))*\{")
-# A name that declares data stands before the end of the declaration, an extent, an initializer or the width of a bit field, or in
+# A name that declares data is before the end of the declaration, an extent, an initializer or the width of a bit field, or in
 # the parentheses of a pointer to a function or of a macro.
 _MEMBER = re.compile(r"(?<![.>\w])\b([A-Za-z_]\w*)\s*(?=[;,=\[{:)])(?!::)")
 _STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")

@@ -288,3 +288,51 @@ extern "C" __global__ void product(
     with cupyops.simulate(sanitize=True):
         product[32](a, b, c := np.empty((16, 8), np.float32))
     assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32).T, atol=1e-4)
+
+
+def test_pytorch() -> None:
+    text = r"""
+#include "pytorch.cuh"
+template <typename scalar_t>
+__global__ void add_transposed(
+    const torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> a,
+    const torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> b,
+    torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> y) {
+    const int j = blockIdx.x * blockDim.x + threadIdx.x, i = blockIdx.y;
+    if (j < y.size(1)) y[i][j] = a[i][j] + b[j][i];
+}
+"""
+    add_transposed = Kernel(text, "add_transposed", 128, dtypes=("float32",))
+    a, b = rng.standard_normal((7, 5)).astype(np.float32), rng.standard_normal((5, 7)).astype(np.float32)
+    simulated(add_transposed.forall(5, 7), a, b, y := np.empty_like(a))
+    assert np.array_equal(y, a + b.T)
+    with cupyops.simulate():
+        add_transposed.forall(7, 5)(a.T, b.T, z := np.empty_like(a).T)  # other strides
+    assert np.array_equal(z, y.T)
+
+
+def test_rows() -> None:
+    text = r"""
+#include "rows.cuh"
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) row_norm(
+    const scalar_t* x,  // (M, N)
+    acc_t* norm,        // (M)
+    long long M, long long N) {
+    const long long row = group_of_grid();
+    const Columns columns = columns_of_block(N);
+    acc_t sum[1] = {0};
+    for (int v = 0; v < VECTORS; ++v)
+        if (row < M && columns.has(v)) {
+            const Packed<scalar_t> held = load_packed(x + row * N + columns.of(v), aligned<VECTOR_WIDTH>(x));
+            for (int k = 0; k < VECTOR_WIDTH; ++k) sum[0] += held[k] * held[k];
+        }
+    warp_sum(sum);
+    if (row < M && threadIdx.x % ROW_THREADS == 0) norm[row] = sqrt(sum[0]);
+}
+"""
+    # A warp for each row of up to 32·2·4 = 256 elements, and four rows for each block.
+    macros = {"ROW_THREADS": 32, "VECTORS": 2, "VECTOR_WIDTH": 4}
+    row_norm = Kernel(text, "row_norm", Rows("M", block=128, each=4), dtypes=("float32",), constants=macros)
+    x = rng.standard_normal((7, 200)).astype(np.float32)
+    simulated(row_norm, x, norm := np.empty(7, np.float32), 7, 200)
+    assert np.allclose(norm, np.linalg.norm(x, axis=1))
