@@ -118,8 +118,8 @@ def losses(rows: Sequence[Row], case: Callable[[Row], str], least: float = LOSS)
         f"- {name}: " + "; ".join(f"{peer} {', '.join(shapes)}" for peer, shapes in peers.items())
         for name, peers in cases.items()
     ]
-    of_these = "" if least == LOSS else f" Those of more than {100 * least:.0f} percent:"
-    return [f"{count}. After the shape, by how many times.{of_these}", "\n".join(lines)]
+    of_these = "" if least == LOSS else f" Cases of more than {100 * least:.0f} percent:"
+    return [f"{count}. The number after a shape says how many times as long ours takes.{of_these}", "\n".join(lines)]
 
 
 def figure(rows: Sequence[Row]) -> Any:
