@@ -256,28 +256,30 @@ def table(results: dict[str, Any]) -> str:
         f"PyTorch {versions.get('torch')}, libclang {versions.get('libclang')}, {versions.get('compiler')}.",
         listed("| programs | |", [f"| {count} | {what} |" for what, count in counts(results).items()]),
     ]
-    wrong, sized, unjudged, changing = [], [], [], []
+    wrong, sized, changing, unjudged = [], [], [], collections.Counter[str]()
     for name, row in rows:
         found, label = row["verdict"], which(name, row)
         if found["word"] == "wrong":
-            what = found["why"] if found.get("read") else "; ".join(KINDS[kind] for kind in found["found"])
-            seen = line("; ".join(found["found"].values()), 400)
-            wrong.append(f"| {label} | {line(what)} | {seen} | {found['sizes']} | {row['speedup']:.2f} |")
+            what = "; ".join(KINDS[kind] for kind in found["found"]) + (
+                f": {found['why']}" if found.get("read") else ""
+            )
+            wrong.append(f"| {label} | {line(what)} | {found['sizes']} | {row['speedup']:.2f} |")
         elif found["word"] == "not judged":
-            unjudged.append(f"| {label} | {line(found['why'], 300)} |")
+            unjudged[line(found["why"], 300)] += 1
         elif found["why"]:
             sized.append(f"| {label} | {line(found['why'], 300)} |")
         if row.get("overwrites"):
             changing.append(f"level {which(name, row).removeprefix('level ').replace(' | ', ' ')}")
     if wrong:
-        head = "| problem | file | what is wrong | how it shows | at which sizes | speedup that the board lists |"
+        head = "| problem | file | what is wrong | at which sizes | speedup that the board lists |"
         sections += ["## Wrong programs", listed(head, wrong)]
     if sized:
         sections += ["## Right, with a reservation", listed("| problem | file | reservation |", sized)]
     if changing:
         sections += ["## Programs that overwrite their input", f"Their reference does not: {', '.join(changing)}."]
     if unjudged:
-        sections += ["## Not judged", listed("| problem | file | why |", unjudged)]
+        reasons = [f"| {count} | {why} |" for why, count in unjudged.items()]
+        sections += ["## Not judged", listed("| programs | why |", reasons)]
     return "\n\n".join(sections) + "\n"
 
 

@@ -127,7 +127,7 @@ class Host(Structs):
         )
 
     def _invalid(self) -> dict[str, str]:
-        """Returns the names that clang's errors leave without a meaning: of what they stand in, and the macros that use them.
+        """Returns the names that clang's errors leave without a meaning: of the code around them, and the macros that use them.
 
         clang takes an unknown type for ``int``, and leaves out statements that use a declaration with an error.
         """
@@ -168,7 +168,7 @@ class Host(Structs):
                 raise Refused(f"`{word}`, as clang refuses: {self.invalid[word]}")
 
     def in_block(self, cursor: Any, problem: Problem) -> bool:
-        """Returns whether an error stands in a block inside a statement, which raises it by itself."""
+        """Returns whether an error is in a block inside a statement, which raises it by itself."""
         if cursor.kind.name == "COMPOUND_STMT":
             return True
         for child in cursor.get_children():

@@ -234,7 +234,7 @@ class DeviceMemory:
         if start < 0 or left < (count or 0) * size:
             raise IndexError(f"{(count or 0) * size} bytes at byte {start} of memory of {storage.nbytes()}")
         if start % size:
-            raise ValueError(f"a pointer to {dtype} at byte {start} of its memory, which is no multiple of {size}")
+            raise ValueError(f"a pointer to {dtype} at byte {start} of its memory, which is not a multiple of {size}")
         count = max(left, 0) // (size * width) * width if count is None else count
         shape, strides = ((count,), (1,)) if width == 1 else ((count // width, width), (width, 1))
         return torch.empty(0, dtype=dtype, device=self.tensor.device).set_(storage, start // size, shape, strides)

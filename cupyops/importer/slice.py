@@ -233,7 +233,7 @@ class Slice(Declarations):
         return file.is_left_out(start) or self._macros.keys() >= {*words}
 
     def _cuts(self, file: File) -> Iterator[tuple[int, int, str]]:
-        """Yields the spans that blanks replace, with what stands before the blanks."""
+        """Yields the spans that blanks replace, with what is before the blanks."""
         for start, end in self._gaps(file):
             if not self._stays(file, start, end):
                 yield start, end, ""
@@ -332,7 +332,7 @@ class Slice(Declarations):
     def _joined(self, name: str, pieces: dict[str, str], around: tuple[str, ...], seen: set[str], sure: bool) -> str:
         """Returns a file's text with the user's files that it includes and that kernels need.
 
-        The conditions of device code may leave a directive out, so a file stands at each of its directives, in a guard if it asks to
+        The conditions of device code may leave a directive out, so a file is inserted at each of its directives, in a guard if it asks to
         be read once; a directive behind one that no condition leaves out needs it no more.
 
         Args:

@@ -53,7 +53,7 @@ class Statements(Loops):
         self.emit(text)
 
     def links(self, cursor: Any) -> list[Any]:
-        """Returns the calls of a chain ``m.def(...).def(...)``, from the last one to the object of the first."""
+        """Returns the calls of a chain ``m.def(...).def(...)``, the last call first, and then the object, ``m``."""
         found = []
         while (
             cursor.kind.name == "CALL_EXPR"

@@ -436,7 +436,7 @@ def _listed(values: Any) -> Any:
 )
 def _from_blob(pointer: Any, sizes: list[int], *rest: Any) -> torch.Tensor:
     if not isinstance(pointer, DevicePointer):
-        raise NotTranslated("torch::from_blob of memory that is no tensor's")
+        raise NotTranslated("torch::from_blob of memory that is not a tensor's")
     options = TensorOptions(rest[-1] if rest and not isinstance(rest[-1], list) else None)
     memory = pointer.memory.flat(pointer.offset, options.dtype())
     strides = rest[0] if rest and isinstance(rest[0], list) else torch.empty(list(sizes), device="meta").stride()

@@ -124,7 +124,7 @@ class Unit:
     once: frozenset[str] = frozenset()
 
     def mine(self, cursor: Any) -> bool:
-        """Returns whether a declaration stands in a file of the user."""
+        """Returns whether a declaration is in a file of the user."""
         file = cursor.location.file
         return file is not None and file.name in self.files
 
@@ -151,7 +151,7 @@ class Unit:
         return found
 
     def definition(self, declared: Any) -> Any:
-        """Returns the definition of a function or a variable, which may stand in another source; None if there is none."""
+        """Returns the definition of a function or a variable, which may be in another source; None if there is none."""
         return declared.get_definition() or self._defined.get(_linked_name(declared))
 
 

@@ -125,7 +125,7 @@ def operator_of(op: Any, where: str = "check_op") -> Operator:
     """Returns `op` if `op` is an operator, else the operator in its attribute ``op``, which public functions have.
 
     Raises:
-        TypeError: `op` is no operator, and its attribute ``op`` is none.
+        TypeError: `op` is not an operator, and its attribute ``op`` is none.
     """
     found = op if isinstance(op, Operator) else getattr(op, "op", None)
     if not isinstance(found, Operator):
@@ -213,7 +213,7 @@ def check_op(
 
     Raises:
         CheckFailed: a check failed; the message has each fault and how to repair it.
-        TypeError: ``op`` is no operator; ``sample_inputs`` is neither a tuple nor a list of tuples.
+        TypeError: ``op`` is not an operator; ``sample_inputs`` is neither a tuple nor a list of tuples.
         ValueError: a check, backend or dtype has an unknown name; samples do not fit the schema, or are on different
             kinds of devices.
     """

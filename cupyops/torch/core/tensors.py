@@ -208,5 +208,5 @@ class TorchLibrary:
 
 _LIBRARY = TorchLibrary()
 register(torch.Tensor, _LIBRARY)
-hide()  # of kernels that are older than the import of PyTorch
+hide()  # also for kernels that were created before PyTorch was imported
 register(torch.nn.Parameter, _LIBRARY)  # the most frequent subclass: the lookup by base class takes longer

@@ -181,7 +181,7 @@ def unfit(module: nn.Module) -> str | None:
 
 
 def _look_alike(module: nn.Module) -> _Kind | str | None:
-    """Returns the kind of a module that is no module of ``torch.nn``, found by what it computes."""
+    """Returns the kind of a module that is not a module of ``torch.nn``, found by what it computes."""
     cls = type(module)
     if isinstance(module, nn.Linear):
         return "its class has its own forward"

@@ -59,7 +59,7 @@ def is_small_product(x: Tensor) -> bool:
 
 
 def is_small_padded(x: Tensor, n: int) -> bool:
-    """Returns whether PyTorch computes a product that the operator would pad (:mod:`cupyops.ops.linear.odd`).
+    """Returns whether a product that the operator would pad (:mod:`cupyops.ops.linear.odd`) is so small that PyTorch computes it.
 
     Args:
         x: the operand (..., K) of the linear layer.

@@ -51,7 +51,7 @@ def optimize(
     ===============================================  ================================
 
     A module stays the same object, with its parameters, buffers, hooks, dtype, device, mode and ``state_dict``. Only
-    its class becomes a subclass of its class. A module that is no module of ``torch.nn`` is found by what it computes.
+    its class becomes a subclass of its class. A module that is not a module of ``torch.nn`` is found by what it computes.
     Calls of ``F.gelu``, ``F.layer_norm`` and ``F.rms_norm`` in a module's methods are replaced as well. Pickled modules
     have their own classes. Deep copies stay optimised.
 
@@ -81,7 +81,7 @@ def optimize(
         The report: what was replaced, what was left alone and why, and ``undo()``.
 
     Raises:
-        TypeError: ``model`` is no module, or is compiled or scripted; a filter is of another type; or ``step`` cannot be
+        TypeError: ``model`` is not a module, or is compiled or scripted; a filter is of another type; or ``step`` cannot be
             called. If ``step`` raises an error, all changes are undone.
 
     >>> model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32))

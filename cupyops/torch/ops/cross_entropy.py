@@ -228,7 +228,7 @@ def cross_entropy(
         A new tensor of x's dtype: a number, or for ``"none"`` a loss for each target.
 
     Raises:
-        TypeError: x is not a floating tensor, target is not int64 or uint8, or ``ignore_index`` is no integer.
+        TypeError: x is not a floating tensor, target is not int64 or uint8, or ``ignore_index`` is not an integer.
         ValueError: the shapes do not fit, ``reduction`` is unknown, or ``inplace_backward`` is True and the classes of a
             row are not side by side in memory, or rows overlap.
         RuntimeError: weight has another shape or dtype, or label_smoothing is more than 1. Also raised if
