@@ -4,7 +4,7 @@ NVRTC compiles the kernel to PTX. The PTX is run for all executions at once (:mo
 there a launch, a block and a thread that reaches it with an address outside the array? z3 answers (:mod:`.solver`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -15,11 +15,11 @@ from cupyops.launch.geometry import Geometry, policy
 from cupyops.launch.kernel import Kernel
 
 from .faults import Fault, fault_of
-from .instructions import Access, Instructions, NotJudged
+from .instructions import Access, Instructions
 from .launches import Array, Launches
 from .paths import Paths
 from .ptx import Program, parse
-from .solver import Solver
+from .solver import NotJudged, Solver
 from .terms import TRUE, Condition, Poly, Space, all_of, any_of, at_most, constant, equal, negated
 from .words import Words
 
@@ -84,6 +84,7 @@ def prove_bounds(
     types: Mapping[str, str] | None = None,
     assume: Sequence[str] | str = (),
     geometry: Geometry | None = None,
+    seconds: float = 60,
 ) -> Bounds:
     """Proves that a kernel accesses its arrays and its shared memory within their bounds and aligned, for all sizes.
 
@@ -104,6 +105,8 @@ def prove_bounds(
         assume: what callers guarantee, as comparisons of size expressions: ``"N % 4 == 0"``, ``"1 <= K <= 1024"``.
         geometry: the policy of the launches, for a kernel without one. By default such a kernel has every grid and every block.
 
+        seconds: the time for each choice of dtypes. A kernel that takes longer is not judged.
+
     Raises:
         MissingDependencyError: z3 is not installed; or no C++ compiler is, and a kernel seems to be broken.
         CompileError: NVRTC rejects the text.
@@ -120,35 +123,37 @@ def prove_bounds(
     rule = kernel.geometry if geometry is None else policy(kernel.name, geometry)
     assumed = (assume,) if isinstance(assume, str) else tuple(assume)
     choices = [dict(types)] if types is not None else list(kernel.type_choices())
-    return Bounds(tuple(_proof(kernel, choice, rule, assumed) for choice in choices))
+    return Bounds(tuple(_proof(kernel, choice, rule, assumed, seconds) for choice in choices))
 
 
-def _proof(kernel: Kernel, types: Mapping[str, str], geometry: Geometry, assume: Sequence[str]) -> Proof:
+def _proof(kernel: Kernel, types: Mapping[str, str], geometry: Geometry, assume: Sequence[str], seconds: float) -> Proof:
     answer = partial(Proof, kernel.describe(types).removesuffix("<>"))
+    accesses = 0
     try:
-        run = _Run(kernel, types, geometry, assume)
+        run = _Run(kernel, types, geometry, assume, seconds)
         run.follow()
+        accesses = len(run.accesses)
         doubts = [doubt for access in run.accesses for doubt in run.doubts(access)]
+        for access, condition, _ in doubts:
+            if (fault := fault_of(run.launches, run.solver, all_of(access.path, condition))) is not None:
+                return answer("broken", accesses, fault.words, access.line, fault)
     except NotJudged as why:
-        return answer("not judged", 0, str(why), why.line)
+        return answer("not judged", accesses, str(why), why.line)
     if not doubts:
-        return answer("inside", len(run.accesses))
-    for access, condition, _ in doubts:
-        if (fault := fault_of(run.launches, run.solver, all_of(access.path, condition))) is not None:
-            return answer("broken", len(run.accesses), fault.words, access.line, fault)
-    access, _, why = doubts[0]
-    return answer("not judged", len(run.accesses), why, access.line)
+        return answer("inside", accesses)
+    access, _, why_not = doubts[0]
+    return answer("not judged", accesses, why_not, access.line)
 
 
 class _Run:
     """A kernel's executions and the questions about them."""
 
-    def __init__(self, kernel: Kernel, types: Mapping[str, str], geometry: Geometry, assume: Iterable[str]) -> None:
+    def __init__(self, kernel: Kernel, types: Mapping[str, str], geometry: Geometry, assume: Sequence[str], seconds: float) -> None:
         self.kernel = kernel
         self.space = Space()
-        self.solver = Solver(self.space)
+        self.solver = Solver(self.space, seconds)
         self.words = Words(self.space, self.solver)
-        self.launches = Launches(kernel, types, self.words, geometry)
+        self.launches = Launches(kernel, types, self.words, geometry, assume)
         self.accesses: list[Access] = []
         needs = kernel.hardware
         target = f"compute_{max(needs.since, _CAPABILITY)}"
@@ -161,7 +166,7 @@ class _Run:
         except ValueError as error:
             raise NotJudged(str(error)) from error
         self.arrays = {next(iter(a.base.unknowns)): a for a in (*self.launches.arrays.values(), *self._variables())}
-        self.solver.always += [*self.launches.facts, *map(self.launches.condition, assume)]
+        self.solver.always += self.launches.facts
 
     def _variables(self) -> Iterator[Array]:
         self.symbols: dict[str, Poly] = {}
@@ -194,6 +199,7 @@ class _Run:
             partial(self.launches.parameter, self.entry),
             lambda access: self.accesses.append(access) if not paths.quiet else None,
         )
+        instructions.addresses += [a.address for a in self.arrays.values()]
         paths = Paths(self.program, instructions, self.words)
         paths.run(self.entry, TRUE, {})
 

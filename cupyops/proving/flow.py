@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .instructions import NotJudged
+from .solver import NotJudged
 from .ptx import Function, Instruction
 
 __all__ = ["Flow"]

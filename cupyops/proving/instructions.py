@@ -10,20 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .ptx import Instruction, width_of
-from .terms import TRUE, Condition, Poly, all_of, any_of, constant, negated, symmetric
+from .solver import NotJudged
+from .terms import TRUE, Condition, Poly, all_of, any_of, at_most, constant, negated, symmetric
 from .words import Words
 
-__all__ = ["Access", "Instructions", "NotJudged", "Registers"]
+__all__ = ["Access", "Instructions", "Registers"]
 
 Registers = dict[str, Any]  # a Poly for each register, a Condition for each predicate
-
-
-class NotJudged(Exception):  # noqa: N818
-    """The kernel does something that is not judged; the message says what, and `line` where."""
-
-    def __init__(self, why: str, line: str = "") -> None:
-        super().__init__(why)
-        self.line = line
 
 
 @dataclass(frozen=True)
@@ -74,6 +67,7 @@ class Instructions:
     ) -> None:
         self.words, self.special, self.symbols = words, special, symbols
         self.parameter, self.accessed = parameter, accessed
+        self.addresses = list(symbols.values())
         self.compared: list[tuple[Poly, Poly]] | None = None
         self.types: dict[str, str] = {}
 
@@ -280,6 +274,8 @@ class Instructions:
     def _shr(self, ins: Instruction, registers: Registers, path: Condition) -> Poly | None:
         (a,), bits = self._numbers(ins, ins.operands[1:2], registers, path), width_of(ins.opcode[-1])
         by = self._word(ins.operands[2], registers).number
+        if by == bits - 1 and ins.opcode[-1].startswith("s") and self.words.asks and self.words.solver.implies(path, at_most(-a)):
+            return constant(0)  # the sign, in a signed division
         return None if by is None else self.words.floor(a, 1 << min(by, bits))
 
     def _bfe(self, ins: Instruction, registers: Registers, path: Condition) -> Poly | None:
@@ -378,7 +374,7 @@ class Instructions:
         if family == "ld" and _INTEGER.match(kind) and width_of(kind) < 32:
             low = -(1 << (width_of(kind) - 1)) if kind.startswith("s") else 0
             for name in self.written(ins):
-                registers[name] = self.words.space.fresh("loaded", low, low + (1 << width_of(kind)) - 1)
+                registers[name] = self.words.space.hide(self.words.space.fresh("loaded", low, low + (1 << width_of(kind)) - 1))
 
     def _access(
         self, operand: str, size: int, write: bool, ins: Instruction, registers: Registers, path: Condition

@@ -1,7 +1,8 @@
 """What holds for every launch of a kernel: its parameters, its arrays, its grid."""
 
 import ast
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from cupyops.launch.geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, MAX_GRID
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.size_expressions import size_expression
 
-from .instructions import NotJudged
+from .solver import NotJudged
 from .terms import Condition, Poly, Space, all_of, any_of, at_most, constant, equal
 from .words import Words
 
@@ -19,6 +20,7 @@ __all__ = ["Array", "Launches"]
 
 MOST_BYTES = 1 << 47  # of an array: more than any GPU has
 _MOST_MULTIPROCESSORS = 1024
+_EXACTLY = re.compile(r"\s*(\w+)\s*==\s*(\d+)\s*")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Launches:
         facts: what holds for every launch.
     """
 
-    def __init__(self, kernel: Kernel, types: Mapping[str, str], words: Words, geometry: Geometry) -> None:
+    def __init__(
+        self, kernel: Kernel, types: Mapping[str, str], words: Words, geometry: Geometry, assume: Sequence[str] = ()
+    ) -> None:
         self.kernel, self.types, self.words, self.geometry = kernel, types, words, geometry
         self.space: Space = words.space
         self.facts: list[Condition] = []
@@ -63,8 +67,9 @@ class Launches:
         self.special: dict[str, Poly] = {}
         self.others: dict[tuple[int, int, int], Poly] = {}
         self.multiprocessors: Poly | None = None
-        self._parameters()
+        self._parameters(dict(found.groups() for found in map(_EXACTLY.fullmatch, assume) if found))
         self._grid()
+        self.facts += map(self.condition, assume)
 
     def expression(self, text: str) -> Poly:
         """Returns a size expression of integer parameters and constants."""
@@ -148,7 +153,7 @@ class Launches:
             self.facts.append(any_of(whole, all_of(at_most(b, -1), at_most(left), at_most(b + 1, left))))
         return self.space.made[key]
 
-    def _parameters(self) -> None:
+    def _parameters(self, exactly: Mapping[str, str]) -> None:
         counted = {t for p in self.kernel.signature.parameters for t in p.shape or ()} | set(self.geometry.sizes)
         for p in self.kernel.signature.parameters:
             if p.pointer or p.length is not None or p.element is not None or p.map_of is not None or p.accessor is not None:
@@ -161,6 +166,9 @@ class Launches:
             else:
                 bits, signed = 8 * dtype.itemsize, dtype.name.startswith("i")
                 low, high = -(1 << (bits - 1)) if signed else 0, (1 << (bits - signed)) - 1
+            if p.name in exactly and low <= int(exactly[p.name]) <= high:
+                self.numbers[p.name] = constant(int(exactly[p.name]))
+                continue
             # The launch raises for a size below 0.
             self.numbers[p.name] = self.space.fresh(p.name, 0 if p.name in counted else low, high)
         for p in self.kernel.signature.parameters:
@@ -184,26 +192,37 @@ class Launches:
 
     def _grid(self) -> None:
         geometry = self.geometry
-        blocks = [self.space.fresh(f"gridDim.{axis}", 1, MAX_GRID_X if axis == "x" else MAX_GRID_YZ) for axis in "xyz"]
         if geometry.per_call:
             threads = [self.space.fresh(f"blockDim.{axis}", 1, MAX_BLOCK_Z if axis == "z" else MAX_BLOCK) for axis in "xyz"]
             self.facts.append(at_most(threads[0] * threads[1] * threads[2], MAX_BLOCK))
+            blocks = [self.space.fresh(f"gridDim.{axis}", 1, MAX_GRID_X if axis == "x" else MAX_GRID_YZ) for axis in "xyz"]
         else:
             threads = [constant(t) for t in geometry.threads]
             itemsize = max((DTYPES[p.c_type(self.types)].itemsize for p in self.kernel.signature.parameters if p.pointer), default=4)
             scope = {"unit": self._unit(itemsize)}
-            for count, code in zip(blocks, geometry.blocks, strict=True):
-                self.facts.append(equal(count, self._evaluated(ast.parse(code, mode="eval").body, scope)))
+            counts = [self._evaluated(ast.parse(code, mode="eval").body, scope) for code in geometry.blocks]
+            most = (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)
+            blocks = [self._named(count, high) for count, high in zip(counts, most, strict=True)]
         for axis, block, thread in zip("xyz", blocks, threads, strict=True):
-            most = self.space.range_of(thread)[1]
+            most, blocks_most = self.space.range_of(thread)[1], self.space.range_of(block)[1] or MAX_GRID_X
             self.special[f"%ntid.{axis}"], self.special[f"%nctaid.{axis}"] = thread, block
-            for name, count, high in ((f"%tid.{axis}", thread, most), (f"%ctaid.{axis}", block, MAX_GRID_X)):
+            for name, count, high in ((f"%tid.{axis}", thread, most), (f"%ctaid.{axis}", block, min(blocks_most, MAX_GRID_X))):
                 index = self.space.fresh(name[1:], 0, (high or 1) - 1)
                 if count.number == 1:
                     index = constant(0)
                 elif count.number is None:
                     self.facts.append(at_most(index + 1, count))
                 self.special[name] = index
+
+    def _named(self, count: Poly, most: int) -> Poly:
+        """Returns a number or one unknown for a number of blocks, which products with it have instead of a sum."""
+        # No blocks are no launch.
+        self.facts += [at_most(constant(1), count), at_most(count, most)]
+        if count.number is not None or ([*count.terms.values()] == [1] and self.space.range_of(count)[0] in (0, 1)):
+            return count
+        found = self.space.fresh("gridDim", 1, min(most, self.space.range_of(count)[1] or most))
+        self.facts.append(equal(found, count))
+        return found
 
     def _unit(self, itemsize: int) -> Poly:
         """Returns the name ``unit`` of a policy, which may depend on the number of multiprocessors of the GPU."""

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .flow import Flow
-from .instructions import Instructions, NotJudged, Registers
+from .instructions import Instructions, Registers
 from .ptx import Program, width_of
-from .solver import Solver
-from .terms import FALSE, TRUE, Condition, Poly, Space, all_of, any_of, at_most, constant, equal, negated, symmetric
+from .solver import NotJudged, Solver
+from .terms import FALSE, TRUE, Condition, Poly, Space, all_of, any_of, at_most, constant, either, equal, negated, symmetric
 from .words import Words
 
 __all__ = ["Paths"]
@@ -53,6 +53,7 @@ class Paths:
         self.space: Space = words.space
         self.solver: Solver = words.solver
         self.quiet = 0
+        self.addresses = {a for p in instructions.addresses for a in p.unknowns}
         self._flows: dict[str, Flow] = {}
         self._calls: list[str] = []
 
@@ -127,10 +128,13 @@ class Paths:
                 for tie, value in zip(ties, values, strict=True):
                     tie.append(any_of(all_of(one, value), all_of(negated(one), negated(value))))
             else:
+                if all(v.unknowns for v in values) and self.space.is_opaque(*values):
+                    found[name] = self.words.unknown(64)  # nothing is known of it on any path
+                    continue
                 one, own, found[name] = self.words.joined(values)
                 for tie, value in zip(ties, own, strict=True):
                     tie.append(equal(one, value))
-        return any_of(*(all_of(e.path, *tie) for e, tie in zip(edges, ties, strict=True))), found
+        return either(*(all_of(e.path, *tie) for e, tie in zip(edges, ties, strict=True))), found
 
     def _block(
         self, flow: Flow, block: int, path: Condition, registers: Registers, returned: list[tuple[Condition, Registers]]
@@ -237,7 +241,11 @@ class Paths:
                 at_head[name] = self.words.any_condition()
                 continue
             if name in start:
-                begins[name] = self.words.number(start[name], width_of(kind), name in steps, path)
+                begins[name] = (
+                    start[name]  # of an address, that it does not wrap around is not asked
+                    if name in steps and start[name].unknowns & self.addresses
+                    else self.words.number(start[name], width_of(kind), name in steps, path)
+                )
             if name in steps:
                 at_head[name] = begins[name] + again * steps[name]
             else:
@@ -267,6 +275,9 @@ class Paths:
                 continue
             bits = width_of(types[name])
             bounds = [(0, 1 << bits), (-(1 << (bits - 1)), 1 << (bits - 1))] if name in steps else [(0, 1 << (bits - 1))]
+            compared = any(first[name].unknowns & p.unknowns for two in pairs for p in two)
+            if name in steps and not compared and len(begin.unknowns & self.addresses):
+                continue  # a pointer beside a counter
             for low, high in bounds:
                 found[Guess(name, 1, constant(high - 1))] = None
                 found[Guess(name, -1, constant(-low))] = None

@@ -54,7 +54,6 @@ class Program:
     variables: dict[str, tuple[int | None, str]] = field(default_factory=dict)
 
 
-_BYTES = {"pred": 1}
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _FUNCTION = re.compile(
     r"(?P<kind>\.entry|\.func)\s*(?:\((?P<results>[^)]*)\)\s*)?(?P<name>[\w$.]+)\s*\((?P<parameters>[^)]*)\)(?P<rest>[^;{]*)(?P<end>[;{])"
@@ -63,7 +62,7 @@ _VARIABLE = re.compile(
     r"\.(?P<space>global|const|shared|local)\b(?P<kind>(?:\s*\.(?:align\s+\d+|v[248]|[a-z]\w*))*)\s+(?P<name>[\w$]+)(?P<extents>(?:\[\d*\])*)"
 )
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
-_TOKEN = re.compile(r"\{(?=\s)|\}(?=\s|$)|[$\w]+:(?!:)|\.loc\b[^\n]*|[^\s;][^;]*;")
+_TOKEN = re.compile(r"[{}]|[$\w]+:(?!:)|\.loc\b[^\n]*|[^\s;][^;]*;")
 _BRANCHES = {"bra", "ret", "exit", "brx", "trap"}
 
 
@@ -127,7 +126,7 @@ def _body(text: str, function: Function, program: Program, files: dict[str, str]
             count += 1
         elif words == "}":
             scopes.pop()
-        elif words.startswith(".loc"):
+        elif re.match(r"\.loc\s", words):
             parts = words.split()
             line = f"{files.get(parts[1], parts[1])}:{parts[2]}"
         elif re.fullmatch(r"[$\w]+:", words):
@@ -155,7 +154,7 @@ def _body(text: str, function: Function, program: Program, files: dict[str, str]
 
 
 def _vectors(text: str) -> str:
-    """Removes spaces inside the braces of vectors, so that braces before a space open scopes."""
+    """Removes spaces inside the braces of vectors."""
     return re.sub(r"\{\s*([%\w$@.,\s-]*?)\s*\}", lambda m: "{" + re.sub(r"\s+", "", m[1]) + "}", text)
 
 

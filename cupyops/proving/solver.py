@@ -5,6 +5,7 @@ product of two conditions says of them is added as lemmas, which always hold: a 
 about products; the simulator decides about it.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from itertools import combinations, islice
 from math import gcd
@@ -14,7 +15,15 @@ from cupyops.errors import MissingDependencyError
 
 from .terms import FALSE, Condition, Monomial, Poly, Space, negated
 
-__all__ = ["Model", "Solver"]
+__all__ = ["Model", "NotJudged", "Solver"]
+
+class NotJudged(Exception):  # noqa: N818
+    """The kernel does something that is not judged; the message says what, and `line` where."""
+
+    def __init__(self, why: str, line: str = "") -> None:
+        super().__init__(why)
+        self.line = line
+
 
 _STEPS = 3_000_000  # of z3 for a question: a limit that is the same on every machine
 _LEMMAS = 600
@@ -36,9 +45,10 @@ class Solver:
         always: conditions that hold for every execution: the rule of the launch and the user's assumptions.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, seconds: float = 60) -> None:
         self.z3 = z3()
         self.space = space
+        self._seconds, self._ends = seconds, time.monotonic() + seconds
         self.always: list[Condition] = []
         self._known: dict[tuple[Condition, Condition], bool] = {}
         self._z3: dict[Condition, Any] = {}
@@ -51,8 +61,7 @@ class Solver:
             return True
         key = (given, goal)
         if key not in self._known:
-            solver = self._asked([given, opposite])
-            self._known[key] = solver.check() == self.z3.unsat
+            self._known[key] = self._checked([given, opposite])[0] == self.z3.unsat
         return self._known[key]
 
     def model(self, conditions: Iterable[Condition], *, exact: bool = False) -> "Model | None":
@@ -61,34 +70,42 @@ class Solver:
         Args:
             exact: products have the values of their factors, which z3 does not always find in time.
         """
-        solver = self._asked(list(conditions), exact=exact)
-        return Model(self, solver.model()) if solver.check() == self.z3.sat else None
+        found, solver = self._checked(list(conditions), exact=exact)
+        return Model(self, solver.model()) if found == self.z3.sat else None
 
-    def _asked(self, conditions: list[Condition], *, exact: bool = False) -> Any:
+    def _checked(self, conditions: list[Condition], *, exact: bool = False) -> tuple[Any, Any]:
+        """Asks z3, and returns the answer with the solver. What one of z3's ways leaves open, another may decide."""
+        if time.monotonic() > self._ends:
+            raise NotJudged(f"it takes more than seconds={self._seconds:g}")
+        asked = self._asked(conditions, exact=exact)
+        ways = [lambda: self.z3.SolverFor("QF_NIA")] if exact else [self.z3.SimpleSolver, lambda: self.z3.SolverFor("QF_LIA")]
+        for way in ways:
+            solver = way()
+            solver.set("rlimit", _STEPS)
+            solver.set("timeout", 20_000)
+            solver.add(asked)
+            if (found := solver.check()) != self.z3.unknown:
+                break
+        return found, solver
+
+    def _asked(self, conditions: list[Condition], *, exact: bool) -> list[Any]:
+        """Returns what z3 is asked: conditions with the facts of their unknowns, bounds and lemmas."""
         found, atoms = self.space.closure([*conditions, *self.always])
-        solver = self.z3.SolverFor("QF_NIA" if exact else "QF_LIA")
-        solver.set("rlimit", _STEPS)
-        solver.set("timeout", 20_000)
         products = {m for c in found for m in _monomials(c)}
-        for c in found:
-            solver.add(self._translated(c))
         lemmas = list(self._lemmas(found, products)) if products else []
+        asked = [self._translated(c) for c in (*found, *lemmas)]
         for atom in atoms:
-            self._bounded(solver, (atom,), self.space.bounds[atom])
+            asked += self._bounded((atom,), self.space.bounds[atom])
         for m in {*products, *(m for lemma in lemmas for m in _monomials(lemma))}:
-            self._bounded(solver, m, self.space.range_of_product(m))
+            asked += self._bounded(m, self.space.range_of_product(m))
             if exact:
-                solver.add(self._name(m) == self.z3.Product([self._name((a,)) for a in m]))
-        for lemma in lemmas:
-            solver.add(self._translated(lemma))
-        return solver
+                asked.append(self._name(m) == self.z3.Product([self._name((a,)) for a in m]))
+        return asked
 
-    def _bounded(self, solver: Any, monomial: Monomial, bounds: tuple[int | None, int | None]) -> None:
+    def _bounded(self, monomial: Monomial, bounds: tuple[int | None, int | None]) -> list[Any]:
         low, high = bounds
-        if low is not None:
-            solver.add(self._name(monomial) >= low)
-        if high is not None:
-            solver.add(self._name(monomial) <= high)
+        name = self._name(monomial)
+        return [*([name >= low] if low is not None else []), *([name <= high] if high is not None else [])]
 
     def _lemmas(self, conditions: Iterable[Condition], products: set[Monomial]) -> Iterator[Condition]:
         """Yields p <= 0 and rest >= 0 imply p * rest <= 0, for the p and the rests that may matter."""

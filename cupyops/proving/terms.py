@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 __all__ = [
-    *("FALSE", "TRUE", "Condition", "Poly", "Space", "all_of", "any_of", "at_most", "constant", "equal", "negated"),
-    *("number_of", "remainders", "symmetric"),
+    *("FALSE", "TRUE", "Condition", "Poly", "Space", "all_of", "any_of", "at_most", "constant", "either", "equal"),
+    *("negated", "remainders", "symmetric"),
 ]
 
 Monomial = tuple[int, ...]
@@ -66,10 +66,6 @@ class Poly:
 
 def constant(value: int) -> Poly:
     return Poly({(): value})
-
-
-def number_of(poly: Poly) -> int | None:
-    return poly.number
 
 
 def symmetric(poly: Poly, bits: int) -> Poly:
@@ -146,6 +142,16 @@ def any_of(*conditions: Condition) -> Condition:
     return next(iter(parts)) if len(parts) == 1 else Condition("or", None, tuple(parts)) if parts else FALSE
 
 
+def either(*conditions: Condition) -> Condition:
+    """Returns that one of some conditions holds, with the parts that all of them have outside."""
+    parts = [dict.fromkeys(c.parts if c.kind == "and" else (c,)) for c in conditions if c is not FALSE]
+    if len(parts) < 2:
+        return any_of(*conditions)
+    common = [c for c in parts[0] if all(c in p for p in parts[1:])]
+    rest = [all_of(*(c for c in p if c not in common)) for p in parts]
+    return all_of(*common) if any(negated(rest[0]) is r for r in rest[1:]) else all_of(*common, any_of(*rest))
+
+
 def negated(c: Condition) -> Condition:
     if c._negated is None:
         if c.poly is None:
@@ -172,6 +178,7 @@ class Space:
         self.bounds: list[Bounds] = []
         self.facts: list[list[Condition]] = []
         self.made: dict[object, Poly] = {}
+        self.opaque: set[int] = set()  # values of floating-point arithmetic and of memory, and what follows from them alone
 
     def fresh(self, name: str, low: int | None = None, high: int | None = None) -> Poly:
         """Returns a new unknown with ``low <= unknown <= high``."""
@@ -179,6 +186,17 @@ class Space:
         self.bounds.append((low, high))
         self.facts.append([])
         return Poly({(len(self.names) - 1,): 1})
+
+    def is_opaque(self, *polys: Poly) -> bool:
+        """Returns whether polynomials have unknowns, all of which are opaque."""
+        unknowns = set().union(*(p.unknowns for p in polys))
+        return bool(unknowns) and unknowns <= self.opaque
+
+    def hide(self, unknown: Poly, *of: Poly) -> Poly:
+        """Marks an unknown as opaque if the polynomials that define it are."""
+        if not of or self.is_opaque(*of):
+            self.opaque |= unknown.unknowns
+        return unknown
 
     def define(self, unknown: Poly, *facts: Condition) -> Poly:
         (atom,) = unknown.unknowns

@@ -43,7 +43,8 @@ class Words:
 
     def unknown(self, bits: int, name: str = "any") -> Poly:
         """Returns a word of which nothing is known."""
-        return self.space.fresh(name, 0, (1 << bits) - 1)
+        found = self.space.fresh(name, 0, (1 << bits) - 1)
+        return self.space.hide(found) if name == "any" else found
 
     def number(self, word: Poly, bits: int, signed: bool, path: Condition) -> Poly:
         """Returns the number that a word of bits is, signed or unsigned, for executions on a path."""
@@ -53,14 +54,14 @@ class Words:
         for one in (small, word):
             if self.space.within(one, low, high):
                 return one
-        if self.asks:
+        if self.asks and not self.space.is_opaque(small):
             for one in dict.fromkeys((small, word)):
                 if self.solver.implies(path, all_of(at_most(constant(low), one), at_most(one, high))):
                     return one
         key = ("number", small, bits, signed)
         if key not in self.space.made:
-            wraps = self.space.fresh("wraps")
-            value = self.space.fresh("word", low, high)
+            wraps = self.space.hide(self.space.fresh("wraps"), small)
+            value = self.space.hide(self.space.fresh("word", low, high), small)
             self.space.define(value, equal(value, small - wraps * (1 << bits)))
             self.space.made[key] = value
         return self.space.made[key]
@@ -78,7 +79,7 @@ class Words:
                 None if low is None else low // divisor,
                 None if high is None else high // divisor,
             )
-            left = rest - quotient * divisor
+            left = rest - self.space.hide(quotient, rest) * divisor
             self.space.define(quotient, at_most(-left), at_most(left, divisor - 1))
             self.space.made[key] = quotient
         return whole + self.space.made[key]
@@ -93,7 +94,7 @@ class Words:
             return left
         key = ("low", left, bits)
         if key not in self.space.made:
-            value = self.space.fresh("low", 0, (1 << bits) - 1)
+            value = self.space.hide(self.space.fresh("low", 0, (1 << bits) - 1), left)
             self.space.made[key] = self.space.define(value, equal(value, left))
         return self.space.made[key]
 
@@ -151,6 +152,8 @@ class Words:
             None if None in lows else min(lows),  # type: ignore[type-var]
             None if None in highs else max(highs),  # type: ignore[type-var]
         )
+        if (unknowns := [v for v in own if v.unknowns]) and self.space.is_opaque(*unknowns):
+            self.space.hide(value)
         return value, own, common + value * Poly({factor: number})
 
     def compared(self, how: str, a: Poly, b: Poly) -> Condition:
@@ -201,7 +204,7 @@ class Words:
         if key not in self.space.made:
             highs = [h for h in (self.space.range_of(p)[1] for p in (a, b)) if h is not None]
             most = (1 << max(h.bit_length() for h in highs)) - 1 if len(highs) == 2 and min(highs) >= 0 else (1 << bits) - 1
-            value = self.space.fresh(how, 0, min(most, (1 << bits) - 1))
+            value = self.space.hide(self.space.fresh(how, 0, min(most, (1 << bits) - 1)), a, b)
             if how == "and":
                 facts = [at_most(value, a), at_most(value, b)]
             elif how == "or":
