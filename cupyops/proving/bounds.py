@@ -7,7 +7,7 @@ there a launch, a block and a thread that reaches it with an address outside the
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from cupyops.compile.compiler import binary_for
 from cupyops.errors import expected
@@ -126,7 +126,9 @@ def prove_bounds(
     return Bounds(tuple(_proof(kernel, choice, rule, assumed, seconds) for choice in choices))
 
 
-def _proof(kernel: Kernel, types: Mapping[str, str], geometry: Geometry, assume: Sequence[str], seconds: float) -> Proof:
+def _proof(
+    kernel: Kernel, types: Mapping[str, str], geometry: Geometry, assume: Sequence[str], seconds: float
+) -> Proof:
     answer = partial(Proof, kernel.describe(types).removesuffix("<>"))
     accesses = 0
     try:
@@ -148,7 +150,9 @@ def _proof(kernel: Kernel, types: Mapping[str, str], geometry: Geometry, assume:
 class _Run:
     """A kernel's executions and the questions about them."""
 
-    def __init__(self, kernel: Kernel, types: Mapping[str, str], geometry: Geometry, assume: Sequence[str], seconds: float) -> None:
+    def __init__(
+        self, kernel: Kernel, types: Mapping[str, str], geometry: Geometry, assume: Sequence[str], seconds: float
+    ) -> None:
         self.kernel = kernel
         self.space = Space()
         self.solver = Solver(self.space, seconds)
@@ -230,4 +234,3 @@ class _Run:
         if len(found) != 1 or sum(found[0].base.unknowns <= set(m) for m in access.address.terms) != 1:
             raise NotJudged("an address that is no array's and an offset: it may be read from memory", access.line)
         return found[0]
-

@@ -34,6 +34,7 @@ class Fault:
         sizes: the integer arguments.
         grid, block: blocks and threads of a block in x, y, z.
         starts: bytes between a multiple of 256 and the begin of an array, of the arrays that begin at none.
+        filled: whether the arrays have random numbers, and not zeros.
         message: of the simulator.
     """
 
@@ -41,13 +42,17 @@ class Fault:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     starts: dict[str, int]
+    filled: bool
     message: str
 
     @property
     def words(self) -> str:
         sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
-        starts = "".join(f"; `{name}` begins {shift} bytes behind a multiple of 256" for name, shift in self.starts.items())
-        return f"{sizes or 'every launch'}{starts}: {self.message}"
+        starts = "".join(
+            f"; `{name}` begins {shift} bytes behind a multiple of 256" for name, shift in self.starts.items()
+        )
+        filled = "; random numbers in the arrays" if self.filled else ""
+        return f"{sizes or 'every launch'}{starts}{filled}: {self.message}"
 
 
 def fault_of(launches: Launches, solver: Solver, condition: Condition) -> Fault | None:
@@ -99,7 +104,9 @@ def _run(launches: Launches, model: Model, *, filled: bool) -> Fault | None:
             kind = numpy_dtype(dtype.name)
             total = count * dtype.itemsize + 2 * _GAP
             try:
-                memory = mmap.mmap(-1, total + 256, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
+                memory = mmap.mmap(
+                    -1, total + 256, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+                )
             except (OSError, ValueError, OverflowError):
                 return None
             raw = numpy.frombuffer(memory, numpy.uint8)
@@ -118,7 +125,9 @@ def _run(launches: Launches, model: Model, *, filled: bool) -> Fault | None:
             values = [launches.others.get((position, width * i, 8 * width)) for i in range(length)]
             signed = [0 if v is None else model.of(v) for v in values]
             half = 1 << (8 * width - 1)
-            arguments.append(tuple(v - 2 * half if v >= half and p.c_type(types).startswith("i") else v for v in signed))
+            arguments.append(
+                tuple(v - 2 * half if v >= half and p.c_type(types).startswith("i") else v for v in signed)
+            )
         elif p.element is None and p.map_of is None:
             arguments.append(1.0)
         else:
@@ -134,9 +143,7 @@ def _run(launches: Launches, model: Model, *, filled: bool) -> Fault | None:
     except LaunchError as error:
         words = str(error)
         if any(word in words for word in _FAULTS):
-            return Fault(sizes, grid, block, starts, words)  # type: ignore[arg-type]
+            return Fault(sizes, grid, block, starts, filled, words)  # type: ignore[arg-type]
     except (TypeError, ValueError, MemoryError, OverflowError):
         return None  # no launch that the checks of a call accept
     return None
-
-

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .solver import NotJudged
 from .ptx import Function, Instruction
+from .solver import NotJudged
 
 __all__ = ["Flow"]
 

@@ -32,14 +32,16 @@ class Access:
 
 
 # Families without a memory access, whose results are registers. Of other results than those below nothing is known.
-_PURE = frozenset(
-    "abs activemask add addc and bfe bfi bfind brev clz cnot copysign cvt cvta div dp2a dp4a elect ex2 fma fns istypep isspacep "
-    "lg2 lop3 mad mad24 madc match max min mma mov mul mul24 neg not or popc prmt rcp redux rem rsqrt sad selp set setp shf shfl "
-    "shl shr sin cos slct sqrt sub subc szext bmsk tanh testp vote xor".split()
-)
+_RESULTS = """
+    abs activemask add addc and bfe bfi bfind bmsk brev clz cnot copysign cos cvt cvta
+    div dp2a dp4a elect ex2 fma fns isspacep istypep lg2 lop3 mad mad24 madc match max
+    min mma mov mul mul24 neg not or popc prmt rcp redux rem rsqrt sad selp
+    set setp shf shfl shl shr sin slct sqrt sub subc szext tanh testp vote xor
+"""
+_PURE = frozenset(_RESULTS.split())
 # Instructions that access no memory of the kernel and have no result, or one that `_PURE` describes.
-_ORDER = frozenset("bar barrier membar fence nanosleep griddepcontrol setmaxnreg pmevent".split())
-_COMPARISONS = frozenset("eq ne lt le gt ge lo ls hi hs".split())
+_ORDER = frozenset(["bar", "barrier", "membar", "fence", "nanosleep", "griddepcontrol", "setmaxnreg", "pmevent"])
+_COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"])
 _FLOATING = re.compile(r"(?:f|bf|tf|e\dm\d)\d+(?:x\d)?$")
 _INTEGER = re.compile(r"[usb](?:8|16|32|64)$")
 _SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid)\.([xyz])$")
@@ -77,9 +79,10 @@ class Instructions:
         before = dict(registers) if guard is not TRUE else {}
         self._run(ins, registers, all_of(path, guard))
         for name in self.written(ins) if guard is not TRUE else ():
-            new, old = registers[name], before.get(name)
-            if old is None:
-                continue  # the register has no value before
+            new: Any = registers[name]
+            old: Any = before.get(name)
+            if old is None:  # not set before, or not on each path
+                old = self.words.any_condition() if isinstance(new, Condition) else self.words.unknown(64, "unset")
             if isinstance(new, Condition):
                 registers[name] = any_of(all_of(guard, new), all_of(negated(guard), old))
             else:
@@ -94,10 +97,12 @@ class Instructions:
     def written(self, ins: Instruction) -> list[str]:
         """Returns the registers that an instruction writes."""
         family = ins.opcode[0]
-        if family in ("st", "red", *_ORDER) and "red" not in ins.opcode[1:] or not ins.operands:
+        if (family in ("st", "red", *_ORDER) and "red" not in ins.opcode[1:]) or not ins.operands:
             return []
         first = ins.operands[0]
-        return [one for one in re.findall(r"[%$\w.@]+", first) if one in self.types] if not first.startswith("[") else []
+        return (
+            [one for one in re.findall(r"[%$\w.@]+", first) if one in self.types] if not first.startswith("[") else []
+        )
 
     def _run(self, ins: Instruction, registers: Registers, path: Condition) -> None:
         family, kind = ins.opcode[0], ins.opcode[-1]
@@ -130,11 +135,13 @@ class Instructions:
             return found
         if operand in self.types:  # no path has written the register
             registers[operand] = self.words.unknown(width_of(self.types[operand]), "unset")
-            return registers[operand]  # type: ignore[no-any-return]
+            return registers[operand]
         if operand in self.special:
             return self.special[operand]
         if operand.startswith("%"):
-            return self.words.space.fresh(operand, 0, 31 if operand == "%laneid" else (1 << 64) - 1 if "64" in operand else (1 << 32) - 1)
+            return self.words.space.fresh(
+                operand, 0, 31 if operand == "%laneid" else (1 << 64) - 1 if "64" in operand else (1 << 32) - 1
+            )
         if operand in self.symbols:
             return self.symbols[operand]
         if re.match(r"0[fdFD][0-9a-fA-F]+$", operand):
@@ -157,7 +164,12 @@ class Instructions:
         return found
 
     def _numbers(
-        self, ins: Instruction, operands: Sequence[str], registers: Registers, path: Condition, signed: bool | None = None
+        self,
+        ins: Instruction,
+        operands: Sequence[str],
+        registers: Registers,
+        path: Condition,
+        signed: bool | None = None,
     ) -> list[Poly]:
         """Returns operands as numbers of the instruction's type."""
         kind = ins.opcode[-1]
@@ -194,7 +206,9 @@ class Instructions:
         return self._word(ins.operands[1], registers)  # an address is its variable's, in every space
 
     def _plain(self, ins: Instruction) -> bool:
-        return not {"cc", "sat", "ftz", "f16", "f16x2", "bf16", "bf16x2"} & set(ins.opcode) and "x" not in ins.opcode[-1]
+        return (
+            not {"cc", "sat", "ftz", "f16", "f16x2", "bf16", "bf16x2"} & set(ins.opcode) and "x" not in ins.opcode[-1]
+        )
 
     def _two(self, ins: Instruction, registers: Registers) -> tuple[Poly, Poly]:
         return self._word(ins.operands[1], registers), self._word(ins.operands[2], registers)
@@ -274,7 +288,12 @@ class Instructions:
     def _shr(self, ins: Instruction, registers: Registers, path: Condition) -> Poly | None:
         (a,), bits = self._numbers(ins, ins.operands[1:2], registers, path), width_of(ins.opcode[-1])
         by = self._word(ins.operands[2], registers).number
-        if by == bits - 1 and ins.opcode[-1].startswith("s") and self.words.asks and self.words.solver.implies(path, at_most(-a)):
+        if (
+            by == bits - 1
+            and ins.opcode[-1].startswith("s")
+            and self.words.asks
+            and self.words.solver.implies(path, at_most(-a))
+        ):
             return constant(0)  # the sign, in a signed division
         return None if by is None else self.words.floor(a, 1 << min(by, bits))
 
@@ -288,8 +307,7 @@ class Instructions:
     def _logic(self, ins: Instruction, registers: Registers, path: Condition) -> Any:
         how, kind = ins.opcode[0], ins.opcode[-1]
         if kind == "pred":
-            a, b = (self._predicate(o, registers) for o in ins.operands[1:3])
-            return _combined(how, a, b)
+            return _combined(how, *(self._predicate(o, registers) for o in ins.operands[1:3]))
         a, b = self._two(ins, registers)
         if a.number is None and b.number is None:
             a, b = self._numbers(ins, ins.operands[1:3], registers, path, False)
@@ -326,7 +344,7 @@ class Instructions:
             value = _combined(both, value, other) if both and other is not None else value
             if name in self.types:
                 registers[name] = value
-        return registers.get(targets[0], found)  # type: ignore[no-any-return]
+        return registers.get(targets[0], found)
 
     def _two_at(self, ins: Instruction, registers: Registers, first: int) -> tuple[Poly, Poly]:
         a, b = (self._word(o, registers) for o in ins.operands[first : first + 2])
@@ -345,9 +363,9 @@ class Instructions:
 
     def _memory(self, ins: Instruction, registers: Registers, path: Condition) -> None:
         family, kind, parts = ins.opcode[0], ins.opcode[-1], ins.opcode
-        if {"bulk", "mbarrier", "tensor", "reduce", "multimem", "cluster"} & {p.partition("::")[0] for p in parts} or any(
-            "shared::cluster" in p for p in ins.operands
-        ):
+        if {"bulk", "mbarrier", "tensor", "reduce", "multimem", "cluster"} & {
+            p.partition("::")[0] for p in parts
+        } or any("shared::cluster" in p for p in ins.operands):
             raise NotJudged(f"the instruction {'.'.join(parts)}", ins.line)
         if family == "cp":
             if parts[1] != "async":
@@ -374,7 +392,9 @@ class Instructions:
         if family == "ld" and _INTEGER.match(kind) and width_of(kind) < 32:
             low = -(1 << (width_of(kind) - 1)) if kind.startswith("s") else 0
             for name in self.written(ins):
-                registers[name] = self.words.space.hide(self.words.space.fresh("loaded", low, low + (1 << width_of(kind)) - 1))
+                registers[name] = self.words.space.hide(
+                    self.words.space.fresh("loaded", low, low + (1 << width_of(kind)) - 1)
+                )
 
     def _access(
         self, operand: str, size: int, write: bool, ins: Instruction, registers: Registers, path: Condition
@@ -390,7 +410,7 @@ class Instructions:
         """Reads or writes a parameter of the kernel, or of a call."""
         place = next(o for o in ins.operands if o.startswith("["))
         name, _, shift = place[1:-1].partition("+")
-        if shift and not shift.lstrip("-").isdigit() or name in self.types:
+        if (shift and not shift.lstrip("-").isdigit()) or name in self.types:
             self._anything(ins, registers)  # a part of a struct, by an index
             return
         kind, offset = ins.opcode[-1], int(shift or 0)
@@ -417,5 +437,3 @@ def _combined(how: str | None, a: Condition, b: Condition) -> Condition:
     if how == "or":
         return any_of(a, b)
     return any_of(all_of(a, negated(b)), all_of(negated(a), b))
-
-

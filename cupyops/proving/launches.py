@@ -67,7 +67,7 @@ class Launches:
         self.special: dict[str, Poly] = {}
         self.others: dict[tuple[int, int, int], Poly] = {}
         self.multiprocessors: Poly | None = None
-        self._parameters(dict(found.groups() for found in map(_EXACTLY.fullmatch, assume) if found))
+        self._parameters({found[1]: found[2] for found in map(_EXACTLY.fullmatch, assume) if found})
         self._grid()
         self.facts += map(self.condition, assume)
 
@@ -102,7 +102,9 @@ class Launches:
         known = {**self.numbers, **dict.fromkeys(self.kernel.constants)}
         for name in used:
             if name not in known:
-                raise ValueError(expected("prove_bounds", argument, f"have integer parameters of {self.kernel.name}", f"`{name}`"))
+                raise ValueError(
+                    expected("prove_bounds", argument, f"have integer parameters of {self.kernel.name}", f"`{name}`")
+                )
         return self.expression(code)
 
     def _evaluated(self, node: ast.expr, scope: Mapping[str, Poly]) -> Poly:
@@ -156,7 +158,13 @@ class Launches:
     def _parameters(self, exactly: Mapping[str, str]) -> None:
         counted = {t for p in self.kernel.signature.parameters for t in p.shape or ()} | set(self.geometry.sizes)
         for p in self.kernel.signature.parameters:
-            if p.pointer or p.length is not None or p.element is not None or p.map_of is not None or p.accessor is not None:
+            if (
+                p.pointer
+                or p.length is not None
+                or p.element is not None
+                or p.map_of is not None
+                or p.accessor is not None
+            ):
                 continue
             dtype = DTYPES[p.c_type(self.types)]
             if dtype.name in FLOATS:
@@ -193,20 +201,30 @@ class Launches:
     def _grid(self) -> None:
         geometry = self.geometry
         if geometry.per_call:
-            threads = [self.space.fresh(f"blockDim.{axis}", 1, MAX_BLOCK_Z if axis == "z" else MAX_BLOCK) for axis in "xyz"]
+            threads = [
+                self.space.fresh(f"blockDim.{axis}", 1, MAX_BLOCK_Z if axis == "z" else MAX_BLOCK) for axis in "xyz"
+            ]
             self.facts.append(at_most(threads[0] * threads[1] * threads[2], MAX_BLOCK))
-            blocks = [self.space.fresh(f"gridDim.{axis}", 1, MAX_GRID_X if axis == "x" else MAX_GRID_YZ) for axis in "xyz"]
+            blocks = [
+                self.space.fresh(f"gridDim.{axis}", 1, MAX_GRID_X if axis == "x" else MAX_GRID_YZ) for axis in "xyz"
+            ]
         else:
             threads = [constant(t) for t in geometry.threads]
-            itemsize = max((DTYPES[p.c_type(self.types)].itemsize for p in self.kernel.signature.parameters if p.pointer), default=4)
+            itemsize = max(
+                (DTYPES[p.c_type(self.types)].itemsize for p in self.kernel.signature.parameters if p.pointer),
+                default=4,
+            )
             scope = {"unit": self._unit(itemsize)}
             counts = [self._evaluated(ast.parse(code, mode="eval").body, scope) for code in geometry.blocks]
-            most = (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)
-            blocks = [self._named(count, high) for count, high in zip(counts, most, strict=True)]
+            limits = (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)
+            blocks = [self._named(count, high) for count, high in zip(counts, limits, strict=True)]
         for axis, block, thread in zip("xyz", blocks, threads, strict=True):
             most, blocks_most = self.space.range_of(thread)[1], self.space.range_of(block)[1] or MAX_GRID_X
             self.special[f"%ntid.{axis}"], self.special[f"%nctaid.{axis}"] = thread, block
-            for name, count, high in ((f"%tid.{axis}", thread, most), (f"%ctaid.{axis}", block, min(blocks_most, MAX_GRID_X))):
+            for name, count, high in (
+                (f"%tid.{axis}", thread, most),
+                (f"%ctaid.{axis}", block, min(blocks_most, MAX_GRID_X)),
+            ):
                 index = self.space.fresh(name[1:], 0, (high or 1) - 1)
                 if count.number == 1:
                     index = constant(0)
@@ -257,5 +275,3 @@ class Launches:
         if not isinstance(given.source, str):
             return None
         return self._given("shared", given.source)
-
-

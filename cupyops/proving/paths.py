@@ -7,13 +7,26 @@ that begins with it ends with it.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .flow import Flow
 from .instructions import Instructions, Registers
-from .ptx import Program, width_of
+from .ptx import Instruction, Program, width_of
 from .solver import NotJudged, Solver
-from .terms import FALSE, TRUE, Condition, Poly, Space, all_of, any_of, at_most, constant, either, equal, negated, symmetric
+from .terms import (
+    FALSE,
+    Condition,
+    Poly,
+    Space,
+    all_of,
+    any_of,
+    at_most,
+    constant,
+    either,
+    equal,
+    negated,
+    symmetric,
+)
 from .words import Words
 
 __all__ = ["Paths"]
@@ -117,16 +130,15 @@ class Paths:
         # Values of calls have a "+" in their names, and live as long as the registers.
         names = {n for e in edges for n in e.registers if "+" in n or n in live}
         for name in sorted(names):
-            values = [e.registers.get(name) for e in edges]
+            values: list[Any] = [e.registers.get(name) for e in edges]
             if any(v is None for v in values):
                 continue  # on some path the register is not set, so no right program reads it
             if all(v == values[0] for v in values[1:]):
                 found[name] = values[0]
             elif isinstance(values[0], Condition):
-                one = self.words.any_condition()
-                found[name] = one
+                decided = found[name] = self.words.any_condition()
                 for tie, value in zip(ties, values, strict=True):
-                    tie.append(any_of(all_of(one, value), all_of(negated(one), negated(value))))
+                    tie.append(any_of(all_of(decided, value), all_of(negated(decided), negated(value))))
             else:
                 if all(v.unknowns for v in values) and self.space.is_opaque(*values):
                     found[name] = self.words.unknown(64)  # nothing is known of it on any path
@@ -171,7 +183,7 @@ class Paths:
         returned.append((path, registers))
         return []
 
-    def _call(self, ins, path: Condition, registers: Registers) -> tuple[Condition, Registers]:  # type: ignore[no-untyped-def]
+    def _call(self, ins: Instruction, path: Condition, registers: Registers) -> tuple[Condition, Registers]:
         operands = [o for o in ins.operands if o]
         results = operands.pop(0)[1:-1].split(",") if operands[0].startswith("(") else []
         name, given = operands[0], operands[1][1:-1].split(",") if len(operands) > 1 else []
@@ -180,13 +192,13 @@ class Paths:
         called = self.program.functions[name]
         own: Registers = {}
         for formal, actual in zip(called.parameters, filter(None, given), strict=True):
-            own |= {f"{formal}{n[len(actual):]}": v for n, v in registers.items() if n.startswith(f"{actual}+")}
+            own |= {f"{formal}{n[len(actual) :]}": v for n, v in registers.items() if n.startswith(f"{actual}+")}
         returned = self.run(name, path, own)
         outer = {n: v for n, v in registers.items() if not any(n.startswith(f"{r}+") for r in results)}
         edges = []
         for reached, values in returned:
             new = {
-                f"{actual}{n[len(formal):]}": v
+                f"{actual}{n[len(formal) :]}": v
                 for formal, actual in zip(called.results, results, strict=True)
                 for n, v in values.items()
                 if n.startswith(f"{formal}+")
@@ -212,7 +224,9 @@ class Paths:
         first: Registers = {**start}
         for name in changed:
             kind = types[name]
-            first[name] = self.words.any_condition() if kind == "pred" else self.words.unknown(width_of(kind), f"in{name}")
+            first[name] = (
+                self.words.any_condition() if kind == "pred" else self.words.unknown(width_of(kind), f"in{name}")
+            )
         # Which registers an iteration raises by a step, and what the loop compares.
         with_questions, self.words.asks = self.words.asks, False
         compared, self.instructions.compared = self.instructions.compared, []
@@ -229,7 +243,9 @@ class Paths:
         for name in changed:
             if types[name] == "pred" or not isinstance(start.get(name), Poly):
                 continue
-            found = {symmetric(e.registers[name] - first[name], width_of(types[name])) for e in back if name in e.registers}
+            found = {
+                symmetric(e.registers[name] - first[name], width_of(types[name])) for e in back if name in e.registers
+            }
             if len(found) == 1 and all(a < marked for a in next(iter(found)).unknowns):
                 steps[name] = found.pop()
         again = self.space.fresh("iteration", 0)
@@ -274,7 +290,9 @@ class Paths:
             if types[name].startswith("f"):
                 continue
             bits = width_of(types[name])
-            bounds = [(0, 1 << bits), (-(1 << (bits - 1)), 1 << (bits - 1))] if name in steps else [(0, 1 << (bits - 1))]
+            bounds = (
+                [(0, 1 << bits), (-(1 << (bits - 1)), 1 << (bits - 1))] if name in steps else [(0, 1 << (bits - 1))]
+            )
             compared = any(first[name].unknowns & p.unknowns for two in pairs for p in two)
             if name in steps and not compared and len(begin.unknowns & self.addresses):
                 continue  # a pointer beside a counter
@@ -293,7 +311,13 @@ class Paths:
         return found
 
     def _kept(
-        self, flow: Flow, head: int, path: Condition, at_head: Registers, steps: dict[str, Poly], guesses: dict[Guess, None]
+        self,
+        flow: Flow,
+        head: int,
+        path: Condition,
+        at_head: Registers,
+        steps: dict[str, Poly],
+        guesses: dict[Guess, None],
     ) -> list[Condition]:
         """Returns those of the guesses that each iteration keeps."""
         self.quiet += 1
@@ -323,7 +347,9 @@ class Paths:
             if name in steps:
                 left[guess] = guess.says(at_head[name] + steps[name])
             elif name in edge.registers:
-                left[guess] = guess.says(self.words.number(edge.registers[name], width_of(types[name]), False, edge.path))
+                left[guess] = guess.says(
+                    self.words.number(edge.registers[name], width_of(types[name]), False, edge.path)
+                )
             else:
                 failed.append(guess)
         while left and not self.solver.implies(edge.path, all_of(*left.values())):

@@ -94,7 +94,10 @@ def parse(text: str) -> Program:
                 raise ValueError("a function without an end")
             depth += 1 if brace[0] == "{" else -1
             end = brace.end()
-        names = [[one.split()[-1].partition("[")[0] for one in (found[k] or "").split(",") if one.strip()] for k in ("results", "parameters")]
+        names = [
+            [one.split()[-1].partition("[")[0] for one in (found[k] or "").split(",") if one.strip()]
+            for k in ("results", "parameters")
+        ]
         function = Function(found["name"], names[0], names[1])
         _body(text[at : end - 1], function, program, files)
         program.functions[function.name] = function

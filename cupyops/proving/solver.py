@@ -12,12 +12,14 @@ from math import gcd
 from typing import Any
 
 from cupyops.errors import MissingDependencyError
+from cupyops.installing import pip_install
 
 from .terms import FALSE, Condition, Monomial, Poly, Space, negated
 
 __all__ = ["Model", "NotJudged", "Solver"]
 
-class NotJudged(Exception):  # noqa: N818
+
+class NotJudged(Exception):
     """The kernel does something that is not judged; the message says what, and `line` where."""
 
     def __init__(self, why: str, line: str = "") -> None:
@@ -33,7 +35,7 @@ def z3() -> Any:
     try:
         import z3 as found
     except ImportError:
-        raise MissingDependencyError("prove_bounds needs z3: pip install 'cupyops[prove]'") from None
+        raise MissingDependencyError(f"prove_bounds needs z3: {pip_install('prove')}") from None
     return found
 
 
@@ -78,7 +80,11 @@ class Solver:
         if time.monotonic() > self._ends:
             raise NotJudged(f"it takes more than seconds={self._seconds:g}")
         asked = self._asked(conditions, exact=exact)
-        ways = [lambda: self.z3.SolverFor("QF_NIA")] if exact else [self.z3.SimpleSolver, lambda: self.z3.SolverFor("QF_LIA")]
+        ways = (
+            [lambda: self.z3.SolverFor("QF_NIA")]
+            if exact
+            else [self.z3.SimpleSolver, lambda: self.z3.SolverFor("QF_LIA")]
+        )
         for way in ways:
             solver = way()
             solver.set("rlimit", _STEPS)
@@ -241,5 +247,3 @@ def _splits(monomial: Monomial) -> Iterator[tuple[Monomial, Monomial]]:
         if part not in seen:
             seen.add(part)
             yield part, tuple(a for i, a in enumerate(monomial) if not chosen >> i & 1)
-
-

@@ -87,7 +87,7 @@ class Words:
     def low_bits(self, word: Poly, bits: int) -> Poly:
         """Returns the low bits of a word as a number. They do not depend on how often the word wraps around."""
         if parts := self.parts.get(word):
-            return self.combined("or", *(self.low_bits(p, bits) for p in parts), bits)
+            return self.combined("or", self.low_bits(parts[0], bits), self.low_bits(parts[1], bits), bits)
         _, rest = remainders(word, 1 << bits)
         left = rest - self.floor(rest, 1 << bits) * (1 << bits)
         if left.number is not None or self.space.within(left, 0, (1 << bits) - 1):
@@ -101,13 +101,16 @@ class Words:
     def divided(self, a: Poly, b: Poly, path: Condition, signed: bool) -> tuple[Poly, Poly] | None:
         """Returns quotient and remainder as C has them, or None if they are not expressed. A division by 0 gives any number."""
         divisor = b.number
-        if signed and not (self.solver.implies(path, at_most(-a)) if self.asks else (self.space.range_of(a)[0] or -1) >= 0):
+        if signed and not (
+            self.solver.implies(path, at_most(-a)) if self.asks else (self.space.range_of(a)[0] or -1) >= 0
+        ):
             return None
         if divisor is not None and divisor > 0:
             quotient = self.floor(a, divisor)
             return quotient, a - quotient * divisor
         if divisor is not None or (
-            signed and not (self.solver.implies(path, at_most(-b)) if self.asks else (self.space.range_of(b)[0] or -1) >= 0)
+            signed
+            and not (self.solver.implies(path, at_most(-b)) if self.asks else (self.space.range_of(b)[0] or -1) >= 0)
         ):
             return None
         key = ("divided", a, b)
@@ -128,7 +131,9 @@ class Words:
         if condition is FALSE:
             return b
         value, (a, b), whole = self.joined([a, b])
-        self.space.define(value, any_of(all_of(condition, equal(value, a)), all_of(negated(condition), equal(value, b))))
+        self.space.define(
+            value, any_of(all_of(condition, equal(value, a)), all_of(negated(condition), equal(value, b)))
+        )
         return whole
 
     def joined(self, values: Sequence[Poly]) -> tuple[Poly, list[Poly], Poly]:
@@ -203,7 +208,11 @@ class Words:
         key = (how, *sorted((a, b), key=hash), bits)
         if key not in self.space.made:
             highs = [h for h in (self.space.range_of(p)[1] for p in (a, b)) if h is not None]
-            most = (1 << max(h.bit_length() for h in highs)) - 1 if len(highs) == 2 and min(highs) >= 0 else (1 << bits) - 1
+            most = (
+                (1 << max(h.bit_length() for h in highs)) - 1
+                if len(highs) == 2 and min(highs) >= 0
+                else (1 << bits) - 1
+            )
             value = self.space.hide(self.space.fresh(how, 0, min(most, (1 << bits) - 1)), a, b)
             if how == "and":
                 facts = [at_most(value, a), at_most(value, b)]
