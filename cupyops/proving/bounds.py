@@ -174,18 +174,17 @@ class _Run:
 
     def _variables(self) -> Iterator[Array]:
         self.symbols: dict[str, Poly] = {}
-        dynamic: Poly | None = None
-        for name, (size, space) in self.program.variables.items():
+        # All dynamic arrays of shared memory begin at one address, which is aligned as the most aligned of them.
+        dynamic = [unit for size, space, unit in self.program.variables.values() if space == "shared" and size is None]
+        base_of_dynamic = self.space.fresh("shared", 0, _SHARED_WINDOW)
+        for name, (size, space, unit) in self.program.variables.items():
             if space == "shared" and size is None:
-                # All dynamic arrays begin at one address.
-                dynamic = self.space.fresh("shared", 0, _SHARED_WINDOW // 16) if dynamic is None else dynamic
-                array = Array(name, 16, dynamic, self.launches.shared_bytes(), parameter=False)
-            elif space == "shared":
-                base = self.space.fresh(name, 0, _SHARED_WINDOW // 16)
-                array = Array(name, 16, base, constant(size or 0), parameter=False)
+                array = Array(name, max(dynamic), base_of_dynamic, self.launches.shared_bytes(), parameter=False)
             else:
-                base = self.space.fresh(name, 1, 1 << 53)
-                array = Array(name, 16, base, None if size is None else constant(size), parameter=False)
+                base = self.space.fresh(
+                    name, 0 if space == "shared" else 1, _SHARED_WINDOW if space == "shared" else 1 << 48
+                )
+                array = Array(name, unit, base, None if size is None else constant(size), parameter=False)
             self.symbols[name] = array.address
             yield array
 

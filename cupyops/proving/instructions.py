@@ -42,9 +42,7 @@ _PURE = frozenset(_RESULTS.split())
 # Instructions that access no memory of the kernel and have no result, or one that `_PURE` describes.
 _ORDER = frozenset(["bar", "barrier", "membar", "fence", "nanosleep", "griddepcontrol", "setmaxnreg", "pmevent"])
 _COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"])
-_FLOATING = re.compile(r"(?:f|bf|tf|e\dm\d)\d+(?:x\d)?$")
 _INTEGER = re.compile(r"[usb](?:8|16|32|64)$")
-_SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid)\.([xyz])$")
 
 
 class Instructions:

@@ -32,7 +32,7 @@ class Array:
         unit: the address is ``unit`` times the unknown `base`.
         base: the unknown; 0 for a null pointer.
         size: bytes, or None if they are not known.
-        shared: the variable is in shared memory.
+        parameter: the array is a parameter of the kernel, which may be null.
     """
 
     name: str

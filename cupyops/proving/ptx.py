@@ -48,10 +48,10 @@ class Function:
 
 @dataclass
 class Program:
-    """The functions by name, and the static variables: (bytes, state space) by name; None bytes for dynamic memory."""
+    """The functions by name, and the variables: (bytes, state space, alignment) by name; None bytes for dynamic memory."""
 
     functions: dict[str, Function] = field(default_factory=dict)
-    variables: dict[str, tuple[int | None, str]] = field(default_factory=dict)
+    variables: dict[str, tuple[int | None, str, int]] = field(default_factory=dict)
 
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -116,7 +116,8 @@ def _variable(found: "re.Match[str]", program: Program) -> None:
     size: int | None = max(width_of(kinds[-1]) // 8, 1) * (int(vector[1]) if vector else 1)
     for extent in re.findall(r"\[(\d*)\]", found["extents"]):
         size = size * int(extent) if extent and size is not None else None
-    program.variables[found["name"]] = (size, found["space"])
+    aligned = re.search(r"\.align\s+(\d+)", found["kind"])
+    program.variables[found["name"]] = (size, found["space"], int(aligned[1]) if aligned else width_of(kinds[-1]) // 8)
 
 
 def _body(text: str, function: Function, program: Program, files: dict[str, str]) -> None:

@@ -45,6 +45,14 @@ def one(parameters: str, body: str) -> Kernel:
     ("kernel", "why"),
     [
         (one("const float* x, float* y, /* (n) */ long long n", I64 + "if (i < n) y[i] = x[i];"), "the size of `x`"),
+        (
+            one(
+                "float4* y, /* (n) */ int n",
+                I32 + "__shared__ float t[256]; t[threadIdx.x] = i; __syncthreads();\n"
+                "if (i < n) y[i] = *(float4*)(t + 4 * (threadIdx.x / 4));",
+            ),
+            "a multiple of 16",
+        ),
         (one("float** x, /* (n) */ float* y, /* (n) */ int n", I32 + "if (i < n) y[i] = *x[i];"), "no array's"),
         (
             one(
@@ -54,7 +62,7 @@ def one(parameters: str, body: str) -> Kernel:
             "prefetchu",
         ),
     ],
-    ids=["a view", "a pointer from memory", "an instruction that is not known"],
+    ids=["a view", "a vector of shared numbers", "a pointer from memory", "an instruction that is not known"],
 )
 def test_what_is_not_understood_is_not_judged(kernel: Kernel, why: str) -> None:
     (proof,) = prove_bounds(kernel)

@@ -43,7 +43,7 @@ def random_kernel(rng: random.Random) -> tuple[Kernel, tuple[str, ...]]:
             "i % n",
             "i & 15",
             "i >> 1",
-            "min(i + 3, n - 1)",
+            "min((long long)i + 3, n - 1LL)",
             "i ^ 1",
             "(i | 1)",
             "i * N / (N + 1)",
