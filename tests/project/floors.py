@@ -29,7 +29,7 @@ ROOMS = (
     ("cupyops.tiling",),
     ("cupyops.programs",),
     ("cupyops.ops", "cupyops.tuning", "cupyops.simulator"),
-    ("cupyops.profiling",),
+    ("cupyops.profiling", "cupyops.proving"),
     # what a person meets without PyTorch
     ("cupyops",),
     ("cupyops.commands",),
