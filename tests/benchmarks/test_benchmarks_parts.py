@@ -65,7 +65,7 @@ def test_rows_name_the_run_that_they_are_of_while_there_are_any() -> None:
         dated: "old",
     }
     assert [r.get("section") for r in both["rows"]] == [None, dated, None]
-    assert "commits new, old." in markdown(both)
+    assert "2 commits, which the results file names." in markdown(both)
     third = merged(both, document(row("ours", 4.0), commit="third"))
     assert [r.get("section") for r in third["rows"]] == [None, dated, None]
     assert set(third["sections"]) == {"add2.device", "layer_norm.device", dated}

@@ -44,11 +44,10 @@ ROOMS = (
     (
         "cupyops.torch.check",
         "cupyops.torch.onnx",
-        "cupyops.torch.models",
-        "cupyops.torch.fusions",
         "cupyops.torch.serving",
     ),
     ("cupyops.torch.bench",),
+    ("cupyops.torch.models", "cupyops.torch.fusions"),
     ("cupyops.torch",),
     ("cupyops.testing",),
     ("autograd_bridge", "cupyops.notebook"),

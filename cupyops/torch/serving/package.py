@@ -26,8 +26,8 @@ def package(
 ) -> str:
     """Compiles an exported program by AOTInductor to a package that holds the kernels of its operators.
 
-    The package needs neither cupyops nor CuPy nor NVRTC: ``torch._inductor.aoti_load_package(path)`` loads it in Python, and
-    ``torch::inductor::AOTIModelPackageLoader`` in C++. The body of each operator is traced once. PyTorch's operations in it become
+    The package needs neither cupyops nor CuPy nor NVRTC: ``torch::inductor::AOTIModelPackageLoader`` loads it in C++. Loading in
+    Python, ``torch._inductor.aoti_load_package(path)``, is tested on a CPU alone. The body of each operator is traced once. PyTorch's operations in it become
     Inductor's, and each launch becomes C++ that launches the kernel's binary by the CUDA driver. Grids, numbers and shared memory are
     expressions of the dynamic dimensions. On a CPU, the operators are their references.
 
