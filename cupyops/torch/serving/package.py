@@ -27,9 +27,9 @@ def package(
     """Compiles an exported program by AOTInductor to a package that holds the kernels of its operators.
 
     The package needs neither cupyops nor CuPy nor NVRTC: ``torch::inductor::AOTIModelPackageLoader`` loads it in C++. Loading in
-    Python, ``torch._inductor.aoti_load_package(path)``, is tested on a CPU alone. The body of each operator is traced once. PyTorch's operations in it become
-    Inductor's, and each launch becomes C++ that launches the kernel's binary by the CUDA driver. Grids, numbers and shared memory are
-    expressions of the dynamic dimensions. On a CPU, the operators are their references.
+    Python, ``torch._inductor.aoti_load_package(path)``, is tested on a CPU alone. The body of each operator is traced once. PyTorch's
+    operations in it become Inductor's, and each launch becomes C++ that launches the kernel's binary by the CUDA driver. Grids, numbers
+    and shared memory are expressions of the dynamic dimensions. On a CPU, the operators are their references.
 
     Where a body chooses its steps by a dynamic size, the package has the steps of the example's side, and raises for sizes on the
     other side.
