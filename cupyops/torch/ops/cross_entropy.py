@@ -247,12 +247,7 @@ def cross_entropy(
         given = {"x": x, "target": target, "weight": weight}
         name, other = next((k, v) for k, v in given.items() if not isinstance(v, Tensor))
         raise TypeError(expected("cross_entropy", name, "be a Tensor", type(other).__name__))
-    if type(ignore_index) is not int or not -(2**63) <= ignore_index < 2**63:
-        # PyTorch says which other types are classes.
-        F.cross_entropy(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), ignore_index=ignore_index)
-        ignore_index = operator_index(ignore_index)
-    if reduction not in _REDUCTIONS:
-        reduction = _REDUCTIONS[get_enum(reduction)]  # raises, or warns of a former name
+    ignore_index, reduction = known_options(ignore_index, reduction, label_smoothing)
     _check(x, target, weight, label_smoothing)
     if label_smoothing < 0 or label_smoothing != label_smoothing:
         label_smoothing = 0.0  # as PyTorch takes it
@@ -264,8 +259,7 @@ def cross_entropy(
     if x.dim() == 1:
         target = target.reshape(())
     rows = x if x.dim() <= 2 else x.movedim(1, -1)
-    if abs(ignore_index) > _EXACT:
-        target, ignore_index = torch.where(target == ignore_index, -100, target), -100
+    target, ignore_index = exact_ignore_index(target, ignore_index)
     over = inplace_backward and _overwrites(x, rows)
     share = None
     operator, arguments = _cross_entropy, [rows, target, ignore_index]
@@ -344,8 +338,30 @@ def _check(x: Tensor, target: Tensor, weight: Tensor | None, label_smoothing: fl
             f"cross_entropy: expected scalar type {_SCALARS.get(x.dtype, x.dtype)} but found "
             f"{_SCALARS.get(weight.dtype, weight.dtype)}: `weight` must have x's dtype, or float32 beside 16-bit x"
         )
+
+
+def known_options(ignore_index: Any, reduction: str, label_smoothing: float) -> tuple[int, str]:
+    """Returns ``ignore_index`` as an int, and the name of the reduction.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as :func:`cross_entropy`.
+    """
+    if type(ignore_index) is not int or not -(2**63) <= ignore_index < 2**63:
+        # PyTorch says which other types are classes.
+        F.cross_entropy(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), ignore_index=ignore_index)
+        ignore_index = operator_index(ignore_index)
+    if reduction not in _REDUCTIONS:
+        reduction = _REDUCTIONS[get_enum(reduction)]  # raises, or warns of a former name
     if label_smoothing > 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    return ignore_index, reduction
+
+
+def exact_ignore_index(target: Tensor, ignore_index: int) -> tuple[Tensor, int]:
+    """Returns the targets and the ignored one, which float32 holds exactly."""
+    if abs(ignore_index) > _EXACT:
+        return torch.where(target == ignore_index, -100, target), -100
+    return target, ignore_index
 
 
 def _takes_weight(x: Tensor, weight: Tensor) -> bool:

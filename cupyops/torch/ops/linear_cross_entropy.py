@@ -1,0 +1,545 @@
+"""The PyTorch operator linear_cross_entropy: the cross entropy of x·Wᵀ + b, whose logits are never in memory as a whole."""
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cupyops.arrays import LIBRARIES, check_devices
+from cupyops.errors import expected
+from cupyops.launch.hooks import declare_later
+from cupyops.ops.linear.body import SUMS
+from cupyops.ops.linear.products import check_product
+from cupyops.torch.core.dispatch import autocast_dtypes, forward_mode, grad_enabled, is_compiling, transforms_active
+from cupyops.torch.core.gradients import pullback
+from cupyops.torch.core.operator import Operator
+from cupyops.torch.core.tensors import PLAIN_TENSORS, symbolic_call, wide_dtype
+from cupyops.torch.scale.sharding import Split
+
+from .cross_entropy import cross_entropy, exact_ignore_index, known_options
+from .linear import linear, linear_flops
+from .loss_rows import Form, columns_of, declare_ahead, loss_of_rows
+from .onnx_values import cast, in_float32
+
+__all__ = ["LinearCrossEntropyLoss", "linear_cross_entropy"]
+
+# A chunk of rows has at most a tenth of the logits, so that a tenth of their memory is taken, and a multiple of ROWS rows, which are
+# whole tiles of a product. Each chunk adds its part to the gradient of the weight, which takes a pass over that gradient: with
+# fewer rows than LEAST, the pass would take as long as the products.
+SHARE, ROWS, LEAST = 10, 256, 512
+
+
+def rows_of_chunk(rows: int) -> int:
+    """Returns how many of the rows are computed at once."""
+    return max(LEAST, rows // SHARE // ROWS * ROWS)
+
+
+def _body(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    class_weight: Tensor | None,
+    grad_loss: Tensor | None,
+    ignore: float,
+    smoothing: float,
+    softcap: float,
+    z_loss: float,
+    wants: Sequence[bool] = (False, False, False),
+) -> tuple[Tensor, ...]:
+    """Returns the losses, and the gradients of x, weight and bias for a gradient of the losses; None for those not wanted."""
+    _check(x, weight, bias, target, class_weight)
+    rows, (n, k) = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.shape
+    target, m, graded = target.reshape(-1), rows.shape[0], any(wants)
+    loss = x.new_empty(m, dtype=wide_dtype(x.dtype))
+    grad_x = torch.empty_like(rows, memory_format=torch.contiguous_format) if wants[0] else None
+    grad_weight = torch.empty_like(weight, memory_format=torch.contiguous_format) if wants[1] else None
+    grad_bias = loss.new_zeros(n) if wants[2] else None
+    if m == 0:
+        return loss.view(target_shape(x)), *_results(x, bias, grad_x, _zeros(grad_weight), grad_bias)
+    width = -(-n * x.element_size() // 16) * 16 // x.element_size()  # rows of logits begin at multiples of 16 bytes
+    form = Form(width != n, bias is not None, softcap > 0, smoothing > 0, class_weight is not None, z_loss != 0)
+    numbers = {"ignore": ignore, "smoothing": smoothing, "softcap": softcap, "z_loss": z_loss, "classes": float(n)}
+    scalars = [numbers[name] for name in form.scalars]
+    columns = [F.pad(c, (0, width - n)) for c in columns_of(form, bias, class_weight)]
+    compute = loss_of_rows(form, graded)
+    if graded:
+        assert grad_loss is not None
+        grad_loss = grad_loss.reshape(-1).contiguous()
+    each = min(m, rows_of_chunk(m))
+    logits = x.new_empty(each, width)
+    for i in range(0, m, each):
+        part = slice(i, min(m, i + each))
+        chunk, x_part = logits[: part.stop - i], rows[part]
+        z = chunk[:, :n]
+        torch.mm(x_part, weight.t(), out=z)
+        if grad_loss is None:
+            loss[part] = compute(chunk, target[part], *columns, *scalars)
+            continue
+        loss[part], _ = compute(chunk, grad_loss[part], target[part], *columns, *scalars)  # the gradient is in z
+        if grad_x is not None:
+            torch.mm(z, weight, out=grad_x[part])
+        if grad_weight is not None:
+            torch.mm(z.t(), x_part, out=grad_weight) if i == 0 else grad_weight.addmm_(z.t(), x_part)
+        if grad_bias is not None:
+            grad_bias += SUMS(LIBRARIES[type(chunk)], chunk)[:n]
+    return loss.view(target_shape(x)), *_results(x, bias, grad_x, grad_weight, grad_bias)
+
+
+def target_shape(x: Tensor) -> Any:
+    return x.shape[:-1]
+
+
+def _zeros(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.zero_()
+
+
+def _results(
+    x: Tensor, bias: Tensor | None, grad_x: Tensor | None, grad_weight: Tensor | None, grad_bias: Tensor | None
+) -> list[Tensor]:
+    """Returns the gradients in the shapes and dtypes of the operands; one that is not wanted has no elements."""
+    found = [
+        None if grad_x is None else grad_x.view(x.shape),
+        grad_weight,
+        None if grad_bias is None or bias is None else grad_bias.to(bias.dtype),
+    ]
+    return [x.new_empty(0) if g is None else g for g in found]
+
+
+def _forward(*args: Any) -> Tensor:
+    return _body(*args[:5], None, *args[5:])[0]
+
+
+def _fake(*args: Any) -> Tensor:
+    x = args[0]
+    return x.new_empty(target_shape(x), dtype=wide_dtype(x.dtype))
+
+
+def _reference(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    class_weight: Tensor | None,
+    ignore: float,
+    smoothing: float,
+    softcap: float,
+    z_loss: float,
+) -> Tensor:
+    _check(x, weight, bias, target, class_weight)
+    logits = F.linear(x, weight, bias).to(wide_dtype(x.dtype))
+    if softcap > 0:
+        logits = softcap * torch.tanh(logits / softcap)
+    every = logits.logsumexp(-1)
+    ignored = target == ignore
+    place = torch.where(ignored, 0, target)
+    logs = logits.log_softmax(-1)
+    loss = -logs.gather(-1, place.unsqueeze(-1)).squeeze(-1)
+    weights = None if class_weight is None else class_weight.to(loss.dtype)
+    if weights is not None:
+        loss = loss * weights[place]
+    if smoothing > 0:
+        sums = logs.sum(-1) if weights is None else (logs * weights).sum(-1)
+        loss = (1 - smoothing) * loss - smoothing / weight.shape[0] * sums
+    if z_loss:
+        loss = loss + z_loss * every * every
+    return torch.where(ignored, 0, loss)
+
+
+def _backward(
+    grad_loss: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    class_weight: Tensor | None,
+    ignore: float,
+    smoothing: float,
+    softcap: float,
+    z_loss: float,
+    want_x: bool,
+    want_weight: bool,
+    want_bias: bool,
+) -> Sequence[Tensor | None]:
+    """Computes the logits again, and from them the gradients."""
+    wants = (want_x, want_weight, want_bias and bias is not None)
+    args = (x, weight, bias, target, class_weight, grad_loss, ignore, smoothing, softcap, z_loss)
+    found = _body(*args, wants)[1:] if any(wants) else (None, None, None)
+    return [g if wanted else None for g, wanted in zip(found, wants, strict=True)]
+
+
+def _sharding(x: Any, *args: Any) -> Iterable[Split]:
+    """Splits the rows."""
+    for dim in range(x.ndim - 1):
+        yield (dim,), (dim, None, None, dim, None)
+
+
+def _flops(x: Sequence[int], weight: Sequence[int], *_: Any) -> int:
+    return linear_flops(x, weight)
+
+
+def _onnx(
+    op: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    target: Any,
+    class_weight: Any,
+    ignore: float,
+    smoothing: float,
+    softcap: float,
+    z_loss: float,
+) -> Any:
+    x, weight, bias, class_weight = in_float32(op, x, weight, bias, class_weight)
+    logits = op.MatMul(x, op.Transpose(weight, perm=[1, 0]))
+    logits = logits if bias is None else op.Add(logits, bias)
+    if softcap > 0:
+        logits = op.Mul(op.Tanh(op.Div(logits, softcap)), softcap)
+    logs = op.LogSoftmax(logits, axis=-1)
+    ignored = op.Equal(target, op.CastLike(int(ignore), target))
+    place = op.Where(ignored, op.CastLike(0, target), target)
+    loss = op.Neg(op.Squeeze(op.GatherElements(logs, op.Unsqueeze(place, [-1]), axis=-1), [-1]))
+    if class_weight is not None:
+        class_weight = cast(op, class_weight, loss.dtype)
+        loss = op.Mul(loss, op.Gather(class_weight, place))
+    if smoothing > 0:
+        every = logs if class_weight is None else op.Mul(logs, class_weight)
+        loss = op.Sub(op.Mul(loss, 1 - smoothing), op.Mul(op.ReduceMean(every, [-1], keepdims=0), smoothing))
+    if z_loss:
+        most = op.ReduceMax(logits, [-1], keepdims=1)
+        total = op.Log(op.ReduceSum(op.Exp(op.Sub(logits, most)), [-1], keepdims=1))
+        norm = op.Squeeze(op.Add(total, most), [-1])
+        loss = op.Add(loss, op.Mul(op.Mul(norm, norm), z_loss))
+    return op.Where(ignored, op.CastLike(0, loss), loss)
+
+
+_OPERANDS = "Tensor x, Tensor weight, Tensor? bias, Tensor target, Tensor? class_weight"
+_NUMBERS = "float ignore, float smoothing, float softcap, float z_loss"
+# The losses. The backward computes the logits again: it needs the gradient of each loss.
+_losses = Operator(
+    f"cupyops::linear_cross_entropy_rows({_OPERANDS}, {_NUMBERS}) -> Tensor loss",
+    _forward,
+    backward=_backward,
+    wrt=["x", "weight", "bias"],
+    reference=_reference,
+    onnx=_onnx,
+    sharding=_sharding,
+    flops=_flops,
+    fake=_fake,
+)
+
+
+def _total(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    class_weight: Tensor | None,
+    scale: Tensor,
+    ignore: float,
+    smoothing: float,
+    softcap: float,
+    z_loss: float,
+    *needs: bool,
+) -> tuple[Tensor, ...]:
+    wants = (*needs[:2], needs[2] and bias is not None)
+    grad_loss = scale.expand(target.shape) if any(wants) else None
+    numbers = ignore, smoothing, softcap, z_loss
+    loss, *gradients = _body(x, weight, bias, target, class_weight, grad_loss, *numbers, wants)
+    return loss.sum() * scale, *gradients
+
+
+def _total_fake(x: Tensor, weight: Tensor, bias: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
+    made = [
+        torch.empty_like(t, memory_format=torch.contiguous_format) if needed and t is not None else x.new_empty(0)
+        for t, needed in zip((x, weight, bias), args[-3:], strict=True)
+    ]
+    return x.new_empty((), dtype=wide_dtype(x.dtype)), *made
+
+
+def _total_reference(x: Tensor, weight: Tensor, bias: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
+    target, class_weight, scale, *numbers = args[:-3]
+    operands = (x, weight, bias)
+    needed = [i for i, need in enumerate(args[-3:]) if need and operands[i] is not None]
+
+    def total(*tensors: Tensor) -> list[Tensor]:
+        given = [*operands]
+        for i, tensor in zip(needed, tensors, strict=True):
+            given[i] = tensor
+        return [_reference(*given, target, class_weight, *numbers).sum() * scale]  # type: ignore[arg-type]
+
+    primals: list[Any] = [operands[i] for i in needed]
+    (loss,) = total(*primals)
+    found = pullback(total, primals, [torch.ones_like(loss)]) if needed else []
+    made = {i: torch.zeros_like(t) if g is None else g for i, t, g in zip(needed, primals, found, strict=True)}
+    return loss, *(made.get(i, x.new_empty(0)) for i in range(3))
+
+
+def _total_backward(
+    grad_loss: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    class_weight: Tensor | None,
+    scale: Tensor,
+    of_x: Tensor,
+    of_weight: Tensor,
+    of_bias: Tensor,
+    ignore: float,
+    smoothing: float,
+    softcap: float,
+    z_loss: float,
+    need_x: bool,
+    need_weight: bool,
+    need_bias: bool,
+    want_x: bool,
+    want_weight: bool,
+    want_bias: bool,
+) -> Sequence[Tensor | None]:
+    wants, needs = (want_x, want_weight, want_bias and bias is not None), (need_x, need_weight, need_bias)
+    if any(want and not need for want, need in zip(wants, needs, strict=True)):
+        grads = (grad_loss * scale).expand(target.shape)
+        return _backward(grads, x, weight, bias, target, class_weight, ignore, smoothing, softcap, z_loss, *wants)
+    made = (of_x, of_weight, of_bias)
+    return [(g * grad_loss).to(g.dtype) if want else None for g, want in zip(made, wants, strict=True)]
+
+
+# The sum of the losses times ``scale``, and the gradients that are needed, by one pass over the chunks.
+_sum = Operator(
+    f"cupyops::linear_cross_entropy({_OPERANDS}, Tensor scale, {_NUMBERS}, bool need_x, bool need_weight, bool need_bias)"
+    " -> (Tensor loss, Tensor of_x, Tensor of_weight, Tensor of_bias)",
+    _total,
+    backward=_total_backward,
+    wrt=["x", "weight", "bias"],
+    reference=_total_reference,
+    flops=_flops,
+    fake=_total_fake,
+)
+# The vocabularies of Llama 2 and GPT-2.
+declare_later(_losses, partial(declare_ahead, ((32000, Form()), (50264, Form(padded=True)))))
+
+
+class _Sum(torch.autograd.Function):
+    """The operator ``linear_cross_entropy`` on plain tensors. The backward multiplies the gradients in their own memory and hands
+    them out. A backward that runs again, or is to be differentiated, computes them anew."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        loss, *ctx.gradients = _sum.call(*args, *ctx.needs_input_grad[:3])
+        ctx.save_for_backward(*args[:6])
+        ctx.numbers = args[6:]
+        return loss  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,), needs = grads, ctx.needs_input_grad[:3]
+        found, ctx.gradients = ctx.gradients, None
+        if found is None or grad_enabled():
+            *operands, scale = ctx.saved_tensors
+            assert _losses.backward is not None
+            gradient = (grad * scale).expand(operands[3].shape)
+            found = _losses.backward.call(gradient, *operands, *ctx.numbers, *needs)
+        else:
+            for made, need in zip(found, needs, strict=True):
+                if need:
+                    made.mul_(grad)
+        return *(g if need else None for g, need in zip(found, needs, strict=True)), *(None,) * (len(ctx.numbers) + 3)
+
+
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    *,
+    class_weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    softcap: float | None = None,
+    z_loss: float = 0.0,
+) -> Tensor:
+    """Computes the cross entropy of the logits z = x·Wᵀ + b of a language model's head, without z in memory as a whole.
+
+    loss = w[t]·(log Σ e^z - z[t]) for each row of x with target t, with the label smoothing and the reductions of
+    :func:`.cross_entropy.cross_entropy`. With ``softcap`` the logits are softcap·tanh(z/softcap). ``z_loss`` adds
+    z_loss·(log Σ e^z)² to the loss of each row.
+
+    On a GPU, a tenth of the rows is computed at a time: the product, then one kernel that writes the losses, and the
+    gradient over the logits, then the products that make the gradients of x and W. The backward multiplies these gradients
+    by the gradient of the loss. The loss of float16 rows, and losses without a reduction, compute the logits again in the
+    backward, which has the gradient of the loss. The loss is computed in float32, or in float64 for float64, and is not
+    rounded to the dtype of x.
+
+    Args:
+        x: (..., K), float16, bfloat16, float32 or float64.
+        weight: (N, K), a row for each class, of x's dtype.
+        target: class indices (...), int64. A target that is neither a class nor ``ignore_index`` gives a loss of NaN on a
+            GPU; on a CPU it raises an error. Or class probabilities (..., N), floating: these are as large as the logits,
+            which are then computed as a whole.
+        bias: (N), of x's dtype, or None.
+        class_weight: a weight for each class, (N), floating, or None. It has no gradient. PyTorch's functions call it
+            ``weight``.
+        ignore_index: a target whose rows have loss 0 and gradient 0.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. ``"mean"`` divides the sum by Σ w[t] of the rows that are not ignored.
+        label_smoothing: from 0 to 1.
+        softcap: a positive number, or None.
+        z_loss: a factor; 0 adds nothing.
+
+    Returns:
+        A new tensor in float32, or in float64 for float64: a number, or for ``"none"`` a loss for each target.
+
+    Raises:
+        TypeError: an argument is no tensor, x is not floating, or target is not int64.
+        RuntimeError: the operands do not fit each other, in PyTorch's words, or label_smoothing is not between 0 and 1.
+        ValueError: target or class_weight has another shape, softcap is not positive, or ``reduction`` is unknown.
+
+    Source: Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models", 2024; ``torch.nn.functional.linear_cross_entropy``.
+
+    >>> x, weight = torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0]])
+    >>> linear_cross_entropy(x, weight, torch.tensor([0]))
+    tensor(0.4076)
+    """
+    options = {"class_weight": class_weight, "ignore_index": ignore_index, "reduction": reduction}
+    options |= {"label_smoothing": label_smoothing, "softcap": softcap, "z_loss": z_loss}
+    for name, given in {"x": x, "weight": weight, "target": target}.items():
+        if not isinstance(given, Tensor):
+            if (proxy := symbolic_call(linear_cross_entropy, (x, weight, target, bias), **options)) is not None:
+                return proxy  # type: ignore[no-any-return]
+            raise TypeError(expected("linear_cross_entropy", name, "be a Tensor", type(given).__name__))
+    ignore_index, reduction = known_options(ignore_index, reduction, label_smoothing)
+    if softcap is not None and not softcap > 0:
+        raise ValueError(expected("linear_cross_entropy", "softcap", "be a positive number or None", softcap))
+    x, weight, bias = _cast(x, weight, bias)
+    if target.is_floating_point() and target.dim() == x.dim():
+        if z_loss:
+            raise ValueError("linear_cross_entropy: `z_loss` takes class indices as targets, not class probabilities")
+        return _of_probabilities(x, weight, target, bias, class_weight, reduction, label_smoothing, softcap)
+    _check(x, weight, bias, target, class_weight)
+    target, ignore_index = exact_ignore_index(target, ignore_index)
+    numbers = float(ignore_index), max(0.0, float(label_smoothing)), float(softcap or 0), float(z_loss)
+    tensors = x, weight, bias, target, class_weight
+    wants = [t is not None and t.requires_grad and grad_enabled() for t in (x, weight, bias)]
+    if reduction == "none":
+        return _losses.call(*tensors, *numbers)  # type: ignore[no-any-return]
+    scale = _scale(x, target, class_weight, ignore_index, reduction)
+    # A factor of 65536, by which a scaler of gradients keeps float16 above its least number, is known in the backward alone.
+    direct = x.dtype is not torch.float16 and any(wants) and not (transforms_active() or forward_mode())
+    if not (direct and all(t is None or type(t) in PLAIN_TENSORS or is_compiling() for t in tensors)):
+        return _losses.call(*tensors, *numbers).sum() * scale  # type: ignore[no-any-return]
+    if is_compiling():
+        return _sum.call(*tensors, scale, *numbers, *wants)[0]  # type: ignore[no-any-return]
+    return _Sum.apply(*tensors, scale, *numbers)  # type: ignore[no-any-return]
+
+
+def _cast(*tensors: Tensor | None) -> list[Any]:
+    """Returns the operands of the product as autocast converts those of PyTorch's linear."""
+    dtypes = autocast_dtypes({"cuda": "lower", "cpu": "lower"})
+    wanted = [None if t is None else dtypes.get(t.device.type) for t in tensors]
+    return [
+        t if d is None or t is None or not t.is_floating_point() or t.dtype is torch.float64 else t.to(d)
+        for t, d in zip(tensors, wanted, strict=True)
+    ]
+
+
+def _scale(x: Tensor, target: Tensor, class_weight: Tensor | None, ignore: int, reduction: str) -> Tensor:
+    """Returns the number by which the sum of the losses is multiplied."""
+    dtype = wide_dtype(x.dtype)
+    if reduction == "sum":
+        return torch.ones((), dtype=dtype, device=x.device)
+    kept = target != ignore
+    if class_weight is None:
+        return kept.sum().to(dtype).reciprocal()
+    # A target that is no class must not end the process: its loss is NaN.
+    share = class_weight.detach().to(dtype)[target.clamp(0, class_weight.shape[0] - 1)]
+    return torch.where(kept, share, 0).sum().reciprocal()
+
+
+def _of_probabilities(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    class_weight: Tensor | None,
+    reduction: str,
+    smoothing: float,
+    softcap: float | None,
+) -> Tensor:
+    z = linear(x, weight, bias)
+    if z.dim() > 2:
+        loss = cross_entropy(
+            z.flatten(0, -2), target.flatten(0, -2), class_weight, -100, reduction, smoothing, softcap=softcap
+        )
+        return loss.view(z.shape[:-1]) if reduction == "none" else loss
+    return cross_entropy(z, target, class_weight, -100, reduction, smoothing, softcap=softcap)
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, class_weight: Tensor | None) -> None:
+    check_product("linear_cross_entropy", x, weight, bias)
+    if target.dtype is not torch.int64:
+        words = "be class indices in int64, or class probabilities (..., N)"
+        raise TypeError(expected("linear_cross_entropy", "target", words, target.dtype))
+    if target.shape != x.shape[:-1]:
+        words = f"have a class for each row of x, {tuple(x.shape[:-1])}"
+        raise ValueError(expected("linear_cross_entropy", "target", words, tuple(target.shape)))
+    if class_weight is not None and class_weight.shape != weight.shape[:1]:
+        words = f"have a value for each class, {tuple(weight.shape[:1])}"
+        raise ValueError(expected("linear_cross_entropy", "class_weight", words, tuple(class_weight.shape)))
+    check_devices("linear_cross_entropy", x=x, target=target)
+
+
+class LinearCrossEntropyLoss(nn.Module):
+    """The head of a language model and its loss: a linear layer whose parameters :func:`linear_cross_entropy` reads.
+
+    The parameters have the names of PyTorch's ``LinearCrossEntropyLoss``, ``linear.weight`` and ``linear.bias``. To share
+    the weight of an embedding, assign it: ``loss.linear.weight = embedding.weight``.
+
+    Args:
+        in_features: K.
+        num_classes: N.
+        bias: whether the logits have a bias.
+        device, dtype: of the parameters.
+        weight: a weight for each class, (N), or None.
+        options: the other arguments of :func:`linear_cross_entropy`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        softcap: float | None = None,
+        z_loss: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
+        self.register_buffer("weight", weight)
+        self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
+        self.softcap, self.z_loss = softcap, z_loss
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        class_weight: Tensor | None = self.weight
+        return linear_cross_entropy(
+            input,
+            self.linear.weight,
+            target,
+            self.linear.bias,
+            class_weight=class_weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+            softcap=self.softcap,
+            z_loss=self.z_loss,
+        )
