@@ -11,7 +11,9 @@ from .data import Arguments, FamilyData, LaunchCase, Model, dtype_name, launch_c
 
 # No size divides another.
 M, N, K = 5, 11, 3
-X, WEIGHT, BIAS, CLASS_WEIGHT = random(M, K), random(N, K, seed=9), random(N, seed=10), random(N, seed=11).abs()
+# Small logits: a float32 loss shows how logits in 16 bits are rounded.
+X, WEIGHT, BIAS = random(M, K, scale=0.25), random(N, K, seed=9, scale=0.25), random(N, seed=10, scale=0.25)
+CLASS_WEIGHT = random(N, seed=11).abs()
 TARGET = torch.tensor([3, 0, -100, 10, 7])  # one row is ignored
 IGNORE = -100.0
 

@@ -15,7 +15,7 @@ from cupyops.launch.hooks import declare_later
 from cupyops.ops.linear.body import SUMS
 from cupyops.ops.linear.products import check_product
 from cupyops.torch.core.dispatch import autocast_dtypes, forward_mode, grad_enabled, is_compiling, transforms_active
-from cupyops.torch.core.gradients import pullback
+from cupyops.torch.core.gradients import Schema, gradient_of
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import PLAIN_TENSORS, symbolic_call, wide_dtype
 from cupyops.torch.scale.sharding import Split
@@ -53,6 +53,7 @@ def _body(
 ) -> tuple[Tensor, ...]:
     """Returns the losses, and the gradients of x, weight and bias for a gradient of the losses; None for those not wanted."""
     _check(x, weight, bias, target, class_weight)
+    check_devices("linear_cross_entropy", x=x, target=target, class_weight=class_weight)
     rows, (n, k) = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.shape
     target, m, graded = target.reshape(-1), rows.shape[0], any(wants)
     loss = x.new_empty(m, dtype=wide_dtype(x.dtype))
@@ -131,7 +132,19 @@ def _reference(
     z_loss: float,
 ) -> Tensor:
     _check(x, weight, bias, target, class_weight)
-    logits = F.linear(x, weight, bias).to(wide_dtype(x.dtype))
+    return _of_logits(F.linear(x, weight, bias), target, class_weight, ignore, smoothing, softcap, z_loss)
+
+
+def _of_logits(
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None,
+    ignore: float,
+    smoothing: float,
+    softcap: float,
+    z_loss: float,
+) -> Tensor:
+    logits = logits.to(wide_dtype(logits.dtype))
     if softcap > 0:
         logits = softcap * torch.tanh(logits / softcap)
     every = logits.logsumexp(-1)
@@ -144,32 +157,19 @@ def _reference(
         loss = loss * weights[place]
     if smoothing > 0:
         sums = logs.sum(-1) if weights is None else (logs * weights).sum(-1)
-        loss = (1 - smoothing) * loss - smoothing / weight.shape[0] * sums
+        loss = (1 - smoothing) * loss - smoothing / logits.shape[-1] * sums
     if z_loss:
         loss = loss + z_loss * every * every
     return torch.where(ignored, 0, loss)
 
 
-def _backward(
-    grad_loss: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    class_weight: Tensor | None,
-    ignore: float,
-    smoothing: float,
-    softcap: float,
-    z_loss: float,
-    want_x: bool,
-    want_weight: bool,
-    want_bias: bool,
-) -> Sequence[Tensor | None]:
+def _backward(grad_loss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *args: Any) -> Sequence[Tensor]:
     """Computes the logits again, and from them the gradients."""
-    wants = (want_x, want_weight, want_bias and bias is not None)
-    args = (x, weight, bias, target, class_weight, grad_loss, ignore, smoothing, softcap, z_loss)
-    found = _body(*args, wants)[1:] if any(wants) else (None, None, None)
-    return [g if wanted else None for g, wanted in zip(found, wants, strict=True)]
+    target, class_weight, *numbers = args[:-3]
+    wants = (*args[-3:-1], args[-1] and bias is not None)
+    if not any(wants):
+        return [x.new_empty(0) for _ in wants]
+    return _body(x, weight, bias, target, class_weight, grad_loss, *numbers, wants)[1:]
 
 
 def _sharding(x: Any, *args: Any) -> Iterable[Split]:
@@ -217,14 +217,46 @@ def _onnx(
     return op.Where(ignored, op.CastLike(0, loss), loss)
 
 
+def _backward_fake(grad_loss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *args: Any) -> list[Tensor]:
+    return [
+        torch.empty_like(t, memory_format=torch.contiguous_format) if wanted and t is not None else x.new_empty(0)
+        for t, wanted in zip((x, weight, bias), args[-3:], strict=True)
+    ]
+
+
+def _backward_sharding(grad_loss: Any, *args: Any) -> Iterable[Split]:
+    for dim in range(grad_loss.ndim):
+        yield (dim, "sum", "sum"), (dim, dim, None, None, dim, None)
+
+
+def _backward_flops(grad_loss: Any, x: Sequence[int], weight: Sequence[int], *args: Any) -> int:
+    return linear_flops(x, weight) * (args[-3] + args[-2])  # without the logits, which are the forward's
+
+
 _OPERANDS = "Tensor x, Tensor weight, Tensor? bias, Tensor target, Tensor? class_weight"
 _NUMBERS = "float ignore, float smoothing, float softcap, float z_loss"
-# The losses. The backward computes the logits again: it needs the gradient of each loss.
+_SCHEMA = f"cupyops::linear_cross_entropy_rows({_OPERANDS}, {_NUMBERS}) -> Tensor loss"
+_SCHEMA_BACKWARD = (
+    f"cupyops::linear_cross_entropy_rows_backward(Tensor grad_loss, {_OPERANDS}, {_NUMBERS}, bool want_x, bool want_weight,"
+    " bool want_bias) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)"
+)
+_OPERANDS_OF_GRADIENT = ("x", "weight", "bias")
+# The gradient for a gradient of each loss, which only the backward has: it computes the logits again.
+_losses_backward = Operator(
+    _SCHEMA_BACKWARD,
+    _backward,
+    reference=gradient_of(
+        _reference, Schema.parse(_SCHEMA), [*Schema.parse(_SCHEMA_BACKWARD).types], _OPERANDS_OF_GRADIENT
+    ),
+    sharding=_backward_sharding,
+    flops=_backward_flops,
+    fake=_backward_fake,
+)
 _losses = Operator(
-    f"cupyops::linear_cross_entropy_rows({_OPERANDS}, {_NUMBERS}) -> Tensor loss",
+    _SCHEMA,
     _forward,
-    backward=_backward,
-    wrt=["x", "weight", "bias"],
+    backward=_losses_backward,
+    wrt=_OPERANDS_OF_GRADIENT,
     reference=_reference,
     onnx=_onnx,
     sharding=_sharding,
@@ -253,30 +285,54 @@ def _total(
     return loss.sum() * scale, *gradients
 
 
-def _total_fake(x: Tensor, weight: Tensor, bias: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
-    made = [
-        torch.empty_like(t, memory_format=torch.contiguous_format) if needed and t is not None else x.new_empty(0)
-        for t, needed in zip((x, weight, bias), args[-3:], strict=True)
-    ]
-    return x.new_empty((), dtype=wide_dtype(x.dtype)), *made
+def _total_fake(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    return x.new_empty((), dtype=wide_dtype(x.dtype)), *_backward_fake(x, x, *args)
 
 
-def _total_reference(x: Tensor, weight: Tensor, bias: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
-    target, class_weight, scale, *numbers = args[:-3]
-    operands = (x, weight, bias)
-    needed = [i for i, need in enumerate(args[-3:]) if need and operands[i] is not None]
+def _total_reference(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, class_weight: Tensor | None, scale: Tensor, *args: Any
+) -> tuple[Tensor, ...]:
+    *numbers, need_x, need_weight, need_bias = args
+    _check(x, weight, bias, target, class_weight)
+    logits, nothing = F.linear(x, weight, bias), x.new_empty(0)
+    loss = _of_logits(logits, target, class_weight, *numbers).sum() * scale
+    of_logits = (_gradient_of_logits(logits, target, class_weight, *numbers) * scale).to(x.dtype)
+    rows = of_logits.reshape(-1, logits.shape[-1])
+    return (
+        loss,
+        of_logits @ weight if need_x else nothing,
+        rows.t() @ x.reshape(rows.shape[0], x.shape[-1]) if need_weight else nothing.clone(),
+        rows.sum(0) if need_bias and bias is not None else nothing.clone(),
+    )
 
-    def total(*tensors: Tensor) -> list[Tensor]:
-        given = [*operands]
-        for i, tensor in zip(needed, tensors, strict=True):
-            given[i] = tensor
-        return [_reference(*given, target, class_weight, *numbers).sum() * scale]  # type: ignore[arg-type]
 
-    primals: list[Any] = [operands[i] for i in needed]
-    (loss,) = total(*primals)
-    found = pullback(total, primals, [torch.ones_like(loss)]) if needed else []
-    made = {i: torch.zeros_like(t) if g is None else g for i, t, g in zip(needed, primals, found, strict=True)}
-    return loss, *(made.get(i, x.new_empty(0)) for i in range(3))
+def _gradient_of_logits(
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None,
+    ignore: float,
+    smoothing: float,
+    softcap: float,
+    z_loss: float,
+) -> Tensor:
+    """Returns p·(Q + 2·z_loss·log Σ e^z) - q, where q is the smoothed and weighted target of each class, and Q = Σ q. A reference
+    that called autograd would have a checkpoint around it compute itself again within its forward."""
+    z = logits.to(wide_dtype(logits.dtype))
+    if softcap > 0:
+        z = softcap * torch.tanh(z / softcap)
+    classes = torch.arange(z.shape[-1], device=z.device)
+    q = (classes == target.unsqueeze(-1)).to(z.dtype)
+    if smoothing > 0:
+        q = (1 - smoothing) * q + smoothing / z.shape[-1]
+    if class_weight is not None:
+        q = q * class_weight.to(z.dtype)
+    total = q.sum(-1, keepdim=True)
+    if z_loss:
+        total = total + 2 * z_loss * z.logsumexp(-1, keepdim=True)
+    found = z.softmax(-1) * total - q
+    if softcap > 0:
+        found = found * (1 - (z / softcap) ** 2)
+    return torch.where((target == ignore).unsqueeze(-1), 0, found)
 
 
 def _total_backward(
@@ -304,7 +360,8 @@ def _total_backward(
     wants, needs = (want_x, want_weight, want_bias and bias is not None), (need_x, need_weight, need_bias)
     if any(want and not need for want, need in zip(wants, needs, strict=True)):
         grads = (grad_loss * scale).expand(target.shape)
-        return _backward(grads, x, weight, bias, target, class_weight, ignore, smoothing, softcap, z_loss, *wants)
+        args = (grads, x, weight, bias, target, class_weight, ignore, smoothing, softcap, z_loss)
+        return _backward(*args, *wants)
     made = (of_x, of_weight, of_bias)
     return [(g * grad_loss).to(g.dtype) if want else None for g, want in zip(made, wants, strict=True)]
 
@@ -315,9 +372,9 @@ _sum = Operator(
     " -> (Tensor loss, Tensor of_x, Tensor of_weight, Tensor of_bias)",
     _total,
     backward=_total_backward,
-    wrt=["x", "weight", "bias"],
+    wrt=_OPERANDS_OF_GRADIENT,
     reference=_total_reference,
-    flops=_flops,
+    flops=lambda x, weight, *args: linear_flops(x, weight) * (1 + args[-3] + args[-2]),
     fake=_total_fake,
 )
 # The vocabularies of Llama 2 and GPT-2.
@@ -341,9 +398,8 @@ class _Sum(torch.autograd.Function):
         found, ctx.gradients = ctx.gradients, None
         if found is None or grad_enabled():
             *operands, scale = ctx.saved_tensors
-            assert _losses.backward is not None
             gradient = (grad * scale).expand(operands[3].shape)
-            found = _losses.backward.call(gradient, *operands, *ctx.numbers, *needs)
+            found = _losses_backward.call(gradient, *operands, *ctx.numbers, *needs)
         else:
             for made, need in zip(found, needs, strict=True):
                 if need:
@@ -490,7 +546,6 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, class
     if class_weight is not None and class_weight.shape != weight.shape[:1]:
         words = f"have a value for each class, {tuple(weight.shape[:1])}"
         raise ValueError(expected("linear_cross_entropy", "class_weight", words, tuple(class_weight.shape)))
-    check_devices("linear_cross_entropy", x=x, target=target)
 
 
 class LinearCrossEntropyLoss(nn.Module):
