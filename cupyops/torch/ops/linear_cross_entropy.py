@@ -1,406 +1,41 @@
-"""The PyTorch operator linear_cross_entropy: the cross entropy of x·Wᵀ + b, whose logits are never in memory as a whole."""
+"""The function linear_cross_entropy, the loss of a language model's head, and its module."""
 
-import math
-from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cupyops.arrays import LIBRARIES, check_devices
 from cupyops.errors import expected
-from cupyops.launch.hooks import declare_later
-from cupyops.ops.linear.body import SUMS
-from cupyops.ops.linear.products import check_product
 from cupyops.torch.core.dispatch import autocast_dtypes, forward_mode, grad_enabled, is_compiling, transforms_active
-from cupyops.torch.core.gradients import Schema, gradient_of
-from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import PLAIN_TENSORS, symbolic_call, wide_dtype
-from cupyops.torch.scale.sharding import Split
 
 from .cross_entropy import cross_entropy, exact_ignore_index, known_options
-from .linear import linear, linear_flops
-from .loss_rows import Form, columns_of, declare_ahead, loss_of_rows
-from .onnx_values import cast, in_float32
+from .linear import linear
+from .projected_loss import check_operands, loss_sum, losses, losses_backward
 
 __all__ = ["LinearCrossEntropyLoss", "linear_cross_entropy"]
-
-# A chunk of rows has at most a tenth of the logits, so that a tenth of their memory is taken, and a multiple of ROWS rows, which are
-# whole tiles of a product. Each chunk adds its part to the gradient of the weight, which takes a pass over that gradient: with
-# fewer rows than LEAST, the pass would take as long as the products.
-SHARE, ROWS, LEAST = 10, 256, 512
-
-
-def rows_of_chunk(rows: int) -> int:
-    """Returns how many of the rows are computed at once."""
-    return max(LEAST, rows // SHARE // ROWS * ROWS)
-
-
-def _body(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    class_weight: Tensor | None,
-    grad_loss: Tensor | None,
-    ignore: float,
-    smoothing: float,
-    softcap: float,
-    z_loss: float,
-    wants: Sequence[bool] = (False, False, False),
-) -> tuple[Tensor, ...]:
-    """Returns the losses, and the gradients of x, weight and bias for a gradient of the losses; None for those not wanted."""
-    _check(x, weight, bias, target, class_weight)
-    check_devices("linear_cross_entropy", x=x, target=target, class_weight=class_weight)
-    rows, (n, k) = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.shape
-    target, m, graded = target.reshape(-1), rows.shape[0], any(wants)
-    loss = x.new_empty(m, dtype=wide_dtype(x.dtype))
-    grad_x = torch.empty_like(rows, memory_format=torch.contiguous_format) if wants[0] else None
-    grad_weight = torch.empty_like(weight, memory_format=torch.contiguous_format) if wants[1] else None
-    grad_bias = loss.new_zeros(n) if wants[2] else None
-    if m == 0:
-        return loss.view(target_shape(x)), *_results(x, bias, grad_x, _zeros(grad_weight), grad_bias)
-    width = -(-n * x.element_size() // 16) * 16 // x.element_size()  # rows of logits begin at multiples of 16 bytes
-    form = Form(width != n, bias is not None, softcap > 0, smoothing > 0, class_weight is not None, z_loss != 0)
-    numbers = {"ignore": ignore, "smoothing": smoothing, "softcap": softcap, "z_loss": z_loss, "classes": float(n)}
-    scalars = [numbers[name] for name in form.scalars]
-    columns = [F.pad(c, (0, width - n)) for c in columns_of(form, bias, class_weight)]
-    compute = loss_of_rows(form, graded)
-    if graded:
-        assert grad_loss is not None
-        grad_loss = grad_loss.reshape(-1).contiguous()
-    each = min(m, rows_of_chunk(m))
-    logits = x.new_empty(each, width)
-    for i in range(0, m, each):
-        part = slice(i, min(m, i + each))
-        chunk, x_part = logits[: part.stop - i], rows[part]
-        z = chunk[:, :n]
-        torch.mm(x_part, weight.t(), out=z)
-        if grad_loss is None:
-            loss[part] = compute(chunk, target[part], *columns, *scalars)
-            continue
-        loss[part], _ = compute(chunk, grad_loss[part], target[part], *columns, *scalars)  # the gradient is in z
-        if grad_x is not None:
-            torch.mm(z, weight, out=grad_x[part])
-        if grad_weight is not None:
-            torch.mm(z.t(), x_part, out=grad_weight) if i == 0 else grad_weight.addmm_(z.t(), x_part)
-        if grad_bias is not None:
-            grad_bias += SUMS(LIBRARIES[type(chunk)], chunk)[:n]
-    return loss.view(target_shape(x)), *_results(x, bias, grad_x, grad_weight, grad_bias)
-
-
-def target_shape(x: Tensor) -> Any:
-    return x.shape[:-1]
-
-
-def _zeros(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.zero_()
-
-
-def _results(
-    x: Tensor, bias: Tensor | None, grad_x: Tensor | None, grad_weight: Tensor | None, grad_bias: Tensor | None
-) -> list[Tensor]:
-    """Returns the gradients in the shapes and dtypes of the operands; one that is not wanted has no elements."""
-    found = [
-        None if grad_x is None else grad_x.view(x.shape),
-        grad_weight,
-        None if grad_bias is None or bias is None else grad_bias.to(bias.dtype),
-    ]
-    return [x.new_empty(0) if g is None else g for g in found]
-
-
-def _forward(*args: Any) -> Tensor:
-    return _body(*args[:5], None, *args[5:])[0]
-
-
-def _fake(*args: Any) -> Tensor:
-    x = args[0]
-    return x.new_empty(target_shape(x), dtype=wide_dtype(x.dtype))
-
-
-def _reference(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    class_weight: Tensor | None,
-    ignore: float,
-    smoothing: float,
-    softcap: float,
-    z_loss: float,
-) -> Tensor:
-    _check(x, weight, bias, target, class_weight)
-    return _of_logits(F.linear(x, weight, bias), target, class_weight, ignore, smoothing, softcap, z_loss)
-
-
-def _of_logits(
-    logits: Tensor,
-    target: Tensor,
-    class_weight: Tensor | None,
-    ignore: float,
-    smoothing: float,
-    softcap: float,
-    z_loss: float,
-) -> Tensor:
-    logits = logits.to(wide_dtype(logits.dtype))
-    if softcap > 0:
-        logits = softcap * torch.tanh(logits / softcap)
-    every = logits.logsumexp(-1)
-    ignored = target == ignore
-    place = torch.where(ignored, 0, target)
-    logs = logits.log_softmax(-1)
-    loss = -logs.gather(-1, place.unsqueeze(-1)).squeeze(-1)
-    weights = None if class_weight is None else class_weight.to(loss.dtype)
-    if weights is not None:
-        loss = loss * weights[place]
-    if smoothing > 0:
-        sums = logs.sum(-1) if weights is None else (logs * weights).sum(-1)
-        loss = (1 - smoothing) * loss - smoothing / logits.shape[-1] * sums
-    if z_loss:
-        loss = loss + z_loss * every * every
-    return torch.where(ignored, 0, loss)
-
-
-def _backward(grad_loss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *args: Any) -> Sequence[Tensor]:
-    """Computes the logits again, and from them the gradients."""
-    target, class_weight, *numbers = args[:-3]
-    wants = (*args[-3:-1], args[-1] and bias is not None)
-    if not any(wants):
-        return [x.new_empty(0) for _ in wants]
-    return _body(x, weight, bias, target, class_weight, grad_loss, *numbers, wants)[1:]
-
-
-def _sharding(x: Any, *args: Any) -> Iterable[Split]:
-    """Splits the rows."""
-    for dim in range(x.ndim - 1):
-        yield (dim,), (dim, None, None, dim, None)
-
-
-def _flops(x: Sequence[int], weight: Sequence[int], *_: Any) -> int:
-    return linear_flops(x, weight)
-
-
-def _onnx(
-    op: Any,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    target: Any,
-    class_weight: Any,
-    ignore: float,
-    smoothing: float,
-    softcap: float,
-    z_loss: float,
-) -> Any:
-    x, weight, bias, class_weight = in_float32(op, x, weight, bias, class_weight)
-    logits = op.MatMul(x, op.Transpose(weight, perm=[1, 0]))
-    logits = logits if bias is None else op.Add(logits, bias)
-    if softcap > 0:
-        logits = op.Mul(op.Tanh(op.Div(logits, softcap)), softcap)
-    logs = op.LogSoftmax(logits, axis=-1)
-    ignored = op.Equal(target, op.CastLike(int(ignore), target))
-    place = op.Where(ignored, op.CastLike(0, target), target)
-    loss = op.Neg(op.Squeeze(op.GatherElements(logs, op.Unsqueeze(place, [-1]), axis=-1), [-1]))
-    if class_weight is not None:
-        class_weight = cast(op, class_weight, loss.dtype)
-        loss = op.Mul(loss, op.Gather(class_weight, place))
-    if smoothing > 0:
-        every = logs if class_weight is None else op.Mul(logs, class_weight)
-        loss = op.Sub(op.Mul(loss, 1 - smoothing), op.Mul(op.ReduceMean(every, [-1], keepdims=0), smoothing))
-    if z_loss:
-        most = op.ReduceMax(logits, [-1], keepdims=1)
-        total = op.Log(op.ReduceSum(op.Exp(op.Sub(logits, most)), [-1], keepdims=1))
-        norm = op.Squeeze(op.Add(total, most), [-1])
-        loss = op.Add(loss, op.Mul(op.Mul(norm, norm), z_loss))
-    return op.Where(ignored, op.CastLike(0, loss), loss)
-
-
-def _backward_fake(grad_loss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *args: Any) -> list[Tensor]:
-    return [
-        torch.empty_like(t, memory_format=torch.contiguous_format) if wanted and t is not None else x.new_empty(0)
-        for t, wanted in zip((x, weight, bias), args[-3:], strict=True)
-    ]
-
-
-def _backward_sharding(grad_loss: Any, *args: Any) -> Iterable[Split]:
-    for dim in range(grad_loss.ndim):
-        yield (dim, "sum", "sum"), (dim, dim, None, None, dim, None)
-
-
-def _backward_flops(grad_loss: Any, x: Sequence[int], weight: Sequence[int], *args: Any) -> int:
-    return linear_flops(x, weight) * (args[-3] + args[-2])  # without the logits, which are the forward's
-
-
-_OPERANDS = "Tensor x, Tensor weight, Tensor? bias, Tensor target, Tensor? class_weight"
-_NUMBERS = "float ignore, float smoothing, float softcap, float z_loss"
-_SCHEMA = f"cupyops::linear_cross_entropy_rows({_OPERANDS}, {_NUMBERS}) -> Tensor loss"
-_SCHEMA_BACKWARD = (
-    f"cupyops::linear_cross_entropy_rows_backward(Tensor grad_loss, {_OPERANDS}, {_NUMBERS}, bool want_x, bool want_weight,"
-    " bool want_bias) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)"
-)
-_OPERANDS_OF_GRADIENT = ("x", "weight", "bias")
-# The gradient for a gradient of each loss, which only the backward has: it computes the logits again.
-_losses_backward = Operator(
-    _SCHEMA_BACKWARD,
-    _backward,
-    reference=gradient_of(
-        _reference, Schema.parse(_SCHEMA), [*Schema.parse(_SCHEMA_BACKWARD).types], _OPERANDS_OF_GRADIENT
-    ),
-    sharding=_backward_sharding,
-    flops=_backward_flops,
-    fake=_backward_fake,
-)
-_losses = Operator(
-    _SCHEMA,
-    _forward,
-    backward=_losses_backward,
-    wrt=_OPERANDS_OF_GRADIENT,
-    reference=_reference,
-    onnx=_onnx,
-    sharding=_sharding,
-    flops=_flops,
-    fake=_fake,
-)
-
-
-def _total(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    class_weight: Tensor | None,
-    scale: Tensor,
-    ignore: float,
-    smoothing: float,
-    softcap: float,
-    z_loss: float,
-    *needs: bool,
-) -> tuple[Tensor, ...]:
-    wants = (*needs[:2], needs[2] and bias is not None)
-    grad_loss = scale.expand(target.shape) if any(wants) else None
-    numbers = ignore, smoothing, softcap, z_loss
-    loss, *gradients = _body(x, weight, bias, target, class_weight, grad_loss, *numbers, wants)
-    return loss.sum() * scale, *gradients
-
-
-def _total_fake(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    return x.new_empty((), dtype=wide_dtype(x.dtype)), *_backward_fake(x, x, *args)
-
-
-def _total_reference(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, class_weight: Tensor | None, scale: Tensor, *args: Any
-) -> tuple[Tensor, ...]:
-    *numbers, need_x, need_weight, need_bias = args
-    _check(x, weight, bias, target, class_weight)
-    logits, nothing = F.linear(x, weight, bias), x.new_empty(0)
-    loss = _of_logits(logits, target, class_weight, *numbers).sum() * scale
-    of_logits = (_gradient_of_logits(logits, target, class_weight, *numbers) * scale).to(x.dtype)
-    rows = of_logits.reshape(-1, logits.shape[-1])
-    return (
-        loss,
-        of_logits @ weight if need_x else nothing,
-        rows.t() @ x.reshape(rows.shape[0], x.shape[-1]) if need_weight else nothing.clone(),
-        rows.sum(0) if need_bias and bias is not None else nothing.clone(),
-    )
-
-
-def _gradient_of_logits(
-    logits: Tensor,
-    target: Tensor,
-    class_weight: Tensor | None,
-    ignore: float,
-    smoothing: float,
-    softcap: float,
-    z_loss: float,
-) -> Tensor:
-    """Returns p·(Q + 2·z_loss·log Σ e^z) - q, where q is the smoothed and weighted target of each class, and Q = Σ q. A reference
-    that called autograd would have a checkpoint around it compute itself again within its forward."""
-    z = logits.to(wide_dtype(logits.dtype))
-    if softcap > 0:
-        z = softcap * torch.tanh(z / softcap)
-    classes = torch.arange(z.shape[-1], device=z.device)
-    q = (classes == target.unsqueeze(-1)).to(z.dtype)
-    if smoothing > 0:
-        q = (1 - smoothing) * q + smoothing / z.shape[-1]
-    if class_weight is not None:
-        q = q * class_weight.to(z.dtype)
-    total = q.sum(-1, keepdim=True)
-    if z_loss:
-        total = total + 2 * z_loss * z.logsumexp(-1, keepdim=True)
-    found = z.softmax(-1) * total - q
-    if softcap > 0:
-        found = found * (1 - (z / softcap) ** 2)
-    return torch.where((target == ignore).unsqueeze(-1), 0, found)
-
-
-def _total_backward(
-    grad_loss: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    class_weight: Tensor | None,
-    scale: Tensor,
-    of_x: Tensor,
-    of_weight: Tensor,
-    of_bias: Tensor,
-    ignore: float,
-    smoothing: float,
-    softcap: float,
-    z_loss: float,
-    need_x: bool,
-    need_weight: bool,
-    need_bias: bool,
-    want_x: bool,
-    want_weight: bool,
-    want_bias: bool,
-) -> Sequence[Tensor | None]:
-    wants, needs = (want_x, want_weight, want_bias and bias is not None), (need_x, need_weight, need_bias)
-    if any(want and not need for want, need in zip(wants, needs, strict=True)):
-        grads = (grad_loss * scale).expand(target.shape)
-        args = (grads, x, weight, bias, target, class_weight, ignore, smoothing, softcap, z_loss)
-        return _backward(*args, *wants)
-    made = (of_x, of_weight, of_bias)
-    return [(g * grad_loss).to(g.dtype) if want else None for g, want in zip(made, wants, strict=True)]
-
-
-# The sum of the losses times ``scale``, and the gradients that are needed, by one pass over the chunks.
-_sum = Operator(
-    f"cupyops::linear_cross_entropy({_OPERANDS}, Tensor scale, {_NUMBERS}, bool need_x, bool need_weight, bool need_bias)"
-    " -> (Tensor loss, Tensor of_x, Tensor of_weight, Tensor of_bias)",
-    _total,
-    backward=_total_backward,
-    wrt=_OPERANDS_OF_GRADIENT,
-    reference=_total_reference,
-    flops=lambda x, weight, *args: linear_flops(x, weight) * (1 + args[-3] + args[-2]),
-    fake=_total_fake,
-)
-# The vocabularies of Llama 2 and GPT-2.
-declare_later(_losses, partial(declare_ahead, ((32000, Form()), (50264, Form(padded=True)))))
 
 
 class _Sum(torch.autograd.Function):
     """The operator ``linear_cross_entropy`` on plain tensors. The backward multiplies the gradients in their own memory and hands
-    them out. A backward that runs again, or is to be differentiated, computes them anew."""
+    them out; a backward that runs again computes them anew."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        loss, *ctx.gradients = _sum.call(*args, *ctx.needs_input_grad[:3])
+        loss, *ctx.gradients = loss_sum.call(*args, *ctx.needs_input_grad[:3])
         ctx.save_for_backward(*args[:6])
         ctx.numbers = args[6:]
-        return loss  # type: ignore[no-any-return]
+        return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,), needs = grads, ctx.needs_input_grad[:3]
-        found, ctx.gradients = ctx.gradients, None
-        if found is None or grad_enabled():
+        if grad_enabled():  # the gradient is to be differentiated
             *operands, scale = ctx.saved_tensors
             gradient = (grad * scale).expand(operands[3].shape)
-            found = _losses_backward.call(gradient, *operands, *ctx.numbers, *needs)
+            found = losses_backward.call(gradient, *operands, *ctx.numbers, *needs)
         else:
+            found, ctx.gradients = ctx.gradients or loss_sum.call(*ctx.saved_tensors, *ctx.numbers, *needs)[1:], None
             for made, need in zip(found, needs, strict=True):
                 if need:
                     made.mul_(grad)
@@ -461,12 +96,12 @@ def linear_cross_entropy(
     >>> linear_cross_entropy(x, weight, torch.tensor([0]))
     tensor(0.4076)
     """
-    options = {"class_weight": class_weight, "ignore_index": ignore_index, "reduction": reduction}
+    options: dict[str, Any] = {"class_weight": class_weight, "ignore_index": ignore_index, "reduction": reduction}
     options |= {"label_smoothing": label_smoothing, "softcap": softcap, "z_loss": z_loss}
     for name, given in {"x": x, "weight": weight, "target": target}.items():
         if not isinstance(given, Tensor):
             if (proxy := symbolic_call(linear_cross_entropy, (x, weight, target, bias), **options)) is not None:
-                return proxy  # type: ignore[no-any-return]
+                return proxy
             raise TypeError(expected("linear_cross_entropy", name, "be a Tensor", type(given).__name__))
     ignore_index, reduction = known_options(ignore_index, reduction, label_smoothing)
     if softcap is not None and not softcap > 0:
@@ -476,21 +111,21 @@ def linear_cross_entropy(
         if z_loss:
             raise ValueError("linear_cross_entropy: `z_loss` takes class indices as targets, not class probabilities")
         return _of_probabilities(x, weight, target, bias, class_weight, reduction, label_smoothing, softcap)
-    _check(x, weight, bias, target, class_weight)
+    check_operands(x, weight, bias, target, class_weight)
     target, ignore_index = exact_ignore_index(target, ignore_index)
     numbers = float(ignore_index), max(0.0, float(label_smoothing)), float(softcap or 0), float(z_loss)
     tensors = x, weight, bias, target, class_weight
     wants = [t is not None and t.requires_grad and grad_enabled() for t in (x, weight, bias)]
     if reduction == "none":
-        return _losses.call(*tensors, *numbers)  # type: ignore[no-any-return]
+        return losses.call(*tensors, *numbers)
     scale = _scale(x, target, class_weight, ignore_index, reduction)
     # A factor of 65536, by which a scaler of gradients keeps float16 above its least number, is known in the backward alone.
     direct = x.dtype is not torch.float16 and any(wants) and not (transforms_active() or forward_mode())
     if not (direct and all(t is None or type(t) in PLAIN_TENSORS or is_compiling() for t in tensors)):
-        return _losses.call(*tensors, *numbers).sum() * scale  # type: ignore[no-any-return]
+        return losses.call(*tensors, *numbers).sum() * scale
     if is_compiling():
-        return _sum.call(*tensors, scale, *numbers, *wants)[0]  # type: ignore[no-any-return]
-    return _Sum.apply(*tensors, scale, *numbers)  # type: ignore[no-any-return]
+        return loss_sum.call(*tensors, scale, *numbers, *wants)[0]
+    return _Sum.apply(*tensors, scale, *numbers)
 
 
 def _cast(*tensors: Tensor | None) -> list[Any]:
@@ -535,19 +170,6 @@ def _of_probabilities(
     return cross_entropy(z, target, class_weight, -100, reduction, smoothing, softcap=softcap)
 
 
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, class_weight: Tensor | None) -> None:
-    check_product("linear_cross_entropy", x, weight, bias)
-    if target.dtype is not torch.int64:
-        words = "be class indices in int64, or class probabilities (..., N)"
-        raise TypeError(expected("linear_cross_entropy", "target", words, target.dtype))
-    if target.shape != x.shape[:-1]:
-        words = f"have a class for each row of x, {tuple(x.shape[:-1])}"
-        raise ValueError(expected("linear_cross_entropy", "target", words, tuple(target.shape)))
-    if class_weight is not None and class_weight.shape != weight.shape[:1]:
-        words = f"have a value for each class, {tuple(weight.shape[:1])}"
-        raise ValueError(expected("linear_cross_entropy", "class_weight", words, tuple(class_weight.shape)))
-
-
 class LinearCrossEntropyLoss(nn.Module):
     """The head of a language model and its loss: a linear layer whose parameters :func:`linear_cross_entropy` reads.
 
@@ -585,7 +207,7 @@ class LinearCrossEntropyLoss(nn.Module):
         self.softcap, self.z_loss = softcap, z_loss
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        class_weight: Tensor | None = self.weight
+        class_weight: Any = self.weight
         return linear_cross_entropy(
             input,
             self.linear.weight,

@@ -275,7 +275,9 @@ def body_of(
     names, lead = program.inputs, program.inputs.index(program.lead)
     count, numbers, made = len(names), len(program.scalars), len(program.results)
     column = any(kind == "column" for kind in kinds)
-    overwritten, over = (program.results.index(program.over[0]), names.index(program.over[1])) if program.over else (-1, -1)
+    overwritten, over = (
+        (program.results.index(program.over[0]), names.index(program.over[1])) if program.over else (-1, -1)
+    )
     calls: dict[Any, _Call] = {}
     translated = row_reference(program, kinds, functools.partial(_dtype_of, program))
 
