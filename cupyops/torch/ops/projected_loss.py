@@ -302,7 +302,7 @@ def _total_reference(
     check_operands(x, weight, bias, target, class_weight)
     logits, nothing = F.linear(x, weight, bias), x.new_empty(0)
     loss = _of_logits(logits, target, class_weight, *numbers).sum() * scale
-    of_logits = (_gradient_of_logits(logits, target, class_weight, *numbers) * scale).to(x.dtype)
+    of_logits = _gradient_of_logits(logits, target, class_weight, scale, *numbers).to(x.dtype)
     rows = of_logits.reshape(-1, logits.shape[-1])
     return (
         loss,
@@ -316,12 +316,13 @@ def _gradient_of_logits(
     logits: Tensor,
     target: Tensor,
     class_weight: Tensor | None,
+    scale: Tensor,
     ignore: float,
     smoothing: float,
     softcap: float,
     z_loss: float,
 ) -> Tensor:
-    """Returns p·(Q + 2·z_loss·log Σ e^z) - q, where q is the smoothed and weighted target of each class, and Q = Σ q. A reference
+    """Returns scale·(p·(Q + 2·z_loss·log Σ e^z) - q), where q is the smoothed and weighted target of each class, and Q = Σ q. A reference
     that called autograd would have a checkpoint around it compute itself again within its forward."""
     z = logits.to(wide_dtype(logits.dtype))
     if softcap > 0:
@@ -338,7 +339,7 @@ def _gradient_of_logits(
     found = z.softmax(-1) * total - q
     if softcap > 0:
         found = found * (1 - (z / softcap) ** 2)
-    return found * (target != ignore).unsqueeze(-1)
+    return found * torch.where(target == ignore, 0, scale).unsqueeze(-1)
 
 
 def _total_backward(
