@@ -33,6 +33,8 @@ class ProgramConfig(RowsConfig):
         unit: accesses of a thread that are reduced together: those of a turn in a program with one pass, or two of a
             float32 row with exponentials. The units are joined in their order. 0: no units of several accesses.
         few: for few rows. No block takes a second row.
+        inside: accesses of a thread that lie within a row that registers hold, whatever the thread.
+        late: the exponentials of a unit follow the maximum of the whole unit, for 16-bit elements, too.
     """
 
     # Without defaults, so that each compilation defines the three macros.
@@ -46,6 +48,8 @@ class ProgramConfig(RowsConfig):
     spread: int = 1
     unit: int = 0
     few: bool = False
+    inside: int = 0
+    late: bool = False
 
     @property
     def since(self) -> int:

@@ -26,6 +26,7 @@ from .names import ProgramKernel
 from .one_pass import one_pass
 from .program_config import ROW_BLOCK, ProgramConfig, Work, words
 from .row_needs import CLUSTER_BLOCK, MOST_VECTORS, SMALL_BLOCK, WHOLE_LINE, Needs, from_memory, in_registers
+from .row_source import text_of
 from .rows import EXPS, REDUCED, RowProgram
 from .rows_at_once import rows_at_once
 from .shared_rows import HELD_ALONE, MOST_CLUSTER, SHARED_SLICE, in_shared_memory
@@ -210,4 +211,5 @@ def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str)
     types = {program.type_of(x) for x in (*program.inputs, *program.results)} - {"acc_t", "long long"}
     choice = dict.fromkeys(sorted(types), dtype)
     geometry = config.persistent("blocks__")
+    text = text_of(program, tiles=True) if config.stages else text
     return config.kernel(text, kernel_name(program.name), choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel)
