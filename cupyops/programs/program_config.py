@@ -56,6 +56,15 @@ class ProgramConfig(RowsConfig):
         """The least compute capability that the kernel needs: bulk copies fill shared memory."""
         return CLUSTERS_SINCE if self.row_shared else super().since
 
+    @property
+    def teams(self) -> int:
+        """Teams of a block that have tiles of their own: a team has a warp, or the threads of a row."""
+        return self.block // max(32, self.row_threads)
+
+    def untiled(self) -> "ProgramConfig":
+        """Returns the config of the kernel without tiles. The bits of a row stay the same."""
+        return replace(self, rows_each=1, stages=0, shared=0)
+
     def with_shared_row(self, n: int, work: "Work") -> "ProgramConfig":
         """Returns the config with a block's slices of the row in shared memory.
 
@@ -169,6 +178,10 @@ class Work:
         exponentials: a reduction is Σ exp(a - max a).
         much: the program has many operations for each element of an array (M, N), or reads more than two such arrays.
         counted: the program reads the index of the column.
+        apart: bytes of an element of each result that has a place of its own in a tile of rows.
+        stored: results (M, N).
+        written: their bytes for each element.
+        operations: the operations on an element.
     """
 
     elements: tuple[int, ...]
@@ -180,6 +193,15 @@ class Work:
     exponentials: bool = False
     much: bool = False
     counted: bool = False
+    apart: tuple[int, ...] = ()
+    stored: int = 0
+    written: int = 0
+    operations: int = 0
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Bytes of an element of each place in a tile of rows."""
+        return self.elements + self.apart
 
     def waits_for_arithmetic(self, dtype: str) -> bool:
         """Returns whether rows wait for arithmetic and barriers more than for memory, so that a multiprocessor should have as many of them

@@ -30,6 +30,7 @@ from .row_source import text_of
 from .rows import EXPS, REDUCED, RowProgram
 from .rows_at_once import rows_at_once
 from .shared_rows import HELD_ALONE, MOST_CLUSTER, SHARED_SLICE, in_shared_memory
+from .tiled_rows import in_tiles
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
 
@@ -64,13 +65,17 @@ FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that mo
 
 
 def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
-    """Returns the numbers of a row program that decide the registers of a thread.
+    """Returns the numbers of a row program that decide its config.
 
     Args:
         program: the program.
         sizes: bytes of an element of each input.
     """
-    written = sum(program.kinds()[y] == "element" for y in program.results)
+    types = {program.type_of(x): size for x, size in sizes.items()}
+    lead = types["scalar_t"]
+    stored = {y: types.get(program.type_of(y), max(4, lead)) for y in program.slots}
+    written = len(stored)
+    apart = tuple(size for y, size in stored.items() if program.slots[y] >= len(program.elements))
     return Work(
         tuple(sizes[x] for x in program.elements),
         tuple(sizes[x] for x in program.columns),
@@ -81,6 +86,10 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
         exponentials=any(s.over == EXPS for s in program.steps),
         much=len(program.elements) > 2 or program.operations >= MUCH * (len(program.elements) + written),
         counted=program.counted,
+        apart=apart,
+        stored=written,
+        written=sum(stored.values()),
+        operations=program.operations,
     )
 
 
@@ -101,6 +110,9 @@ def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool
         if config is not None:
             return config
     width = vector_width_for(n, DTYPES[dtype].itemsize)
+    tiled = in_tiles(n, work, DTYPES[DTYPES[dtype].acc].itemsize, width, capability)
+    if tiled is not None:
+        return tiled
     config = _config_of(n, dtype, work, capability, width, most_cluster)
     idle = n < EVEN * config.slice or config.row_threads < WHOLE_LINE
     if work.sums and width == 8 and config.cluster == 1 and not config.stream and idle:
