@@ -21,6 +21,7 @@ from cupyops.programs.expressions import Statement, check_operations, inputs_of,
 from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kernel_of, work_of
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
+from cupyops.programs.tiled_rows import pays
 from cupyops.programs.tree import bare, parsed
 from cupyops.sizes import least, surely
 from cupyops.tiling.config import CLUSTERS_SINCE
@@ -309,11 +310,16 @@ def body_of(
                 at_once(chosen, _types(chosen, names, tensors), dtype, device)
             except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
                 config = config_of(*choice, portable=True)
-        if not column and surely(rows <= FEW_ROWS):
+        if config.stages:
+            chosen = kernel(config, dtype)
+            blocks = at_once(chosen, _types(chosen, names, tensors), dtype, device)
+            if not surely(pays(config, rows, blocks)):
+                config = config.untiled()
+        if not column and not config.stages and surely(rows <= FEW_ROWS):
             config = config.few_rows(n, work, call.wide.itemsize, capability)
         chosen = kernel(config, dtype)
         blocks = least(-(-rows // config.groups), 2**31 - 1)
-        if column or config.prefetch:  # persistent blocks
+        if column or config.prefetch or config.stages:  # persistent blocks
             blocks = least(blocks, max(1, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
         if not column:
             return call._replace(kernel=chosen, sizes=(rows, n, blocks))

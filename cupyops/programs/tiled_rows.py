@@ -1,0 +1,121 @@
+"""Configs of row programs that have tiles of rows in shared memory, for rows that accesses of 16 bytes do not divide.
+
+``kernels_cu/shared/row_tiles.cuh`` describes a tile. The rule compares tilings by the cycles of a multiprocessor for a row,
+from constants of the machine and counts of the program's text. The tiling decides the order of the sums of a row. The
+number of rows does not: few rows have a kernel without tiles, by :meth:`ProgramConfig.untiled`.
+"""
+
+from collections.abc import Iterator
+
+from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
+from cupyops.tiling.rows import SHARED_MEMORY_OF
+
+from .program_config import REGISTERS, ProgramConfig, Work
+
+__all__ = ["in_tiles", "pays"]
+
+# Constants of an H200. Its data sheet and CUDA's programming guide have the first four; the others were fitted to a search over
+# tilings by benchmarks of the programs in tests/programs/test_tiled_rows.py.
+ROOM = 227 * 1024  # bytes of shared memory of a multiprocessor
+RESERVED = 3 * 1024  # bytes of it for each block, for the system, exchanges and barriers
+BANDWIDTH = 18.0  # bytes a cycle that a multiprocessor moves from and to memory, all of them at once
+ISSUED = 3.0  # instructions of a warp a cycle, of 4 schedulers
+LATENCY = 1100.0  # cycles from the request of a tile to its arrival while memory is busy
+ROW, TILE = 60.0, 250.0  # instructions of a warp for a row beside its elements, and for a tile
+REDUCTION = 14.0  # instructions of a warp for each reduction of a row
+ROW_CYCLES, REDUCTION_CYCLES, BARRIER_CYCLES = 200.0, 180.0, 120.0  # latency of a row, of a reduction, and of a barrier
+ACCESS = 4.0  # instructions of an access to an array in shared memory: address, load or store, conversion
+OTHERS, OF_ARITHMETIC = (
+    18,
+    4,
+)  # registers of a thread beside its elements, and more of them for each byte of the arithmetic
+MOST_VECTORS = 32  # accesses of a thread; the loops over them are unrolled
+TURNS = 2  # tiles of a team from which on loading ahead pays
+
+THREADS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # threads of a row
+RESIDENT = (1536, 1024, 768, 512)  # threads of a multiprocessor
+SMALL_BLOCK = 128  # threads of a block of several teams
+
+
+def in_tiles(n: int, work: Work, acc: int, width: int, capability: int) -> ProgramConfig | None:
+    """Returns the config of a kernel with tiles of rows, or None if a row needs none, or fits none.
+
+    Args:
+        n: elements of a row.
+        work: the program's numbers.
+        acc: bytes of an element in the arithmetic.
+        width: elements of the widest access that divides a row.
+        capability: compute capability of the GPU.
+    """
+    room = min(ROOM, SHARED_MEMORY_OF.get(capability, ROOM))
+    if capability < CLUSTERS_SINCE or max(work.elements) * width >= 16:
+        return None
+    # The accesses of a warp to elements of 4 bytes are whole lines already. A program that computes little and adds no columns gains
+    # nothing by a tile: rms_norm of float32 rows reached 82 to 96 % of a copy without, and 80 to 84 % with tiles.
+    if min(work.elements) * width >= 4 and not (work.sums or work.exponentials):
+        return None
+    found = _tilings(n, width, work, acc, room, THREADS_AT_ONCE.get(capability, 2048))
+    return min(found, key=lambda config: cost(config, n, work), default=None)
+
+
+def pays(config: ProgramConfig, rows: int, blocks: int) -> bool:
+    """Returns whether the teams of ``blocks`` blocks have so many tiles of ``rows`` rows that loading ahead pays."""
+    return rows >= TURNS * config.rows_each * config.teams * blocks
+
+
+def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> Iterator[ProgramConfig]:
+    row = n * sum(work.slots)
+    each_access = work.row(width, acc) + work.persistent(width, acc) + work.exponentials * width * acc // 4
+    for threads in THREADS:
+        vectors = -(-n // (threads * width))
+        if vectors > MOST_VECTORS or (threads > THREADS[0] and n <= (threads // 2) * width):
+            continue
+        team = max(32, threads)
+        # The threads of a row in several warps meet at a barrier of the block, so the block has no other team.
+        block = SMALL_BLOCK if team == 32 else team
+        registers = -(-(OTHERS + OF_ARITHMETIC * acc + vectors * each_access) // 8) * 8
+        for resident in RESIDENT:
+            blocks = min(resident, most) // block
+            if blocks == 0 or registers > REGISTERS // (blocks * block):
+                continue
+            own = (room // blocks - RESERVED) // (block // team)  # shared memory of a team
+            for stages in (3, 2, 1):
+                fit = (own // stages // 16 * 16 - 48 * len(work.slots)) // row
+                for rows in {min(fit, 1 << i) for i in range(7)} if fit > 0 else ():
+                    slot = sum((rows * n * size + 30) // 16 * 16 for size in work.slots)
+                    yield ProgramConfig(
+                        block,
+                        threads,
+                        width,
+                        vectors,
+                        rows_each=rows,
+                        stages=stages,
+                        min_blocks=blocks,
+                        full=False,
+                        stream=False,
+                        columns_held=bool(work.columns),
+                        unit=vectors,
+                        late=True,
+                        inside=n // (threads * width) if threads >= 32 else 0,
+                        shared=block // team * stages * slot,
+                    )
+
+
+def cost(config: ProgramConfig, n: int, work: Work) -> float:
+    """Returns the cycles of a multiprocessor for a row."""
+    teams = config.min_blocks * config.teams
+    at_once = max(1, 32 // config.row_threads)
+    warps = max(1, config.row_threads // 32) / at_once  # a row takes a part of a warp, or several warps
+    accesses = config.vectors * config.vector_width
+    element = work.operations + ACCESS * (len(work.elements) + work.stored)
+    of_row = accesses * element + ROW + REDUCTION * work.reductions
+    issue = warps * (of_row + TILE / config.rows_each * at_once) / ISSUED
+    memory = n * (sum(work.elements) + work.written) / BANDWIDTH
+    barrier = BARRIER_CYCLES * (config.row_threads > 32)
+    computed = (
+        ROW_CYCLES + (REDUCTION_CYCLES + barrier) * work.reductions + of_row * max(1, teams * warps * at_once / 16)
+    )
+    # While a team computes a tile, all its other stages are loaded.
+    latency = (computed / at_once * config.rows_each + TILE + barrier) / config.rows_each / teams
+    loading = max(0.0, LATENCY / config.rows_each / max(1, config.stages - 1) - latency * teams) / teams
+    return max(memory, issue, latency + loading) + 0.1 * (memory + issue + latency + loading)
