@@ -33,7 +33,7 @@ MOST_VECTORS = 32  # accesses of a thread; the loops over them are unrolled
 TURNS = 2  # tiles of a team from which on loading ahead pays
 
 THREADS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # threads of a row
-RESIDENT = (1536, 1024, 768, 512)  # threads of a multiprocessor
+RESIDENT = (1024, 768, 512)  # threads of a multiprocessor
 SMALL_BLOCK = 128  # threads of a block of several teams
 
 
@@ -73,7 +73,7 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
         team = max(32, threads)
         # The threads of a row in several warps meet at a barrier of the block, so the block has no other team.
         block = SMALL_BLOCK if team == 32 else team
-        registers = -(-(OTHERS + OF_ARITHMETIC * acc + vectors * each_access) // 8) * 8
+        registers = -(-(OTHERS + OF_ARITHMETIC * acc + vectors * (each_access + 1)) // 8) * 8
         for resident in RESIDENT:
             blocks = min(resident, most) // block
             if blocks == 0 or registers > REGISTERS // (blocks * block):
