@@ -14,21 +14,21 @@ from .program_config import REGISTERS, ProgramConfig, Work
 
 __all__ = ["in_tiles", "pays"]
 
-# Constants of an H200. Its data sheet and CUDA's programming guide have the first four; the others were fitted to a search over
-# tilings by benchmarks of the programs in tests/programs/test_tiled_rows.py.
+# Constants of an H200. Its data sheet and CUDA's programming guide have the first four. The others were fitted to the times of 438
+# tilings of softmax, two norms and a loss, of rows of 25, 197, 198, 1025 and 12289 elements. At 99, 333, 1026 and 3333 elements,
+# which were left out of the fit, the chosen one of the tilings takes 1.00 times the fastest one's time (median; 95th percentile 1.10).
 ROOM = 227 * 1024  # bytes of shared memory of a multiprocessor
 RESERVED = 3 * 1024  # bytes of it for each block, for the system, exchanges and barriers
-BANDWIDTH = 18.0  # bytes a cycle that a multiprocessor moves from and to memory, all of them at once
-ISSUED = 3.0  # instructions of a warp a cycle, of 4 schedulers
-LATENCY = 1100.0  # cycles from the request of a tile to its arrival while memory is busy
-ROW, TILE = 60.0, 250.0  # instructions of a warp for a row beside its elements, and for a tile
-REDUCTION = 14.0  # instructions of a warp for each reduction of a row
-ROW_CYCLES, REDUCTION_CYCLES, BARRIER_CYCLES = 200.0, 180.0, 120.0  # latency of a row, of a reduction, and of a barrier
-ACCESS = 4.0  # instructions of an access to an array in shared memory: address, load or store, conversion
-OTHERS, OF_ARITHMETIC = (
-    18,
-    4,
-)  # registers of a thread beside its elements, and more of them for each byte of the arithmetic
+ISSUED = 4.0  # instructions of a warp a cycle
+CHAIN = 4.0  # cycles from one addition to the next that needs its sum
+BANDWIDTH = 16.0  # bytes a cycle that a multiprocessor moves from and to memory, all of them at once
+ROW, TILE = 17.0, 210.0  # instructions of a warp for a row beside its elements, and for a tile
+REDUCTION = 48.0  # instructions of a warp for each reduction of a row
+REDUCTION_CYCLES, BARRIER_CYCLES = 370.0, 410.0  # latency of a reduction, and of a barrier
+ACCESS = 2.0  # instructions of an access to an array in shared memory
+CONFLICTS = 3.4  # the same, relative to it, where the threads of a warp access several rows, whose elements share banks
+OVERLAP = 6.0  # the norm by which the parts of a cost that overlap are joined
+OTHERS, OF_ARITHMETIC = 10, 6  # registers of a thread beside its elements: in all, and for each byte of the arithmetic
 MOST_VECTORS = 32  # accesses of a thread; the loops over them are unrolled
 TURNS = 2  # tiles of a team from which on loading ahead pays
 
@@ -50,9 +50,9 @@ def in_tiles(n: int, work: Work, acc: int, width: int, capability: int) -> Progr
     room = min(ROOM, SHARED_MEMORY_OF.get(capability, ROOM))
     if capability < CLUSTERS_SINCE or max(work.elements) * width >= 16:
         return None
-    # The accesses of a warp to elements of 4 bytes are whole lines already. A program that computes little and adds no columns gains
-    # nothing by a tile: rms_norm of float32 rows reached 82 to 96 % of a copy without, and 80 to 84 % with tiles.
-    if min(work.elements) * width >= 4 and not (work.sums or work.exponentials):
+    # Accesses of 8 bytes need few instructions without tiles. A program that computes little and adds no columns gains nothing:
+    # rms_norm of float32 rows of 1026 elements reached 96 % of a copy without, and 87 % with tiles.
+    if max(work.elements) * width >= 8 and not (work.sums or work.exponentials):
         return None
     found = _tilings(n, width, work, acc, room, THREADS_AT_ONCE.get(capability, 2048))
     return min(found, key=lambda config: cost(config, n, work), default=None)
@@ -81,6 +81,8 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
             own = (room // blocks - RESERVED) // (block // team)  # shared memory of a team
             for stages in (3, 2, 1):
                 fit = (own // stages // 16 * 16 - 48 * len(work.slots)) // row
+                if stages == 1 and fit > 1:  # two stages of fewer rows fit
+                    continue
                 for rows in {min(fit, 1 << i) for i in range(7)} if fit > 0 else ():
                     slot = sum((rows * n * size + 30) // 16 * 16 for size in work.slots)
                     yield ProgramConfig(
@@ -104,18 +106,19 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
 def cost(config: ProgramConfig, n: int, work: Work) -> float:
     """Returns the cycles of a multiprocessor for a row."""
     teams = config.min_blocks * config.teams
-    at_once = max(1, 32 // config.row_threads)
-    warps = max(1, config.row_threads // 32) / at_once  # a row takes a part of a warp, or several warps
+    turns = -(-config.rows_each * config.row_threads // max(32, config.row_threads))
+    several = config.row_threads > 32
     accesses = config.vectors * config.vector_width
-    element = work.operations + ACCESS * (len(work.elements) + work.stored)
-    of_row = accesses * element + ROW + REDUCTION * work.reductions
-    issue = warps * (of_row + TILE / config.rows_each * at_once) / ISSUED
-    memory = n * (sum(work.elements) + work.written) / BANDWIDTH
-    barrier = BARRIER_CYCLES * (config.row_threads > 32)
-    computed = (
-        ROW_CYCLES + (REDUCTION_CYCLES + barrier) * work.reductions + of_row * max(1, teams * warps * at_once / 16)
+    access = ACCESS * (CONFLICTS if config.row_threads < 32 else 1)
+    of_turn = (
+        accesses * (work.operations + access * (len(work.elements) + work.stored)) + ROW + REDUCTION * work.reductions
     )
-    # While a team computes a tile, all its other stages are loaded.
-    latency = (computed / at_once * config.rows_each + TILE + barrier) / config.rows_each / teams
-    loading = max(0.0, LATENCY / config.rows_each / max(1, config.stages - 1) - latency * teams) / teams
-    return max(memory, issue, latency + loading) + 0.1 * (memory + issue + latency + loading)
+    warps = max(32, config.row_threads) / 32
+    issue = warps * (turns * of_turn + TILE) / config.rows_each / ISSUED
+    barrier = BARRIER_CYCLES * several
+    latency = turns * ((REDUCTION_CYCLES + barrier) * work.reductions + accesses * CHAIN) + barrier
+    memory = n * (sum(work.elements) + work.written) / BANDWIDTH
+    # With stores, a stage is loaded again one turn later. A team without a further stage waits for its own tile.
+    alone = config.stages - (work.stored > 0) < 2
+    waits = latency / config.rows_each / teams + alone * memory / teams
+    return (memory**OVERLAP + issue**OVERLAP + waits**OVERLAP) ** (1 / OVERLAP)
