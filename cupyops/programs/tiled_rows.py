@@ -65,7 +65,9 @@ def pays(config: ProgramConfig, rows: int, blocks: int) -> bool:
 
 def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> Iterator[ProgramConfig]:
     row = n * sum(work.slots)
-    each_access = work.row(width, acc) + work.persistent(width, acc) + work.exponentials * width * acc // 4
+    # The compiler widens the elements of an access, and of the arrays beside it, long before their use.
+    each = len(work.elements) + len(work.columns) + work.sums + work.kept + work.exponentials
+    each_access = width * (each * acc // 4 + 1)
     for threads in THREADS:
         vectors = -(-n // (threads * width))
         if vectors > MOST_VECTORS or (threads > THREADS[0] and n <= (threads // 2) * width):
@@ -73,7 +75,7 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
         team = max(32, threads)
         # The threads of a row in several warps meet at a barrier of the block, so the block has no other team.
         block = SMALL_BLOCK if team == 32 else team
-        registers = -(-(OTHERS + OF_ARITHMETIC * acc + vectors * (each_access + 1)) // 8) * 8
+        registers = -(-(OTHERS + OF_ARITHMETIC * acc + vectors * each_access) // 8) * 8
         for resident in RESIDENT:
             blocks = min(resident, most) // block
             if blocks == 0 or registers > REGISTERS // (blocks * block):
