@@ -33,6 +33,8 @@ class ProgramConfig(RowsConfig):
         unit: accesses of a thread that are reduced together: those of a turn in a program with one pass, or two of a
             float32 row with exponentials. The units are joined in their order. 0: no units of several accesses.
         few: for few rows. No block takes a second row.
+        inside: accesses of a thread that lie within a row that registers hold, whatever the thread.
+        late: the exponentials of a unit follow the maximum of the whole unit, for 16-bit elements, too.
     """
 
     # Without defaults, so that each compilation defines the three macros.
@@ -46,11 +48,22 @@ class ProgramConfig(RowsConfig):
     spread: int = 1
     unit: int = 0
     few: bool = False
+    inside: int = 0
+    late: bool = False
 
     @property
     def since(self) -> int:
         """The least compute capability that the kernel needs: bulk copies fill shared memory."""
         return CLUSTERS_SINCE if self.row_shared else super().since
+
+    @property
+    def teams(self) -> int:
+        """Teams of a block that have tiles of their own: a team has a warp, or the threads of a row."""
+        return self.block // max(32, self.row_threads)
+
+    def untiled(self) -> "ProgramConfig":
+        """Returns the config of the kernel without tiles. The bits of a row stay the same."""
+        return replace(self, rows_each=1, stages=0, shared=0)
 
     def with_shared_row(self, n: int, work: "Work") -> "ProgramConfig":
         """Returns the config with a block's slices of the row in shared memory.
@@ -165,6 +178,10 @@ class Work:
         exponentials: a reduction is Σ exp(a - max a).
         much: the program has many operations for each element of an array (M, N), or reads more than two such arrays.
         counted: the program reads the index of the column.
+        apart: bytes of an element of each result that has a place of its own in a tile of rows.
+        stored: results (M, N).
+        written: their bytes for each element.
+        operations: the operations on an element.
     """
 
     elements: tuple[int, ...]
@@ -176,6 +193,15 @@ class Work:
     exponentials: bool = False
     much: bool = False
     counted: bool = False
+    apart: tuple[int, ...] = ()
+    stored: int = 0
+    written: int = 0
+    operations: int = 0
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Bytes of an element of each place in a tile of rows."""
+        return self.elements + self.apart
 
     def waits_for_arithmetic(self, dtype: str) -> bool:
         """Returns whether rows wait for arithmetic and barriers more than for memory, so that a multiprocessor should have as many of them

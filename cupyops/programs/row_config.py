@@ -26,9 +26,11 @@ from .names import ProgramKernel
 from .one_pass import one_pass
 from .program_config import ROW_BLOCK, ProgramConfig, Work, words
 from .row_needs import CLUSTER_BLOCK, MOST_VECTORS, SMALL_BLOCK, WHOLE_LINE, Needs, from_memory, in_registers
+from .row_source import text_of
 from .rows import EXPS, REDUCED, RowProgram
 from .rows_at_once import rows_at_once
 from .shared_rows import HELD_ALONE, MOST_CLUSTER, SHARED_SLICE, in_shared_memory
+from .tiled_rows import in_tiles
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
 
@@ -63,13 +65,17 @@ FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that mo
 
 
 def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
-    """Returns the numbers of a row program that decide the registers of a thread.
+    """Returns the numbers of a row program that decide its config.
 
     Args:
         program: the program.
         sizes: bytes of an element of each input.
     """
-    written = sum(program.kinds()[y] == "element" for y in program.results)
+    types = {program.type_of(x): size for x, size in sizes.items()}
+    lead = types["scalar_t"]
+    stored = {y: types.get(program.type_of(y), max(4, lead)) for y in program.slots}
+    written = len(stored)
+    apart = tuple(size for y, size in stored.items() if program.slots[y] >= len(program.elements))
     return Work(
         tuple(sizes[x] for x in program.elements),
         tuple(sizes[x] for x in program.columns),
@@ -80,6 +86,10 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
         exponentials=any(s.over == EXPS for s in program.steps),
         much=len(program.elements) > 2 or program.operations >= MUCH * (len(program.elements) + written),
         counted=program.counted,
+        apart=apart,
+        stored=written,
+        written=sum(stored.values()),
+        operations=program.operations,
     )
 
 
@@ -100,6 +110,9 @@ def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool
         if config is not None:
             return config
     width = vector_width_for(n, DTYPES[dtype].itemsize)
+    tiled = in_tiles(n, work, DTYPES[DTYPES[dtype].acc].itemsize, width, capability)
+    if tiled is not None:
+        return tiled
     config = _config_of(n, dtype, work, capability, width, most_cluster)
     idle = n < EVEN * config.slice or config.row_threads < WHOLE_LINE
     if work.sums and width == 8 and config.cluster == 1 and not config.stream and idle:
@@ -210,4 +223,5 @@ def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str)
     types = {program.type_of(x) for x in (*program.inputs, *program.results)} - {"acc_t", "long long"}
     choice = dict.fromkeys(sorted(types), dtype)
     geometry = config.persistent("blocks__")
+    text = text_of(program, tiles=True) if config.stages else text
     return config.kernel(text, kernel_name(program.name), choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel)

@@ -12,7 +12,8 @@ __all__ = ["text_of"]
 # The kind of each reduction in row_passes.cuh.
 FOLDS = {"sum": "Sum", "max": "Max", "min": "Min", EXPS: "Exps"}
 
-# The guard of groups of threads beyond the last row. They would read the last row, which an overwriting kernel writes.
+# The guard of groups of threads beyond the last row. They would read the last row, which an overwriting kernel writes. Where
+# the program reduces, they have to, for the barriers; nothing is made of what they read.
 _GROUPS_BEYOND = {
     False: (
         "        // Groups beyond the last row take part in the barriers with a row that they do not write.",
@@ -28,11 +29,15 @@ _GROUPS_BEYOND = {
 }
 
 
-def text_of(program: RowProgram) -> str:
+def text_of(program: RowProgram, tiles: bool = False) -> str:
     """Returns the CUDA source of the kernel.
 
     The program's names stand alone in the loop over the elements of an access, as :func:`in_source` writes them. All
     names of the source around them contain two underscores, which no name of a program does.
+
+    Args:
+        program: the program.
+        tiles: the kernel has tiles of rows in shared memory, by ``row_tiles.cuh``.
 
     Raises:
         ValueError: as :meth:`RowProgram.kinds`.
@@ -58,24 +63,26 @@ def text_of(program: RowProgram) -> str:
     vectors = [*program.elements, *program.columns, *(y for y in program.results if kinds[y] == "element")]
     told = [f"{x}: {program.type_of(x)} {shape}" for x, shape in {**of_inputs, **of_results}.items()]
     most = max([1, *(len(_reduced(group)) for group in program.groups())])
-    exchange = f"PartsExchange<{most}>& exchange__"
+    exchange = f"PartsExchange<{most}>& exchange__" + (", TileArrivals& arrivals__" if tiles else "")
+    passed = "exchange__, arrivals__" if tiles else "exchange__"
+    only = "VECTOR_WIDTH == 1 || " if tiles else ""  # an access to one element is aligned
     lines = [
         *(f"// {s}" for s in program.statements),
         "//",
         "//   row by row, arithmetic in acc_t; " + ", ".join(told).replace("__", ""),
-        '#include "row_passes.cuh"',
+        f'#include "row_{"tiles" if tiles else "passes"}.cuh"',
         "",
         "template <typename Vectors> __device__ __forceinline__ void rows__(",
         f"    Vectors vectors__, {exchange},",
         *(line[: line.index(" //")] for line in arrays),
         f"    {', '.join(sizes).replace('long long N,', 'long long N__,')}) {{",
         "    const long long N = ::length_of_row(N__);",
-        *_rows(program, steps, summed, most),
+        *(_tiled_rows if tiles else _rows)(program, steps, summed, most),
         "}",
         "",
         "template <typename... Arguments>",
         f"__device__ __noinline__ void unaligned_rows__({exchange}, Arguments... arguments) {{",
-        "    rows__(false, exchange__, arguments...);",
+        f"    rows__(false, {passed}, arguments...);",
         "}",
         "",
         'extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) '
@@ -83,9 +90,10 @@ def text_of(program: RowProgram) -> str:
         *_aligned(arrays),
         f"    {', '.join(sizes)}) {{",
         f"    __shared__ PartsExchange<{most}> exchange__;",
-        f"    if ({' && '.join(f'::whole_accesses({in_source(x)})' for x in vectors)})",
-        f"        rows__(Always(), exchange__, {', '.join(names)});",
-        f"    else unaligned_rows__(exchange__, {', '.join(names)});",
+        *(["    __shared__ TileArrivals arrivals__;"] if tiles else []),
+        f"    if ({only}{' && '.join(f'::whole_accesses({in_source(x)})' for x in vectors)})",
+        f"        rows__(Always(), {passed}, {', '.join(names)});",
+        f"    else unaligned_rows__({passed}, {', '.join(names)});",
         "}",
     ]
     return "\n".join(lines) + "\n"
@@ -128,7 +136,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "    cluster_arrive();",
         "    bool others_began__ = false;",
         f"    for (long long first__ = {group}; ROW_EACH || first__ < M__; first__ += blocks__ * GROUPS) {{",
-        *_GROUPS_BEYOND[bool(program.over)],
+        *_GROUPS_BEYOND[bool(program.over) and not reduces],
         "        const auto load__ = [&](const Columns& at__) {",
         *(f"            {line}" for line in load),
         "        };",
@@ -169,6 +177,64 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
     ]
 
 
+def _tiled_rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], most: int) -> list[str]:
+    """Returns the CUDA code for all tiles of a team: it waits for a tile, computes its rows, and stores it."""
+    slots = program.slots
+    loaded, own = program.elements, [y for y, slot in slots.items() if slot >= len(program.elements)]
+    in_slots = [*((x, program.type_of(x)) for x in loaded), *((y, program.type_of(y)) for y in own)]
+    gathered = [s for s in steps if s.over == "at"]
+    first = next(program.groups())
+    before = _read_by_reductions(program, first)
+    at = {x: f"::in_tile<{program.type_of(x)}>({x}__at)" for x in loaded} | {x: in_source(x) for x in program.columns}
+    ahead = (*program.rows, *program.indices)
+    stores = "true" if slots else "false"
+    return [
+        "    const Columns columns__ = columns_of_block(N);",
+        *([f"    Team<{most}> team__(exchange__);"] if any(s.over in FOLDS for s in steps) else []),
+        *(
+            f"    ColumnValues<{program.type_of(x)}> {x}__columns({in_source(x)}, N, vectors__);"
+            for x in program.columns
+        ),
+        *(f"    ColumnSums {y}__sums({in_source(y)}, N, {i});" for i, y in enumerate(summed)),
+        f"    RowTiles<{len(loaded)}, {stores}, {', '.join(kind for _, kind in in_slots)}> tiles__(",
+        f"        arrivals__, M__, N, {', '.join(in_source(x) for x, _ in in_slots)});",
+        *(f"    {program.type_of(x)} {x}__next = {in_source(x)}[tiles__.row_ahead(-AT_ONCE_ROWS)];" for x in ahead),
+        "    for (; tiles__.more(); tiles__.next()) {",
+        "        tiles__.wait();",
+        "        for (int r__ = 0; r__ < tiles__.count(); r__ += AT_ONCE_ROWS) {",
+        "        // Threads without a row take part in its reductions. They have no element.",
+        "        const bool mine__ = tiles__.has(r__);",
+        "        const long long row__ = tiles__.row(r__), length__ = mine__ ? N : 0;",
+        *(f"        const auto {x}__loaded = {x}__next;" for x in ahead),
+        *(f"        {x}__next = {in_source(x)}[tiles__.row_ahead(r__)];" for x in ahead),
+        *(
+            f"        const int {x}__at = tiles__.template row_at<{kind}>({i}, r__);"
+            for i, (x, kind) in enumerate(in_slots)
+        ),
+        *(f"        const int {y}__at = {loaded[slot]}__at;" for y, slot in slots.items() if slot < len(loaded)),
+        *(f"        Held<{program.type_of(x)}> {x}__row;" for x in loaded),
+        "        const auto load__ = [&](const Columns& at__) {",
+        *(f"            {x}__row.load({at[x]}, at__, vectors__);" for x in loaded),
+        "        };",
+        "        if (!STREAM) load__(columns_of_block(length__));",
+        *(f"        const acc_t {x}__row = ::convert<acc_t>({x}__loaded);" for x in program.rows),
+        *(f"        const int {x}__row = ::whole_number({x}__loaded);" for x in program.indices),
+        *(f"        acc_t {s.name}__row = 0;" for s in (*gathered, *before)),
+        "        const auto gather__ = [&] {",
+        *(f"            {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, length__);" for s in gathered),
+        *(f"            {s.name}__row = {_in_row(program, s.expression, steps)};" for s in before),
+        "        };",
+        *([] if _reduced(first) else ["        gather__();"]),
+        *_row(program, steps, "length__", "::in_tile<{type}>({name}__at)"),
+        "        }",
+        "        tiles__.computed();",
+        *(f"        tiles__.store({slot}, {in_source(y)});" for y, slot in slots.items()),
+        "    }",
+        "    tiles__.end();",
+        *(f"    {y}__sums.store(N);" for y in summed),
+    ]
+
+
 def _aligned(lines: Sequence[str]) -> list[str]:
     """Returns the lines with their comments aligned."""
     width = max(line.index("//") for line in lines)
@@ -192,8 +258,15 @@ def _read_by_reductions(program: RowProgram, group: Sequence[Step]) -> list[Step
     return found
 
 
-def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
-    """Returns the CUDA code for one row: the passes that reduce, and the last pass, which stores the results (M, N)."""
+def _row(program: RowProgram, steps: Sequence[Step], length: str = "N", to: str = "{result} + row__ * N") -> list[str]:
+    """Returns the CUDA code for one row: the passes that reduce, and the last pass, which stores the results (M, N).
+
+    Args:
+        program: the program.
+        steps: the program's steps.
+        length: the length of the row in the passes.
+        to: the address of a result's row, by the ``name`` and the ``type`` of the result, and its name in the source.
+    """
     lines: list[str] = []
     made: set[str] = set()  # the kept values that an earlier pass has computed
     for group in program.groups():
@@ -205,7 +278,7 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
                 lines += [
                     f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};" for s in before
                 ]
-            lines.extend(_reducing_pass(program, reduced, steps, made, first))
+            lines.extend(_reducing_pass(program, reduced, steps, made, first, length))
         for s in group:
             if not s.over and s not in before:
                 lines.append(f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};")
@@ -213,7 +286,7 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
                 given = f" && {in_source(s.name)}" if len(program.results) > 1 else ""
                 value = f"::convert<{program.type_of(s.name)}>({s.name}__row)"
                 lines.append(f"        if (mine__{given} && ::first_of_row()) {in_source(s.name)}[row__] = {value};")
-    last = _last_pass(program, steps, made)
+    last = _last_pass(program, steps, made, length, to)
     return [*lines, *(_begin_pass(program, lines) if last else []), *last]
 
 
@@ -285,7 +358,7 @@ def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:
 
 
 def _reducing_pass(
-    program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], made: set[str], first: bool
+    program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], made: set[str], first: bool, length: str
 ) -> list[str]:
     """Returns the CUDA code of one reducing pass, and adds the names that the pass keeps to ``made``."""
     expressions = [s.expression for s in reduced]
@@ -314,7 +387,7 @@ def _reducing_pass(
     return [
         *(f"        acc_t {name}__kept[VECTORS][VECTOR_WIDTH];" for name in sorted(keeps)),
         f"        Folded<{kinds}> {table};",
-        *_each(body, before, behind, f", [&] {{ {table}.end_turn(); }}, {'gather__' if first else '[] {}'}"),
+        *_each(length, body, before, behind, f", [&] {{ {table}.end_turn(); }}, {'gather__' if first else '[] {}'}"),
         f"        team__.reduce({table});",
         *(
             f"        const acc_t {s.name}__row = "
@@ -324,9 +397,11 @@ def _reducing_pass(
     ]
 
 
-def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), others: str = "") -> list[str]:
+def _each(
+    length: str, body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), others: str = ""
+) -> list[str]:
     return [
-        "        ::pass(N, load__, [&](int v__, int column__) {",
+        f"        ::pass({length}, load__, [&](int v__, int column__) {{",
         *(f"            {line}" for line in before),
         "#pragma unroll",
         "            for (int k__ = 0; k__ < VECTOR_WIDTH; ++k__) {",
@@ -337,7 +412,7 @@ def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str]
     ]
 
 
-def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]) -> list[str]:
+def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str], length: str, to: str) -> list[str]:
     """Returns the CUDA code of the last pass, which stores the results (M, N) and adds to the sums over rows."""
     results = [s for s in steps if s.name in program.results and s.kind in ("element", "column")]
     if not results:
@@ -353,9 +428,10 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
         given = " && ".join(
             [*(["mine__"] if summed else []), *([in_source(s.name)] if len(program.results) > 1 else [])]
         )
-        store = f"::store_vector({in_source(s.name)} + row__ * N + column__, {s.name}__values, vectors__);"
+        at = to.format(name=s.name, type=program.type_of(s.name), result=in_source(s.name))
+        store = f"::store_vector({at} + column__, {s.name}__values, vectors__);"
         behind.append(f"if ({given}) {store}" if given else store)
     # One branch around the whole pass: with a branch in each access, the compiler could not move the loads of arrays
     # (N) of the next accesses before the branch. With sums over the rows these arrays are in registers, and one branch
     # around the pass would take more registers.
-    return [*([] if summed else ["        if (mine__)"]), *_each(body, before, behind)]
+    return [*([] if summed else ["        if (mine__)"]), *_each(length, body, before, behind)]

@@ -38,8 +38,8 @@ class RowProgram:
         like: pairs of a result and an input. The result has the input's dtype, if the program reads the input. Else a
             result (M) or (N) has the dtype of the arithmetic.
         leads: the array (M, N) whose dtype is ``scalar_t``; by default the first of ``elements``.
-        over: a pair of a result (M, N) and an array of ``elements`` with the same memory and dtype, or nothing. The
-            program has no reduction, so that the thread that writes an element is the only one that reads it.
+        over: a pair of a result (M, N) and an array of ``elements`` with the same memory and dtype, or nothing. The thread
+            that writes an element is the only one that reads it, but for ``x[t]``, which is read before the reductions.
     """
 
     name: str
@@ -82,6 +82,22 @@ class RowProgram:
         if like in self.inputs:
             return self.type_of(like)
         return "acc_t" if like is not None and self.kinds()[name] == "row" else "scalar_t"
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """The place of each result (M, N) in a tile of rows: the number of the array of ``elements`` over which it is
+        written, or of a place of its own behind them. An array that is read at an index keeps its elements."""
+        kinds, gathered = self.kinds(), {s.expression for s in self.steps if s.over == "at"}
+        free = [i for i, x in enumerate(self.elements) if x not in gathered]
+        found: dict[str, int] = {}
+        for y in self.results:
+            if kinds[y] == "element":
+                same = [i for i in free if self.type_of(self.elements[i]) == self.type_of(y)]
+                found[y] = (
+                    same[0] if same else len(self.elements) + sum(i >= len(self.elements) for i in found.values())
+                )
+                free = [i for i in free if i != found[y]]
+        return found
 
     def kinds(self) -> dict[str, str]:
         """Returns the kind of each assigned name: ``"element"``, ``"row"`` or ``"column"``.

@@ -1,5 +1,6 @@
-// Bulk copies from global to shared memory (sm_90 and later). One thread issues the copy of a range of memory. The
-// threads go on with other work, and a barrier in shared memory (an mbarrier) counts the bytes that have arrived.
+// Bulk copies between global and shared memory (sm_90 and later). One thread issues the copy of a range of memory, and the
+// threads go on with other work. A barrier in shared memory (an mbarrier) counts the bytes that have arrived; the thread that
+// issued stores to global memory waits for them in groups.
 #pragma once
 
 // An mbarrier, which counts arrivals and bytes in phases 0, 1, 0, 1 and on. A phase ends after `count` arrivals
@@ -52,6 +53,23 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, unsi
                  : "memory");
 }
 
+// Stores a range of shared memory to global memory. Both addresses and the number of bytes are multiples of 16.
+// stores_commit closes a group of the thread's stores. stores_have_read waits until at most PENDING groups still read
+// shared memory. stores_are_done waits until all groups have written global memory.
+__device__ __forceinline__ void bulk_store(void* global, const void* shared, unsigned bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
+                 "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void stores_have_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+__device__ __forceinline__ void stores_are_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// Makes what this thread has written to shared memory visible to bulk copies.
+__device__ __forceinline__ void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 __device__ __forceinline__ unsigned shared_address_in(int block, const void* p) {
     unsigned there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(block));
@@ -80,6 +98,11 @@ __device__ void arrive_expecting(Arrivals*, unsigned);
 __device__ void arrival_wait(Arrivals*, unsigned);
 __device__ void reads_before_copies();
 __device__ void bulk_load(void*, const void*, unsigned, Arrivals*);
+__device__ void bulk_store(void*, const void*, unsigned);
+__device__ void stores_commit();
+template <int PENDING> __device__ void stores_have_read();
+__device__ void stores_are_done();
+__device__ void show_to_copies();
 template <typename T> __device__ void send(const T&, T*, int, Arrivals*);
 
 #endif

@@ -55,22 +55,13 @@ __device__ __forceinline__ void load_box_for_both(unsigned to, const TensorMap* 
         : "memory");
 }
 
-// Copies a box from shared to global memory. Elements outside the matrix are not written. stores_commit closes a group
-// of copies. stores_have_read waits until at most PENDING groups still read shared memory. stores_are_done waits until
-// all groups have written global memory.
+// Copies a box from shared to global memory. Elements outside the matrix are not written. The functions of bulk_store close
+// and await groups of these copies, too.
 __device__ __forceinline__ void store_box(const TensorMap* map, int column, int row, unsigned from) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column),
                  "r"(row), "r"(from)
                  : "memory");
 }
-__device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void stores_have_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-__device__ __forceinline__ void stores_are_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
-// Makes what this thread has written to shared memory visible to bulk copies.
-__device__ __forceinline__ void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Stores four 8 x 8 matrices of 16-bit elements from the registers of a warp to shared memory: lane 8·i + r gives the address
 // of row r of matrix i.

@@ -5,6 +5,8 @@
 // UNIT    0 or more   accesses of a thread that are reduced together. The units are joined   the row program's config
 //                     in their order. 0: an access is a unit where a thread holds the
 //                     row, else there are no units
+// LATE    0, 1        1: the exponentials of a unit follow the maximum of the whole unit,    the row program's config
+//                     for 16-bit elements, too
 // STREAM, PREFETCH, SPREAD: see row_passes.cuh. The others: see rows.cuh.
 #pragma once
 
@@ -17,6 +19,9 @@
 #endif
 #ifndef PREFETCH
 #define PREFETCH 0
+#endif
+#ifndef LATE
+#define LATE 0
 #endif
 #ifndef INFINITY  // NVRTC has no <math.h>
 #define INFINITY __int_as_float(0x7f800000)
@@ -134,8 +139,8 @@ __device__ __forceinline__ void fold_readers(acc_t (&v)[sizeof...(FOLDS)], acc_t
 // be another thread's. Rows that are prefetched, and streamed rows of several passes, are never spread.
 constexpr bool UNITS_APART = UNIT > 0 || (!STREAM && !PREFETCH);
 // Whether the exponentials of a unit follow the maximum of the whole unit. The maximum then rises once for all of its
-// accesses. 16-bit elements would have to be widened twice.
-constexpr bool UNIT_AT_ONCE = UNIT > 0 && sizeof(scalar_t) == 4;
+// accesses. 16-bit elements in pairs would have to be widened twice.
+constexpr bool UNIT_AT_ONCE = UNIT > 0 && (LATE || sizeof(scalar_t) == 4);
 static_assert(UNIT == 0 || !STREAM || UNIT == VECTORS, "a turn of a streamed row is a unit");
 
 // The values of a thread's part of a row.
@@ -166,7 +171,7 @@ template <Fold... FOLDS> struct Folded {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i)
 #pragma unroll
-                for (int v = 0; v < AT_ONCE; ++v)
+                for (int v = INSIDE; v < AT_ONCE; ++v)
 #pragma unroll
                     for (int k = 0; k < VECTOR_WIDTH; ++k) exponents[i][v][k] = acc_t(-INFINITY);
     }

@@ -16,6 +16,8 @@
 // VECTORS         1 or more              accesses of a thread to a row                          RowsConfig.vectors
 // MIN_BLOCKS      1 to 32                blocks resident on a multiprocessor: caps registers    RowsConfig.min_blocks
 // FULL            0, 1                   1: a row fills all accesses, no bounds checks          RowsConfig.full
+// INSIDE          0 to VECTORS           accesses of a thread that lie within a row that registers      ProgramConfig.inside
+//                                        hold, whatever the thread: no bounds checks
 // FOLDED          divides ROW_THREADS    a block takes the row in the order of this many        RowsConfig.folded
 //                                        blocks of a cluster, and gives the row the same bits
 // SPREAD          divides ROW_THREADS    this many threads share the accesses of one thread     ProgramConfig.spread
@@ -48,6 +50,9 @@
 #endif
 #ifndef FULL
 #define FULL 0
+#endif
+#ifndef INSIDE
+#define INSIDE 0
 #endif
 #ifndef FOLDED
 #define FOLDED 1
@@ -103,7 +108,7 @@ struct Columns {
 
     // The first column of this thread's v-th access, and whether the access lies within the row.
     __device__ __forceinline__ int of(int v) const { return start + place_of(v); }
-    __device__ __forceinline__ bool has(int v) const { return FULL || of(v) < n; }
+    __device__ __forceinline__ bool has(int v) const { return FULL || v < INSIDE || of(v) < n; }
     // 1 / n: means multiply by 1 / n, since a division takes ten times as long as a product.
     __device__ __forceinline__ acc_t one_by_n() const { return acc_t(1) / acc_t(FULL ? CLUSTER * SLICE : n); }
 };

@@ -14,7 +14,7 @@ from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
 from tests.mutants.mutants_lltm import LLTM
 from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
 from tests.mutants.mutants_lltm_tensor_cores import LLTM_TENSOR_CORES
-from tests.mutants.mutants_row_programs import ROW_PROGRAMS, SHARED_ROWS
+from tests.mutants.mutants_row_programs import ROW_PROGRAMS, SHARED_ROWS, TILED_ROWS
 
 
 @dataclass(frozen=True)
@@ -342,6 +342,7 @@ MUTANTS = [
     ),
     *(mutant for tests, faults in ROW_PROGRAMS for mutant in _of("row_passes", tests, *faults, stem="program")),
     *_of("row_copies", "softmax or bits", *SHARED_ROWS, stem="shared_row"),
+    *_of("row_tiles", "wherever_they_begin or sums_over or several_results", *TILED_ROWS, stem="tiled_row"),
     *(
         mutant
         for kernel, (tests, faults) in LINEAR_GELU_SM90.items()

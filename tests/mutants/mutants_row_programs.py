@@ -2,11 +2,11 @@
 
 A row program has no text in ``kernels_cu``. The tests of its strategies, each with a config of its own, are in
 ``tests/programs/test_program_kernels.py``. Those of rows in shared memory are in
-``tests/programs/test_shared_row_kernels.py``.
+``tests/programs/test_shared_row_kernels.py``, and those of tiles in ``tests/programs/test_tiled_row_kernels.py``.
 """
 
 ROWS, COPIES, SOURCE = "row_passes.cuh", "row_copies.cuh", "cupyops/programs/row_source.py"
-FOLDS, CUT = "folds.cuh", "rows.cuh"
+FOLDS, CUT, TILES = "folds.cuh", "rows.cuh", "row_tiles.cuh"
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
@@ -280,4 +280,50 @@ SHARED_ROWS: list[Fault] = [
     ("the second row waits for the first one's phase", COPIES, "turn++ % 2);", "0 * turn++);"),
     ("the next row copied over the row that is read", COPIES, "if (turn > 0) {", "if (turn > 9) {"),
     ("every slice copied from the beginning of the row", COPIES, "bulk_load(to, row + at.start,", "bulk_load(to, row,"),
+]
+
+# Tiles of rows.
+TILED_ROWS: list[Fault] = [
+    (
+        "a tile loaded from its first whole piece on",
+        TILES,
+        "of == 0 ? up(all.begin) : down(all.begin)",
+        "up(all.begin)",
+    ),
+    (
+        "a tile loaded up to its last whole piece",
+        TILES,
+        "of == tiles - 1 ? down(all.end) : up(all.end)",
+        "down(all.end)",
+    ),
+    ("bytes behind the array loaded", TILES, "of == tiles - 1 ? down(all.end) : up(all.end)", "up(all.end)"),
+    ("bytes before the array loaded", TILES, "of == 0 ? up(all.begin) : down(all.begin)", "down(all.begin)"),
+    ("the ends of the array left out", TILES, "if (tile > 0 && tile < tiles - 1) return;", "return;"),
+    (
+        "a result stored over the rows beside it",
+        TILES,
+        "{up(all.begin), down(all.end)};",
+        "{down(all.begin), up(all.end)};",
+    ),
+    ("ends of the stored range left out", TILES, "if (whole.end < all.end) copy(whole.end, all.end - whole.end);", ""),
+    (
+        "whole pieces stored at another offset",
+        TILES,
+        "((shared_address(at) ^ reinterpret_cast<unsigned long long>(to)) & 15) != 0 || whole",
+        "whole",
+    ),
+    ("the last tile has all rows", TILES, "return of < tiles - 1 ? ROWS_EACH : last;", "return ROWS_EACH;"),
+    ("rows behind the tile computed", TILES, "AT_ONCE_ROWS == 1 || r + row_of_team() < count()", "true"),
+    ("results not shown to the copies", TILES, "show_to_copies();\n sync();", "sync();"),
+    ("stored before the others have written", TILES, "show_to_copies();\n sync();", "show_to_copies();"),
+    ("a stage loaded before its stores have read it", TILES, "stores_have_read<LATER>();", ""),
+    ("a stage loaded while others store its ends", TILES, "if (STORES && !LATER) computed();", ""),
+    ("stores never committed", TILES, "stores_commit();", ""),
+    ("nobody waits for the last stores", TILES, "if (STORES && rank() == 0) stores_have_read<0>();", ""),
+    ("the second tile of a stage not waited for", TILES, "turn / STAGES % 2);", "0);"),
+    ("teams take each other's tiles", TILES, "gridDim.x) * TEAMS;", "gridDim.x);"),
+    ("the value of the row before", TILES, "here ? row(r + AT_ONCE_ROWS) :", "here ? row(r) :"),
+    ("a value behind the last row", TILES, "return of < end ? of : end - 1;", "return of;"),
+    ("slots in one place", TILES, "at += (ROWS_EACH * n * size_of(s) + 30) / 16 * 16;", ""),
+    ("accesses of a warp not checked", CUT, "v < INSIDE ||", "v <= INSIDE ||"),
 ]

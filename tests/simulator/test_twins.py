@@ -29,6 +29,7 @@ PAIRS = {"larger": np.maximum, "smaller": np.minimum}
 MOVERS = {
     *("arrival_init", "arrival_wait", "arrive", "arrive_expecting"),
     *("bulk_load", "reads_before_copies", "send", "shared_address_in"),
+    *("bulk_store", "stores_commit", "stores_have_read", "stores_are_done", "show_to_copies"),
     *("count_at", "wait_at"),
     "opaque",  # which moves nothing, and hides from the compiler where a value comes from
 }
@@ -36,8 +37,7 @@ MOVERS = {
 # product's own instruction stands in a macro.
 MATRIX_PIECES = {
     *("load_box", "load_box_for_both", "store_box", "store_matrices"),
-    *("meet", "meet_cluster", "arrive_in", "stores_commit", "stores_have_read", "stores_are_done"),
-    *("multiply_begin", "multiply_commit", "multiply_wait", "show_to_copies"),
+    *("meet", "meet_cluster", "arrive_in", "multiply_begin", "multiply_commit", "multiply_wait"),
     *("keep_registers", "take_registers", "settle"),  # which say nothing to the simulator
 }
 TEXT = """

@@ -1,5 +1,7 @@
-// Replaces kernels_cu/hardware/bulk.cuh, which documents each function. The thread that issues a bulk copy performs the
-// copy at once.
+// Replaces kernels_cu/hardware/bulk.cuh, which documents each function. The thread that issues a bulk load performs the
+// load at once. Stores run as late as a GPU may run them: when the thread waits for them. A thread that reads a result too
+// early reads the old contents; one that overwrites shared memory too early corrupts the result. The reads of a store are
+// checked when it is issued, too: a read of memory that is unwritten, or not visible to the async proxy, is a fault.
 #pragma once
 
 struct Arrivals {
@@ -49,3 +51,58 @@ template <typename T> __device__ inline void send(const T& value, T* to, int blo
     *static_cast<T*>(__cluster_map_shared_rank(to, block)) = value;
     arrival_change(static_cast<Arrivals*>(__cluster_map_shared_rank(a, block)), 0, -static_cast<int>(sizeof(T)));
 }
+
+namespace twin {
+
+// A store in flight. `move` copies it, or checks its reads alone.
+struct Store {
+    void (*move)(const Store&, bool copied);
+    char* global;
+    const char* shared;
+    long long of_box[8];
+    unsigned bytes;
+};
+
+// Two ring buffers for each thread: the stores in flight, and the ends of committed groups.
+struct Stores {
+    Store store[64];
+    unsigned ends[64], issued, done, groups, finished;
+};
+CUPYOPS_UNCHECKED Stores& stores() {
+    return *static_cast<Stores*>(
+        cupyops_kept((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x, sizeof(Stores)));
+}
+CUPYOPS_UNCHECKED void issue_store(const Store& b) {
+    Stores& s = stores();
+    assert(s.issued - s.done < 64);
+    s.store[s.issued++ % 64] = b;
+    b.move(b, false);
+}
+CUPYOPS_UNCHECKED void commit() {
+    Stores& s = stores();
+    assert(s.groups - s.finished < 64);
+    s.ends[s.groups++ % 64] = s.issued;
+}
+CUPYOPS_UNCHECKED void wait(unsigned pending) {
+    for (Stores& s = stores(); s.groups - s.finished > pending; ++s.finished)
+        for (; s.done != s.ends[s.finished % 64]; ++s.done) s.store[s.done % 64].move(s.store[s.done % 64], true);
+}
+CUPYOPS_UNCHECKED void move_range(const Store& b, bool copied) {
+    for (unsigned i = 0; i < b.bytes; i += 16) {
+        cupyops_touch_by_hardware(b.shared + i, 16, 0);
+        if (!copied) continue;
+        cupyops_touch_by_hardware(b.global + i, 16, 1);
+        __builtin_memcpy(b.global + i, b.shared + i, 16);
+    }
+}
+
+}  // namespace twin
+
+CUPYOPS_INTRINSIC void bulk_store(void* global, const void* shared, unsigned bytes) {
+    assert(bytes % 16 == 0 && reinterpret_cast<unsigned long long>(global) % 16 == 0 && shared_address(shared) % 16 == 0);
+    twin::issue_store({twin::move_range, static_cast<char*>(global), static_cast<const char*>(shared), {}, bytes});
+}
+CUPYOPS_INTRINSIC void stores_commit() { twin::commit(); }
+template <int PENDING> CUPYOPS_INTRINSIC void stores_have_read() { twin::wait(PENDING); }
+CUPYOPS_INTRINSIC void stores_are_done() { twin::wait(0); }
+CUPYOPS_INTRINSIC void show_to_copies() { cupyops_show(); }

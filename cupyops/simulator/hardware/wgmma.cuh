@@ -9,10 +9,8 @@ struct alignas(64) TensorMap {
     unsigned long long word[16];
 };
 
-// Asynchronous stores and products run as late as a GPU may run them: when a thread waits for them. A thread that reads
-// a result too early reads the old contents. A thread that overwrites an operand too early corrupts the result. The
-// reads of these operations are checked when they are issued: a read of memory that is unwritten, or not visible to the
-// async proxy, is a fault. TMA loads run at once. A thread that does not wait for a load is not ordered behind it, and
+// Asynchronous products run, like the stores of bulk.cuh, as late as a GPU may run them: when a thread waits for them. The
+// reads of these operations are checked when they are issued. TMA loads run at once. A thread that does not wait for a load is not ordered behind it, and
 // the simulator reports a race.
 namespace twin {
 
@@ -81,26 +79,13 @@ CUPYOPS_UNCHECKED void load(const Box& b, unsigned block, Arrivals* a) {
     arrival_change(static_cast<Arrivals*>(__cluster_map_shared_rank(a, block)), 0, -bytes);
 }
 
-// Two ring buffers for each thread: the boxes of stores in flight, and the ends of committed groups.
-struct Stores {
-    Box box[64];
-    unsigned ends[64], issued, done, groups, finished;
-};
-CUPYOPS_UNCHECKED Stores& stores() { return *static_cast<Stores*>(cupyops_kept(thread(), sizeof(Stores))); }
+CUPYOPS_UNCHECKED void move_box(const Store& b, bool copied) {
+    const long long* n = b.of_box;
+    move({b.global, n[0], n[1], n[2], n[3], n[4], n[5], n[6], b.bytes}, copied ? OUT : LOOK, __clusterRelativeBlockRank());
+}
 CUPYOPS_UNCHECKED void store(const Box& b) {
-    Stores& s = stores();
-    assert(s.issued - s.done < 64);
-    s.box[s.issued++ % 64] = b;
-    move(b, LOOK, __clusterRelativeBlockRank());
-}
-CUPYOPS_UNCHECKED void commit() {
-    Stores& s = stores();
-    assert(s.groups - s.finished < 64);
-    s.ends[s.groups++ % 64] = s.issued;
-}
-CUPYOPS_UNCHECKED void wait(unsigned pending) {
-    for (Stores& s = stores(); s.groups - s.finished > pending; ++s.finished)
-        for (; s.done != s.ends[s.finished % 64]; ++s.done) move(s.box[s.done % 64], OUT, __clusterRelativeBlockRank());
+    issue_store(
+        {move_box, b.matrix, nullptr, {b.rows, b.columns, b.box_rows, b.box_columns, b.itemsize, b.column, b.row}, b.at});
 }
 
 // A product of a warpgroup (128 threads), and two ring buffers for each warpgroup: the products in flight, and the ends
@@ -211,10 +196,6 @@ CUPYOPS_INTRINSIC void load_box_for_both(unsigned to, const TensorMap* map, int 
 CUPYOPS_INTRINSIC void store_box(const TensorMap* map, int column, int row, unsigned from) {
     twin::store(twin::box(map, column, row, from));
 }
-CUPYOPS_INTRINSIC void stores_commit() { twin::commit(); }
-template <int PENDING> CUPYOPS_INTRINSIC void stores_have_read() { twin::wait(PENDING); }
-CUPYOPS_INTRINSIC void stores_are_done() { twin::wait(0); }
-CUPYOPS_INTRINSIC void show_to_copies() { cupyops_show(); }
 
 CUPYOPS_INTRINSIC void store_matrices(unsigned at, unsigned a, unsigned b, unsigned c, unsigned d) {
     assert(at % 16 == 0);

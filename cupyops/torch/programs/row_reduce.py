@@ -21,6 +21,7 @@ from cupyops.programs.expressions import Statement, check_operations, inputs_of,
 from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kernel_of, work_of
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
+from cupyops.programs.tiled_rows import pays
 from cupyops.programs.tree import bare, parsed
 from cupyops.sizes import least, surely
 from cupyops.tiling.config import CLUSTERS_SINCE
@@ -267,8 +268,8 @@ def body_of(
     """Returns the operator's body, a function of the tensors, the numbers and, with ``wants``, a bool for each result.
 
     Args:
-        program: the program of the forward or the backward. If it has ``over``, its only result is the overwritten
-            array, or a copy of the array if the array is not contiguous.
+        program: the program of the forward or the backward. If it has ``over``, that result is the overwritten array, or
+            a copy of the array if the array is not contiguous.
         kernel: returns the kernel for a config and the dtype of the rows.
         kinds: the kind of each result: ``"element"``, ``"row"`` or ``"column"``.
         wants: whether the body takes a bool for each result. A result whose bool is False is an empty tensor.
@@ -276,7 +277,9 @@ def body_of(
     names, lead = program.inputs, program.inputs.index(program.lead)
     count, numbers, made = len(names), len(program.scalars), len(program.results)
     column = any(kind == "column" for kind in kinds)
-    over = names.index(program.over[1]) if program.over else -1
+    overwritten, over = (
+        (program.results.index(program.over[0]), names.index(program.over[1])) if program.over else (-1, -1)
+    )
     calls: dict[Any, _Call] = {}
     translated = row_reference(program, kinds, functools.partial(_dtype_of, program))
 
@@ -307,11 +310,16 @@ def body_of(
                 at_once(chosen, _types(chosen, names, tensors), dtype, device)
             except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
                 config = config_of(*choice, portable=True)
-        if not column and surely(rows <= FEW_ROWS):
+        if config.stages:
+            chosen = kernel(config, dtype)
+            blocks = at_once(chosen, _types(chosen, names, tensors), dtype, device)
+            if not surely(pays(config, rows, blocks)):
+                config = config.untiled()
+        if not column and not config.stages and surely(rows <= FEW_ROWS):
             config = config.few_rows(n, work, call.wide.itemsize, capability)
         chosen = kernel(config, dtype)
         blocks = least(-(-rows // config.groups), 2**31 - 1)
-        if column or config.prefetch:  # persistent blocks
+        if column or config.prefetch or config.stages:  # persistent blocks
             blocks = least(blocks, max(1, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
         if not column:
             return call._replace(kernel=chosen, sizes=(rows, n, blocks))
@@ -350,10 +358,10 @@ def body_of(
             outs = [None if o is None else new(o[0], dtype=o[1]) for o, new in zip(call.outs, make, strict=True)]
         else:
             given = [t.contiguous() for t in tensors]
-            if program.over:
-                outs = [given[over]]
-            else:
-                outs = [None if out is None else _allocate(call, out, x) for out in call.outs]
+            outs = [
+                None if out is None else given[over] if i == overwritten else _allocate(call, out, x)
+                for i, out in enumerate(call.outs)
+            ]
             call.kernel.launch_vouched(*given, *outs, *scalars, *call.sizes)
             if column:
                 outs = [

@@ -1,0 +1,127 @@
+"""Configs of row programs that have tiles of rows in shared memory, for rows that accesses of 16 bytes do not divide.
+
+``kernels_cu/shared/row_tiles.cuh`` describes a tile. The rule compares tilings by the cycles of a multiprocessor for a row,
+from constants of the machine and counts of the program's text. The tiling decides the order of the sums of a row. The
+number of rows does not: few rows have a kernel without tiles, by :meth:`ProgramConfig.untiled`.
+"""
+
+from collections.abc import Iterator
+
+from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
+from cupyops.tiling.rows import SHARED_MEMORY_OF
+
+from .program_config import REGISTERS, ProgramConfig, Work
+
+__all__ = ["in_tiles", "pays"]
+
+# Constants of an H200. Its data sheet and CUDA's programming guide have the first four. BANDWIDTH to OVERLAP were fitted to the times
+# of 248 tilings of softmax, two norms and a loss, of rows of 25, 197, 198, 1025 and 12289 elements: the fastest four of nine that were
+# drawn for each case. Of 190 tilings at 99, 333, 1026 and 3333 elements, which were left out of the fit, the one with the lowest cost
+# takes 1.00 times the time of the fastest one of its case (median; 95th percentile 1.10, most 1.31). Other tilings were not compared.
+ROOM = 227 * 1024  # bytes of shared memory of a multiprocessor
+RESERVED = 3 * 1024  # bytes of it for each block, for the system, exchanges and barriers
+ISSUED = 4.0  # instructions of a warp a cycle
+CHAIN = 4.0  # cycles from one addition to the next that needs its sum
+BANDWIDTH = 16.0  # bytes a cycle that a multiprocessor moves from and to memory, all of them at once
+ROW, TILE = 17.0, 210.0  # instructions of a warp for a row beside its elements, and for a tile
+REDUCTION = 48.0  # instructions of a warp for each reduction of a row
+REDUCTION_CYCLES, BARRIER_CYCLES = 370.0, 410.0  # latency of a reduction, and of a barrier
+ACCESS = 2.0  # instructions of an access to an array in shared memory
+CONFLICTS = 3.4  # the same, relative to it, where the threads of a warp access several rows, whose elements share banks
+OVERLAP = 6.0  # the norm by which the parts of a cost that overlap are joined
+OTHERS, OF_ARITHMETIC = 10, 6  # registers of a thread beside its elements: in all, and for each byte of the arithmetic
+MOST_VECTORS = 32  # accesses of a thread; the loops over them are unrolled
+TURNS = 2  # tiles of a team from which on loading ahead pays
+
+THREADS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # threads of a row
+RESIDENT = (1024, 768, 512)  # threads of a multiprocessor
+SMALL_BLOCK = 128  # threads of a block of several teams
+
+
+def in_tiles(n: int, work: Work, acc: int, width: int, capability: int) -> ProgramConfig | None:
+    """Returns the config of a kernel with tiles of rows, or None if a row needs none, or fits none.
+
+    Args:
+        n: elements of a row.
+        work: the program's numbers.
+        acc: bytes of an element in the arithmetic.
+        width: elements of the widest access that divides a row.
+        capability: compute capability of the GPU.
+    """
+    room = min(ROOM, SHARED_MEMORY_OF.get(capability, ROOM))
+    if capability < CLUSTERS_SINCE or max(work.elements) * width >= 16:
+        return None
+    # Accesses of 8 bytes need few instructions without tiles. A program that computes little and adds no columns gains nothing:
+    # rms_norm of float32 rows of 1026 elements reached 96 % of a copy without, and 87 % with tiles.
+    if max(work.elements) * width >= 8 and not (work.sums or work.exponentials):
+        return None
+    found = _tilings(n, width, work, acc, room, THREADS_AT_ONCE.get(capability, 2048))
+    return min(found, key=lambda config: cost(config, n, work), default=None)
+
+
+def pays(config: ProgramConfig, rows: int, blocks: int) -> bool:
+    """Returns whether the teams of ``blocks`` blocks have so many tiles of ``rows`` rows that loading ahead pays."""
+    return rows >= TURNS * config.rows_each * config.teams * blocks
+
+
+def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> Iterator[ProgramConfig]:
+    row = n * sum(work.slots)
+    # The compiler widens the elements of an access, and of the arrays beside it, long before their use.
+    each = len(work.elements) + len(work.columns) + work.sums + work.kept + work.exponentials
+    each_access = width * (each * acc // 4 + 1)
+    for threads in THREADS:
+        vectors = -(-n // (threads * width))
+        if vectors > MOST_VECTORS or (threads > THREADS[0] and n <= (threads // 2) * width):
+            continue
+        team = max(32, threads)
+        # The threads of a row in several warps meet at a barrier of the block, so the block has no other team.
+        block = SMALL_BLOCK if team == 32 else team
+        registers = -(-(OTHERS + OF_ARITHMETIC * acc + vectors * each_access) // 8) * 8
+        for resident in RESIDENT:
+            blocks = min(resident, most) // block
+            if blocks == 0 or registers > REGISTERS // (blocks * block):
+                continue
+            own = (room // blocks - RESERVED) // (block // team)  # shared memory of a team
+            for stages in (3, 2, 1):
+                fit = (own // stages // 16 * 16 - 48 * len(work.slots)) // row
+                if stages == 1 and fit > 1:  # two stages of fewer rows fit
+                    continue
+                for rows in {min(fit, 1 << i) for i in range(7)} if fit > 0 else ():
+                    slot = sum((rows * n * size + 30) // 16 * 16 for size in work.slots)
+                    yield ProgramConfig(
+                        block,
+                        threads,
+                        width,
+                        vectors,
+                        rows_each=rows,
+                        stages=stages,
+                        min_blocks=blocks,
+                        full=False,
+                        stream=False,
+                        columns_held=bool(work.columns),
+                        unit=vectors,
+                        late=True,
+                        inside=n // (threads * width) if threads >= 32 else 0,
+                        shared=block // team * stages * slot,
+                    )
+
+
+def cost(config: ProgramConfig, n: int, work: Work) -> float:
+    """Returns the cycles of a multiprocessor for a row."""
+    teams = config.min_blocks * config.teams
+    turns = -(-config.rows_each * config.row_threads // max(32, config.row_threads))
+    several = config.row_threads > 32
+    accesses = config.vectors * config.vector_width
+    access = ACCESS * (CONFLICTS if config.row_threads < 32 else 1)
+    of_turn = (
+        accesses * (work.operations + access * (len(work.elements) + work.stored)) + ROW + REDUCTION * work.reductions
+    )
+    warps = max(32, config.row_threads) / 32
+    issue = warps * (turns * of_turn + TILE) / config.rows_each / ISSUED
+    barrier = BARRIER_CYCLES * several
+    latency = turns * ((REDUCTION_CYCLES + barrier) * work.reductions + accesses * CHAIN) + barrier
+    memory = n * (sum(work.elements) + work.written) / BANDWIDTH
+    # With stores, a stage is loaded again one turn later. A team without a further stage waits for its own tile.
+    alone = config.stages - (work.stored > 0) < 2
+    waits = latency / config.rows_each / teams + alone * memory / teams
+    return (memory**OVERLAP + issue**OVERLAP + waits**OVERLAP) ** (1 / OVERLAP)
