@@ -28,6 +28,7 @@ from .program_config import ROW_BLOCK, ProgramConfig, Work, words
 from .row_needs import CLUSTER_BLOCK, MOST_VECTORS, SMALL_BLOCK, WHOLE_LINE, Needs, from_memory, in_registers
 from .rows import EXPS, REDUCED, RowProgram
 from .rows_at_once import rows_at_once
+from .samples import RowsOfSamples
 from .shared_rows import HELD_ALONE, MOST_CLUSTER, SHARED_SLICE, in_shared_memory
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
@@ -210,4 +211,6 @@ def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str)
     types = {program.type_of(x) for x in (*program.inputs, *program.results)} - {"acc_t", "long long"}
     choice = dict.fromkeys(sorted(types), dtype)
     geometry = config.persistent("blocks__")
+    if program.samples:
+        geometry = RowsOfSamples(geometry.rows, geometry.block, blocks_per_row=geometry.blocks_per_row)
     return config.kernel(text, kernel_name(program.name), choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel)

@@ -76,7 +76,6 @@ def _unit(
     compute = into_views(two.programs[1])
 
     def of_halves(gate_up: Tensor) -> Tensor:
-        check_floating(name, "gate_up", DTYPE_NAMES[gate_up.dtype])
         y: Tensor = two.body(*_halves(name, gate_up))
         return y
 
@@ -109,7 +108,9 @@ def _halves(where: str, x: Tensor) -> tuple[Tensor, Tensor]:
 
     Raises:
         ValueError: there is no last dimension, or it is odd.
+        TypeError: x is not floating.
     """
+    check_floating(where, "gate_up", DTYPE_NAMES[x.dtype])
     if x.dim() == 0 or x.shape[-1] % 2:
         raise ValueError(expected(where, "gate_up", "have an even last dimension, two halves", tuple(x.shape)))
     n = x.shape[-1] // 2
