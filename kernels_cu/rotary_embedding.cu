@@ -21,7 +21,9 @@
 template <typename T> struct Pairs {
     Vector<T, EACH> part[2];
 
-    __device__ __forceinline__ T& at(int k, int v) { return INTERLEAVED ? part[(2 * k + v) / EACH].element[(2 * k + v) % EACH] : part[v].element[k]; }
+    __device__ __forceinline__ T& at(int k, int v) {
+        return INTERLEAVED ? part[(2 * k + v) / EACH].element[(2 * k + v) % EACH] : part[v].element[k];
+    }
     __device__ __forceinline__ static long long place(int pack, int half, int i) {
         return INTERLEAVED ? (2 * pack + i) * EACH : static_cast<long long>(i) * half + pack * EACH;
     }
@@ -40,8 +42,8 @@ extern "C" __global__ void __launch_bounds__(128) rotary_embedding(
     const table_t* __restrict__ cos,  // a view
     const table_t* __restrict__ sin,  // a view
     scalar_t* __restrict__ y,         // a view
-    int half, int heads, int apart, long long x_apart, long long y_apart, long long groups, Int64s<NDIM> size, Int64s<NDIM> divider,
-    Int64s<NDIM> x_stride, Int64s<NDIM> y_stride, Int64s<NDIM> cos_stride, Int64s<NDIM> sin_stride) {
+    int half, int heads, int apart, long long x_apart, long long y_apart, long long groups, Int64s<NDIM> size,
+    Int64s<NDIM> divider, Int64s<NDIM> x_stride, Int64s<NDIM> y_stride, Int64s<NDIM> cos_stride, Int64s<NDIM> sin_stride) {
     const long long group = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (group >= groups) return;
     const Int64s<NDIM> strides[] = {x_stride, y_stride, cos_stride, sin_stride};

@@ -104,9 +104,7 @@ def _launches() -> Iterator[LaunchCase]:
 MODELS = {
     "adaptive_layer_norm": model_of(adaptive_layer_norm, (4, 3, 8), (4, 8), (4, 8)),
     "gated_add": model_of(gated_add, (4, 3, 8), (4, 3, 8), (4, 8)),
-    "add_adaptive_layer_norm": model_of(
-        add_adaptive_layer_norm, (4, 3, 8), (4, 3, 8), (4, 8), (4, 8), (4, 8)
-    ),
+    "add_adaptive_layer_norm": model_of(add_adaptive_layer_norm, (4, 3, 8), (4, 3, 8), (4, 8), (4, 8), (4, 8)),
 }
 DATA = FamilyData(CASES, SAMPLES, _launches, MODELS)
 

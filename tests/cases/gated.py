@@ -76,7 +76,7 @@ def _halves_samples() -> list[Arguments]:
     return [(_beside(X),), (random(3, 2, 32),)]
 
 
-SAMPLES = {name: _two_samples for name in UNITS} | {f"{name}_of_halves": _halves_samples for name in UNITS}
+SAMPLES = dict.fromkeys(UNITS, _two_samples) | {f"{name}_of_halves": _halves_samples for name in UNITS}
 
 
 def _launches() -> Iterator[LaunchCase]:

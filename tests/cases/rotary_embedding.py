@@ -116,7 +116,7 @@ def test_values_and_gradients_against_float64(device: str, dtype: torch.dtype, i
             (found,) = torch.autograd.grad(y, x, grad)
         double = x.detach().double().requires_grad_()
         exact = rotated(double, cos.double(), sin.double(), interleaved)
-        near = dict(rtol=torch.finfo(dtype).eps, atol=2 * torch.finfo(dtype).eps)
+        near = {"rtol": torch.finfo(dtype).eps, "atol": 2 * torch.finfo(dtype).eps}
         torch.testing.assert_close(y.double(), exact, **near)
         torch.testing.assert_close(found.double(), torch.autograd.grad(exact, double, grad.double())[0], **near)
         assert not transposed or y.stride() == x.stride()

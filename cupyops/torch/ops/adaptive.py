@@ -24,7 +24,14 @@ AHEAD = (1152, 3072)
 
 
 def _beside(t: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns an operand (B, N) as one that broadcasts to rows (B, ..., N)."""
+    """Returns an operand (B, N) as one that broadcasts to rows (B, ..., N).
+
+    Raises:
+        ValueError: the operand has another shape.
+    """
+    if x.dim() < 2 or t.shape != (x.shape[0], x.shape[-1]):
+        wanted = f"have a row for each sample of rows (B, ..., N), {tuple(x.shape)}"
+        raise ValueError(expected("adaptive_layer_norm", "scale, shift or gate", wanted, tuple(t.shape)))
     return t.to(dtype).view(t.shape[0], *(1,) * (x.dim() - 2), t.shape[-1])
 
 
@@ -102,7 +109,9 @@ _gated_product = row_reduce(
     samples=["gate"],
     reference=lambda x, gate: (_beside(gate, x, wide_dtype(x.dtype)) * x).to(x.dtype).contiguous(),
 )
-_gated_sum = row_reduce("y = residual + gate * x", name="cupyops::gated_sum", samples=["gate"], reference=_gated_reference)
+_gated_sum = row_reduce(
+    "y = residual + gate * x", name="cupyops::gated_sum", samples=["gate"], reference=_gated_reference
+)
 
 
 class GatedAddFunction(torch.autograd.Function):
@@ -132,8 +141,9 @@ class GatedAddFunction(torch.autograd.Function):
 
 
 def _gated_sharding(*args: Any) -> Any:
-    for dim in range(args[0].ndim - 1):
-        yield [dim], [dim, dim, 0 if dim == 0 else None]
+    last = args[0].ndim - 1
+    for dim in range(last + 1):
+        yield [dim], [dim, dim, {0: 0, last: 1}.get(dim)]
 
 
 _gated_add = Operator(
@@ -244,7 +254,7 @@ def adaptive_layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e
     tensor([[[-2.,  7.]]])
     """
     if (proxy := _proxy(adaptive_layer_norm, {"x": x, "scale": scale, "shift": shift}, eps=eps)) is not None:
-        return proxy  # type: ignore[no-any-return]
+        return proxy
     rows, scale, shift = _of_samples("adaptive_layer_norm", x, scale=scale, shift=shift)
     y: Tensor = _adaptive_layer_norm.call(rows, scale, shift, eps)
     return y.view(x.shape)
@@ -274,7 +284,7 @@ def gated_add(residual: Tensor, x: Tensor, gate: Tensor) -> Tensor:
              [1.5000, 3.0000]]])
     """
     if (proxy := _proxy(gated_add, {"residual": residual, "x": x, "gate": gate})) is not None:
-        return proxy  # type: ignore[no-any-return]
+        return proxy
     residual = _sum_of("gated_add", residual, x)
     rows, gate = _of_samples("gated_add", x, gate=gate)
     y: Tensor = _gated_add.call(residual.reshape(rows.shape), rows, gate)
@@ -319,7 +329,7 @@ def add_adaptive_layer_norm(
     """
     tensors = {"residual": residual, "x": x, "gate": gate, "scale": scale, "shift": shift}
     if (proxy := _proxy(add_adaptive_layer_norm, tensors, eps=eps)) is not None:
-        return proxy  # type: ignore[no-any-return]
+        return proxy
     where = "add_adaptive_layer_norm"
     residual = _sum_of(where, residual, x)
     rows, gate, scale, shift = _of_samples(where, x, gate=gate, scale=scale, shift=shift)

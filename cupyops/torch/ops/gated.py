@@ -155,7 +155,7 @@ _geglu = {
 def _call(unit: _Unit, function: Callable[..., Tensor], gate: Any, up: Any, **options: Any) -> Tensor:
     if not isinstance(gate, Tensor) or not (up is None or isinstance(up, Tensor)):
         if (proxy := symbolic_call(function, (gate, up), **options)) is not None:
-            return proxy  # type: ignore[no-any-return]
+            return proxy
         name, other = ("up", up) if isinstance(gate, Tensor) else ("gate", gate)
         raise TypeError(expected(function.__name__, name, "be a Tensor", type(other).__name__))
     y: Tensor = unit.halves.call(gate) if up is None else unit.two.call(gate, up)

@@ -37,8 +37,8 @@ def _kernel(ndim: int, each: int, heads: int, interleaved: bool, backward: bool,
 
 # Declares kernels for warmup() and the compile command: heads of a batch of sequences, with tables for each position.
 for _of in (False, True):
-    for _backward in (False, True):
-        _kernel(4, 8, _MOST_HEADS, _of, _backward, False)
+    for _back in (False, True):
+        _kernel(4, 8, _MOST_HEADS, _of, _back, False)
 
 
 def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
@@ -54,9 +54,7 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     if n % 2 or n > d:
         raise ValueError(expected(_NAME, "cos", f"have an even last dimension of at most {d}", tuple(cos.shape)))
     lead = x.shape[:-1]
-    broadcast = cos.dim() <= x.dim() and all(
-        a in (1, b) for a, b in zip(cos.shape[-2::-1], lead[::-1], strict=False)
-    )
+    broadcast = cos.dim() <= x.dim() and all(a in (1, b) for a, b in zip(cos.shape[-2::-1], lead[::-1], strict=False))
     if not broadcast:
         wanted = f"broadcast to the rows of `x`, {tuple(lead)}"
         raise ValueError(expected(_NAME, "cos", wanted, tuple(cos.shape[:-1])))
@@ -105,9 +103,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, backward: bo
     groups = packs * apart
     for d in rest:
         groups *= sizes[d]
-    farthest = max(
-        sum((n - 1) * abs(s) for n, s in zip(sizes, view, strict=True)) for view in strides
-    )
+    farthest = max(sum((n - 1) * abs(s) for n, s in zip(sizes, view, strict=True)) for view in strides)
     wide = max(groups, farthest) >= 2**31
     kernel = _kernel(len(loop), each, at_once, interleaved, backward, wide)
     kernel.launch_vouched(
@@ -222,7 +218,7 @@ def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool =
     for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
         if not isinstance(tensor, Tensor):
             if (proxy := symbolic_call(rotary_embedding, (x, cos, sin), interleaved=interleaved)) is not None:
-                return proxy  # type: ignore[no-any-return]
+                return proxy
             raise TypeError(expected(_NAME, name, "be a Tensor", type(tensor).__name__))
     if (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled():
         return _reference(x, cos, sin, interleaved)

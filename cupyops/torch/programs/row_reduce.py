@@ -221,21 +221,31 @@ def _check_kinds(where: str, inputs: Sequence[str], **given: Sequence[str]) -> N
 
 
 def _sharding_of(program: RowProgram, results: Sequence[str]) -> Callable[..., Iterable[Split]]:
-    """Returns the sharding rule of a program: it is split along each dimension of the rows.
+    """Returns the sharding rule of a program: it is split along each dimension of the rows; along the columns, too, if no
+    value of a row is computed or read.
 
     Args:
         program: the program.
         results: the kind of each result. A column result of a program is a sum over the rows.
     """
-
     names = program.results
+    read = {name for s in program.statements for name in names_in(s.expression)} & {"j", "N"}
+    kinds = {**dict.fromkeys(program.elements, "element"), **dict.fromkeys(program.columns, "column")}
+    by_row = program.rows or program.indices or any(step.kind == "row" for step in program.steps)
 
     def rule(*args: Any) -> Iterable[Split]:
         for dim in range(args[0].ndim - 1):
             apart = program.samples if dim == 0 else ()
             places: list[Place] = [None if x in program.columns and x not in apart else dim for x in program.inputs]
-            own = [kind != "column" or (dim == 0 and program.of_samples(y)) for y, kind in zip(names, results, strict=True)]
+            own = [
+                kind != "column" or (dim == 0 and program.of_samples(y)) for y, kind in zip(names, results, strict=True)
+            ]
             yield [dim if mine else "sum" for mine in own], places
+        if not (read or by_row):
+            last = args[0].ndim - 1
+            of = {"element": last, "column": 0}
+            within: list[Place] = [1 if x in program.samples else of[kinds[x]] for x in program.inputs]
+            yield [1 if program.of_samples(y) else of[kind] for y, kind in zip(names, results, strict=True)], within
 
     return rule
 
@@ -294,7 +304,9 @@ def body_of(
         n, rows = x.shape[-1], math.prod(of_sample)
         shapes = {"element": x.shape, "row": x.shape[:-1], "column": x.shape[-1:]}
         dtypes = [_dtype_of(program, i, tensors) for i in range(made)]
-        outs = [(shapes[kind], d, kind) if w else None for kind, d, w in zip(kinds, dtypes, wanted, strict=True)]
+        outs: list[Any] = [
+            (shapes[kind], d, kind) if w else None for kind, d, w in zip(kinds, dtypes, wanted, strict=True)
+        ]
         outs = [
             ((*samples, n), d, kind) if out and program.of_samples(y) else out
             for y, out, kind, d in zip(program.results, outs, kinds, dtypes, strict=True)

@@ -27,8 +27,6 @@ def into_views(program: Program) -> Callable[[Sequence[Tensor], Sequence[Tensor]
         views = [spread(x.shape, x.stride(), shape) for x in (*operands, *results)]
         vector_width, wide, sizes, dividers, *strides = strided_loop(shape, views, results[0].dtype.itemsize)
         groups = total // vector_width
-        kernel(len(sizes), vector_width, wide).launch_vouched(
-            *operands, *results, groups, sizes, dividers, *strides
-        )
+        kernel(len(sizes), vector_width, wide).launch_vouched(*operands, *results, groups, sizes, dividers, *strides)
 
     return compute
