@@ -236,6 +236,6 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 
     >>> reglu(torch.tensor([-1.0, 1.0]), torch.tensor([3.0, 2.0]))
-    tensor([-0., 2.])
+    tensor([0., 2.])
     """
     return _call(_reglu, reglu, gate, up)
