@@ -36,7 +36,9 @@ def both(
 
 
 def _columns(x: Any, by: int) -> Any:
-    """An operand for the last dimension of x."""
+    """An operand for the last dimension of x; of what is no tensor, None."""
+    if not isinstance(x, Tensor):
+        return None
     return torch.arange(x.shape[-1], device=x.device).remainder(by).to(x.dtype) / 8
 
 
@@ -45,7 +47,7 @@ def _operands(x: Any) -> tuple[Any, Any, Any]:
 
 
 def _of_rows(x: Any) -> list[Any]:
-    return [t.expand(x.shape[0], -1) for t in _operands(x)]
+    return [t if t is None else t.expand(x.shape[0], -1) for t in _operands(x)]
 
 
 CASES = [

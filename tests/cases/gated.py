@@ -38,8 +38,8 @@ UNITS: dict[str, tuple[Callable[..., Tensor], Callable[[Tensor], Tensor]]] = {
 
 
 def _beside(x: Any) -> Any:
-    """Returns x as the gate beside another half."""
-    return torch.cat((x, 0.5 - x), -1)
+    """Returns x as both halves; what is no tensor as it is."""
+    return x.repeat(*(1,) * (x.dim() - 1), 2) if isinstance(x, Tensor) else x
 
 
 def _cases(name: str) -> list[Case]:
@@ -56,7 +56,7 @@ def _cases(name: str) -> list[Case]:
         Case(
             f"{name}_of_halves",
             lambda x: ours(_beside(x)),
-            lambda x: activation(x) * (0.5 - x),
+            lambda x: activation(x) * x,
             getattr(torch.ops.cupyops, f"{name}_of_halves").default,
             lambda x: (_beside(x),),
             1,

@@ -1,6 +1,7 @@
 """The PyTorch operators adaptive_layer_norm, gated_add and add_adaptive_layer_norm: the steps of a diffusion transformer
 that a sample's condition scales, shifts and gates, made by :func:`cupyops.torch.row_reduce`."""
 
+import math
 from collections.abc import Callable
 from numbers import Real
 from typing import Any
@@ -209,8 +210,9 @@ def _of_samples(where: str, x: Tensor, **operands: Tensor) -> list[Tensor]:
         lead = max(lead, own)
         found.append(t.view(*(1,) * new, *t.shape))
     samples = x.shape[:lead]
-    rows = x.reshape(samples.numel(), -1 if x.numel() else x.shape[lead:-1].numel(), n)
-    each = [t.view(*t.shape[:lead], n).expand(*samples, n).reshape(-1, n) if lead else t.view(1, n) for t in found]
+    count = math.prod(samples)
+    rows = x.reshape(count, math.prod(x.shape[lead:-1]), n)
+    each = [t.view(*t.shape[:lead], n).expand(*samples, n).reshape(count, n) if lead else t.view(1, n) for t in found]
     return [rows, *each]
 
 
