@@ -54,7 +54,7 @@ compile: ## compile every kernel for every architecture; fail on a warning, or a
 
 docs: ## build the documentation site into site/; fail on a warning, such as a broken link
 	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 figures: ## draw the figures of README.md and docs/ from benchmarks/results
 	$(BIN)/python -m benchmarks --from $(RESULTS)/nvidia-h200.json --table short --into README.md

@@ -18,6 +18,7 @@ from cupyops.torch.ops.gated import geglu, reglu, swiglu
 from cupyops.torch.ops.gelu import GELU, gelu, gelu_backward
 from cupyops.torch.ops.layer_norm import LayerNorm, layer_norm, layer_norm_backward
 from cupyops.torch.ops.linear import Linear, linear, linear_backward
+from cupyops.torch.ops.linear_cross_entropy import LinearCrossEntropyLoss, linear_cross_entropy
 from cupyops.torch.ops.linear_gelu import LinearGELU, linear_gelu, linear_gelu_backward
 from cupyops.torch.ops.lltm import LLTM, LLTMLayers, lltm
 from cupyops.torch.ops.lltm_cell import LLTMCell, lltm_cell
@@ -36,6 +37,7 @@ __all__ = [
     "LLTMLayers",
     "LayerNorm",
     "Linear",
+    "LinearCrossEntropyLoss",
     "LinearGELU",
     "RMSNorm",
     "adaptive_layer_norm",
@@ -52,6 +54,7 @@ __all__ = [
     "layer_norm_backward",
     "linear",
     "linear_backward",
+    "linear_cross_entropy",
     "linear_gelu",
     "linear_gelu_backward",
     "lltm",

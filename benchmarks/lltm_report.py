@@ -102,13 +102,28 @@ def markdown(document: Row) -> str:
         f"100 % is a copy of {copy['bytes'] / 1e9:.1f} GB, {copy['gb_per_s'] / 1000:.2f} TB/s."
     ]
     for case in LLTM_CASES:
-        mine = [row for row in document["rows"] if row["case"] == case]
+        mine = _shown([row for row in document["rows"] if row["case"] == case])
         if mine:
             parts += [HEADINGS[case], table(mine)]
             # A row that was kept when others were measured again says of which commit it is.
             kept = dict.fromkeys(commit_of({"dirty": None, **row}) for row in mine if "commit" in row)
             parts += [f"These are of commit {' and '.join(kept)}."] if kept else []
     return "\n\n".join(parts) + "\n"
+
+
+def _shown(rows: Sequence[Row]) -> list[Row]:
+    """The rows without float16, where bfloat16 was measured, and without TF32, where float32 was, unless ours is slower."""
+    times: dict[tuple[Any, ...], dict[str, float]] = {}
+    for row in rows:
+        times.setdefault((*row["sizes"], row["dtype"]), {})[row["implementation"]] = row["both"]
+
+    def is_shown(row: Row) -> bool:
+        beside = {"float16": "bfloat16", "float32, TF32": "float32"}.get(row["dtype"])
+        mine = times[(*row["sizes"], row["dtype"])]
+        loses = min(mine, key=lambda name: mine[name]) not in ("ours", "ours, graph")
+        return (*row["sizes"], beside) not in times or loses
+
+    return [row for row in rows if is_shown(row)]
 
 
 def insert(page: str, document: Row) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .checked_kernels import kind_of
+from .checked_program import kind_of
 
 __all__ = ["bugs_of", "main", "run", "table"]
 

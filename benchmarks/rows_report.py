@@ -1,12 +1,12 @@
 """The scoreboard of the operators on rows: one table, one figure, and what is slower than a peer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .peers import LABELS
-from .plots import COLOURS, legend, of_many_rows, subplots
+from .plots import COLOURS, kind, legend, of_many_rows, subplots
 
-__all__ = ["figure", "lost", "operator_of", "scoreboard", "shown"]
+__all__ = ["figure", "losses", "lost", "operator_of", "scoreboard", "shown"]
 
 Row = dict[str, Any]
 DTYPE = "bfloat16"  # of the table and the figure, parameters included
@@ -19,15 +19,22 @@ def scoreboard(rows: Sequence[Row]) -> str:
     """The table, its legend, and the rows in which a peer is faster."""
     if not shown(rows):
         return "No row of bfloat16 has been measured."
-    return "\n\n".join([_FIGURE, _LEGEND, _table(rows), *_losses(rows)])
+    return "\n\n".join(
+        [
+            _FIGURE,
+            _LEGEND,
+            _table(rows),
+            *losses(rows, lambda row: f"{operator_of(row)} {row['direction']} {_dtype(row)}"),
+        ]
+    )
 
 
 _FIGURE = "![Operators on rows: share of the copy bandwidth by row length](plots/rows.svg)"
 
 
 _LEGEND = (
-    "Share of the copy bandwidth in percent, forward / backward, for 2^28 elements in bfloat16. The second line of a cell has the "
-    "fastest other implementation of each direction. torch.compile is measured at some of the lengths."
+    "Share of the copy bandwidth in percent, forward / backward, for 2^28 elements in bfloat16; in brackets that of the fastest "
+    "other implementation, which the figure names. torch.compile is measured at some of the lengths."
 )
 
 
@@ -75,8 +82,8 @@ def _cell(rows: Sequence[Row]) -> str:
         share = "–" if own is None else f"{100 * own['share_of_copy']:.0f}"
         first = own is not None and (peer is None or own["microseconds"] <= peer["microseconds"])
         ours.append(f"**{share}**" if first else share)
-        peers.append("–" if peer is None else f"{LABELS[peer['implementation']]} {100 * peer['share_of_copy']:.0f}")
-    return f"{' / '.join(ours)}<br>{' / '.join(peers)}" if rows else "–"
+        peers.append("–" if peer is None else f"{100 * peer['share_of_copy']:.0f}")
+    return f"{' / '.join(ours)} ({' / '.join(peers)})" if rows else "–"
 
 
 def lost(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
@@ -84,8 +91,7 @@ def lost(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
     found = []
     by_case: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        key = row["op"], row["variant"], row["direction"], row["dtype"], tuple(row["shape"])
-        by_case.setdefault(key, []).append(row)
+        by_case.setdefault((*kind(row), tuple(row["shape"])), []).append(row)
     for case in by_case.values():
         own = _best([row for row in case if row["implementation"] == "ours"])
         peer = _best([row for row in case if row["implementation"] != "ours"])
@@ -94,21 +100,26 @@ def lost(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
     return found
 
 
-def _losses(rows: Sequence[Row]) -> list[str]:
-    compared = {
-        (operator_of(r), r["direction"], r["dtype"], *r["shape"]) for r in rows if r["implementation"] == "ours"
-    }
+def losses(rows: Sequence[Row], case: Callable[[Row], str], least: float = LOSS) -> list[str]:
+    """How often a peer is faster, and a line for each case with its shapes, the peers and the ratios, where ours takes longer by
+    more than ``least``."""
+    compared = {(*kind(row), *row["shape"]) for row in rows if row["implementation"] == "ours"}
     slower = lost(rows)
-    told = f"In {len(slower)} of {len(compared)} measurements in all dtypes, a peer is faster by more than 2 percent"
+    count = f"In {len(slower)} of {len(compared)} measurements in all dtypes, a peer is faster by more than 2 percent"
     if not slower:
-        return [told + "."]
-    kinds: dict[tuple[str, str, str], list[str]] = {}
+        return [count + "."]
+    cases: dict[str, dict[str, list[str]]] = {}
     for own, peer in slower:
-        m, n = own["shape"]
-        times = own["microseconds"] / peer["microseconds"]
-        text = f"{m}×{n} ({LABELS[peer['implementation']]}, {times:.2f} times)"
-        kinds.setdefault((operator_of(own), own["direction"], _dtype(own)), []).append(text)
-    return [told + ":", "\n".join(f"- {' '.join(kind)}: {', '.join(texts)}" for kind, texts in kinds.items())]
+        name, shape = LABELS[peer["implementation"]], "×".join(map(str, own["shape"]))
+        ratio = own["microseconds"] / peer["microseconds"]
+        if ratio > 1 + least:
+            cases.setdefault(case(own), {}).setdefault(name, []).append(f"{shape} {ratio:.2f}")
+    lines = [
+        f"- {name}: " + "; ".join(f"{peer} {', '.join(shapes)}" for peer, shapes in peers.items())
+        for name, peers in cases.items()
+    ]
+    of_these = "" if least == LOSS else f" Cases of more than {100 * least:.0f} percent:"
+    return [f"{count}. The number after a shape says how many times as long ours takes.{of_these}", "\n".join(lines)]
 
 
 def figure(rows: Sequence[Row]) -> Any:

@@ -11,7 +11,7 @@ from .choices import FORMS, Form
 from .linear import PRODUCTS_OF, product_of
 from .peers import LABELS
 from .plots import elements, host_label, kind, largest, of_many_rows, present
-from .rows_report import scoreboard
+from .rows_report import losses, scoreboard
 
 __all__ = ["FORMS", "Form", "between", "commit_of", "insert", "losing_rows", "machine_of", "markdown"]
 
@@ -25,7 +25,9 @@ SHORT_ROW_LENGTH = 8192
 LOSS = 0.02
 LEAST_ELEMENTS = 2**20
 
-SHAPES = 6  # that a line of what was not measured names
+LISTED = 0.05  # by how much ours is slower in the cases of the list
+LARGE_PRODUCT = 2**30  # M·N·K
+SHAPES = 2  # that a line of what was not measured names
 
 
 def markdown(document: dict[str, Any], form: Form = "largest") -> str:
@@ -33,9 +35,9 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
 
     Args:
         form: ``"short"``: one line an operator, forward and backward. ``"largest"``: every section that has rows, with the
-            times on the GPU at the largest sizes and at typical row lengths. ``"all"``: every section, every size; in
-            float16, and of layer norms and products in float32, only what was not measured in bfloat16, and where ours is
-            slower than another. ``"rows"``: of a run of ``--ops rows``, the table of shares by row length.
+            times on the GPU at the largest sizes and at typical row lengths. ``"all"``: the same with large matrix
+            products of all shapes, and a list of the cases of all sizes and dtypes in which ours is slower than another. ``"rows"``: of a run of
+            ``--ops rows``, the table of shares by row length.
     """
     if form == "rows":
         parts = [f"{_measured_on(document)} {_a_copy(document)}", scoreboard(document["rows"]), *_missing(document)]
@@ -56,6 +58,8 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
         parts += [f"### {op} {direction}, by row length: % of copy bandwidth; of few rows, µs", _lengths_table(mine)]
     if products:
         parts += ["### Matrix products: µs", _products_table(products)]
+    if form == "all":
+        parts += ["### Where another is faster", *losses(document["rows"], lambda row: " ".join(kind(row)), LISTED)]
     if document["host"]:
         count = elements(document["host"][0])
         parts += [f"### Host time per call: µs, {count} elements", _host_table(document["host"])]
@@ -68,22 +72,23 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The rows without other dtypes of cases in bfloat16, unless ours is more than 2 % slower there than the fastest.
+    """The rows of typical cases: the largest sizes and typical row lengths, and large matrix products, forward and backward.
 
-    The other dtypes are float16, and of layer norms and products float32.
+    Cases that were measured in bfloat16 have no rows of float16 and float32.
     """
-    times: dict[tuple[Any, ...], dict[str, float]] = {}
-    for row in rows:
-        times.setdefault(_place(row), {})[row["implementation"]] = row["microseconds"]
+    typical = {_place(row) for row in largest([row for row in rows if row["op"] not in PRODUCTS])}
+    measured = {_place(row) for row in rows}
 
-    def left_out(row: Row) -> bool:
-        wide = row["op"] in PRODUCTS or row["op"] in ROWWISE
+    def is_typical(row: Row) -> bool:
+        product = row["op"] in PRODUCTS
         beside = row | {"dtype": "bfloat16", "variant": row["variant"].removesuffix(", TF32")}
-        mine = times[_place(row)]
-        loses = mine.get("ours", 0) > (1 + LOSS) * min(mine.values())
-        return row["dtype"] in ("float16", "float32")[: 1 + wide] and _place(beside) in times and not loses
+        if row["dtype"] in ("float16", "float32") and _place(beside) in measured:
+            return False
+        if product:
+            return row["direction"] != "forward and backward" and not 0 < _work(row) < LARGE_PRODUCT
+        return _place(row) in typical
 
-    return [row for row in rows if not left_out(row)]
+    return [row for row in rows if is_typical(row)]
 
 
 def _missing(document: dict[str, Any]) -> list[str]:
@@ -165,7 +170,7 @@ def _measured_on(document: dict[str, Any]) -> str:
 
 def _commits(document: dict[str, Any]) -> str:
     named = {commit_of(section) for section in document["sections"].values()}
-    return ("commits " if len(named) > 1 else "commit ") + ", ".join(sorted(named))
+    return f"commit {named.pop()}" if len(named) == 1 else f"{len(named)} commits, which the results file names"
 
 
 def _place(row: Row) -> tuple[Any, ...]:
@@ -268,8 +273,7 @@ def _products_table(rows: Sequence[Row]) -> str:
 
 def _rate(row: Row) -> str:
     rate = 2 * _work(row) * PRODUCTS_OF[row["direction"]] / row["microseconds"] / 1e6
-    # A layer of a few elements takes the time of its launches, whatever it computes.
-    return f"{rate:.1f}" if rate >= 0.1 else "–"
+    return f"{rate:.1f}" if rate else "–"
 
 
 def _lengths_table(rows: Sequence[Row]) -> str:

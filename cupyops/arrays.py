@@ -97,7 +97,10 @@ class ArrayLibrary(Protocol):
     def matmul(self, a: Array, b: Array, /) -> Array: ...  # product of two matrices
     def is_host_scalar(self, x: Array, /) -> bool: ...  # one number in host memory, which a kernel can take by value
     def host_number(self, x: Array, dtype: str, /) -> Array: ...  # the host scalar x in dtype, by the library's rules
-    def is_fake(self, x: Array, /) -> bool: ...  # an array without memory, on which launches do nothing
+    def is_fake(self, x: Array, /) -> bool: ...  # an array without memory
+    def skips(
+        self, x: Array, /
+    ) -> bool: ...  # launches on it do nothing: a fake array, and no plan is made of its launches
     def device_index(self, x: Array, /) -> int | None: ...  # index of the GPU; in host memory the library's own index
     def in_host_memory(self, x: Array, /) -> bool: ...
     def address(self, x: Array, /) -> int: ...  # address of the first element
@@ -175,6 +178,8 @@ class CupyLibrary:
 
     def is_fake(self, x: Array) -> bool:
         return False
+
+    skips = is_fake
 
     def device_index(self, x: Array) -> int:
         return int(x.device.id)

@@ -236,7 +236,7 @@ def _untranslated(made: Program, docs: Mapping[str, str] | None) -> str:
     listed = [
         f"{place}: {why}"
         for function, place, why in made.untranslated
-        # A name that is no function of the module may be called by one.
+        # A name that is not a function of the module may be called by one.
         if wanted is None or function in wanted or function not in made.functions
     ]
     return "; ".join(listed)

@@ -11,7 +11,8 @@ class CompileError(RuntimeError):
 
 
 class ExportError(RuntimeError):
-    """A model has no ONNX form, or the exported file does not reproduce the model's results.
+    """A model has no ONNX form, or the exported file does not reproduce the model's results; or a package cannot hold an
+    operator.
 
     A failed export leaves no file.
     """

@@ -37,6 +37,7 @@ EXTRAS = {
     "notebooks": ("ipykernel>=6.29", "ipython>=8.20", "matplotlib>=3.8", "nbclient>=0.10"),
     "models": ("timm>=1.0", "transformers>=5"),
     "import": ("libclang>=18",),
+    "prove": ("z3-solver>=4.13",),
     "signed": ("cryptography>=42",),
 }
 

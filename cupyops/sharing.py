@@ -156,7 +156,7 @@ def once(key: Hashable, make: Callable[[], T]) -> T:
     mine: Future[T] = Future()
     try:
         while (theirs := _running.setdefault(key, mine)) is not mine:
-            with suppress(CancelledError):  # Ctrl-C interrupted the thread that ran make(): this thread tries next
+            with suppress(CancelledError):  # Ctrl-C interrupted the thread that ran make(), so this one tries
                 return theirs.result()
         mine.set_result(make())
     except Exception as error:

@@ -1,4 +1,5 @@
-"""Helpers for measurements by hand: :func:`bench` times any callable, :func:`score` a module beside another."""
+"""Helpers by hand: :func:`bench` times any callable, :func:`score` a module beside another, :func:`prove_bounds` proves that a
+kernel stays inside its arrays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,10 +8,11 @@ from typing import Any
 import torch
 
 from cupyops.errors import expected
+from cupyops.proving import Bounds, Fault, Proof, prove_bounds
 from cupyops.torch.bench.score import Score, score
 from cupyops.torch.bench.timing import EventTimer, Spread, host_timer, interleave
 
-__all__ = ["Score", "Timing", "bench", "score"]
+__all__ = ["Bounds", "Fault", "Proof", "Score", "Timing", "bench", "prove_bounds", "score"]
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def open_folder(path: Path, *, make: bool = False, always: bool = False) -> Fold
 
     Raises:
         Refused: another user can change the folder or a folder above it.
-        OSError: the folder is absent, is no folder, or cannot be created.
+        OSError: the folder is absent, is not a folder, or cannot be created.
     """
     if not _COMPARED:
         if make:

@@ -7,6 +7,7 @@ that the link works there as it does in the repository.
 import json
 import os
 import re
+import runpy
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,6 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 FENCES = {".cu": "cpp", ".cuh": "cpp", ".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
 CODE = re.compile(r"(```.*?```)", re.DOTALL)
+# How much a word of these pages counts in the search; of the others 1.
+BOOSTS = {"source/": 0.05, "reference/": 0.5, "tutorials/": 0.5, "benchmarks": 0.3, "lltm": 0.3, "coming_from": 0.3}
+BOOSTS |= {"index": 2, "simulator": 2, "debugging": 2, "troubleshooting": 4}
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -61,6 +65,8 @@ def markdown_of(notebook: dict[str, Any]) -> str:
                 parts.append(
                     f'<img alt="The plot of this cell" src="data:image/png;base64,{data["image/png"].strip()}">'
                 )
+            elif "text/html" in data:
+                parts.append(f'<div class="report">{"".join(data["text/html"])}</div>'.replace("\n", " "))
             else:
                 lines = output.get("text") or data.get("text/plain") or "\n".join(output["traceback"])
                 parts.append(fenced(COLOUR.sub("", "".join(lines)), "text"))
@@ -70,6 +76,12 @@ def markdown_of(notebook: dict[str, Any]) -> str:
 def fenced(text: str, language: str) -> str:
     """Returns a block of code."""
     return f"````{language}\n{text.rstrip()}\n````"
+
+
+def on_config(config: Any) -> Any:
+    """Colours the CUDA in blocks of Python, too."""
+    runpy.run_path(str(Path(__file__).with_name("site_lexer.py")))["register"]()
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -95,3 +107,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     parts = CODE.split(markdown)
     return "".join(part if part.startswith("```") else LINK.sub(rewritten, part) for part in parts)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Has the search find guides before sources, and the pages about faults first by the words of a message."""
+    boosts = [boost for start, boost in BOOSTS.items() if page.file.src_uri.startswith(start)]
+    page.meta.setdefault("search", {"boost": boosts[0] if boosts else 1})
+    return html

@@ -152,7 +152,7 @@ def markdown(document: Row) -> str:
         if rows:
             parts += [f"### {title}", _table(document, batch, rows)]
     if any(row.get("requested_mib") is not None for row in document["rows"]):
-        parts += ["### Memory", _memory(document["rows"])]
+        parts += ["### Memory of a full batch", _memory(document["rows"])]
     if document["losses"]:
         parts += ["### Losses", _losses(document["losses"])]
     if document["chains"]:
@@ -173,7 +173,7 @@ def _table(document: Row, batch: str, rows: Sequence[Row]) -> str:
     by_case = {(r["model"], r["mode"], r["variant"]): r for r in rows}
     for model, size in dict.fromkeys((row["model"], row["size"]) for row in rows):
         lines.append([f"{model}, {size}", "PyTorch", *(_time(by_case.get((model, m, "torch"))) for m in modes)])
-        for v in ours:
+        for v in (v for v in ours if v != "again"):
             cells = []
             for mode in modes:
                 ratio = speedups(document, batch, mode, v).get(model)
@@ -186,36 +186,34 @@ def _table(document: Row, batch: str, rows: Sequence[Row]) -> str:
 
 
 def _time(row: Row | None) -> str:
-    return "–" if row is None else f"{row['wall']:.2f} ms ({_parts(row)})"
+    """The time of a step, and in brackets the times of the host and of the GPU."""
+    if row is None:
+        return "–"
+    return f"{row['wall']:.2f} ms ({row['host']:.1f}, {'–' if row['gpu'] is None else format(row['gpu'], '.1f')})"
 
 
 def _speedup(ratio: float, row: Row) -> str:
     """A speedup and, where they are known, the limits between which it lies."""
-    limits = f" {row['speedup_low']:.2f} to {row['speedup_high']:.2f}," if "speedup_low" in row else ""
-    return f"{ratio:.2f} ×{limits} ({_parts(row)})"
-
-
-def _parts(row: Row) -> str:
-    """The times of the host and of the GPU."""
-    return f"{row['host']:.1f}, " + ("–" if row["gpu"] is None else f"{row['gpu']:.1f}")
+    limits = f" ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})" if "speedup_low" in row else ""
+    return f"{ratio:.2f} ×{limits}"
 
 
 def _memory(rows: Sequence[Row]) -> str:
-    """MiB that a step asks for at its peak, and those of the allocator's blocks."""
-    known = [row for row in rows if row.get("requested_mib") is not None]
-    measured = {(r["model"], r["batch"], r["mode"], r["variant"]): r for r in known}
-    modes = [mode for mode in MODES if any(mode == m for _, _, m, _ in measured)]
-    names = {"torch": "PyTorch", **{v: name for v, name in OURS.items() if v != "again"}}
-    variants = [v for v in names if any(v == which for *_, which in measured)]
-    lines = [["model, batch", "", *(MODES[mode] for mode in modes)], ["---"] * (2 + len(modes))]
-    sizes = {(r["batch"], r["model"]): r["size"] for r in measured.values()}
-    for batch in BATCHES:
-        for model, size in ((m, size) for (b, m), size in sizes.items() if b == batch):
-            for v in variants:
-                found = [measured.get((model, batch, mode, v)) for mode in modes]
-                cells = ("–" if r is None else f"{r['requested_mib']:.1f} ({r['peak_mib']:.1f})" for r in found)
-                lines.append([f"{model}, {size}" if v == variants[0] else "", names[v], *cells])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    """MiB that a step with a full batch asks for at its peak: PyTorch's, and the ratio of the others."""
+    known = [row for row in rows if row.get("requested_mib") is not None and row["batch"] == "full"]
+    measured = {(r["model"], r["mode"], r["variant"]): r["requested_mib"] for r in known}
+    modes = [mode for mode in MODES if any(mode == m for _, m, _ in measured)]
+    variants = [v for v in OURS if v != "again" and any(v == which for *_, which in measured)]
+    lines = [["model, batch", *(MODES[mode] for mode in modes)], ["---"] * (1 + len(modes))]
+    for model, size in dict.fromkeys((row["model"], row["size"]) for row in known):
+        cells = []
+        for mode in modes:
+            torchs = measured.get((model, mode, "torch"))
+            ratios = [measured[model, mode, v] / torchs for v in variants if torchs and (model, mode, v) in measured]
+            cells.append("–" if torchs is None else " / ".join([f"{torchs:.0f}", *(f"{r:.3f}" for r in ratios)]))
+        lines.append([f"{model}, {size}", *cells])
+    names = " / ".join(["PyTorch in MiB", *(OURS[v] for v in variants)])
+    return f"{names}:\n\n" + "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def _losses(rows: Sequence[Row]) -> str:
@@ -229,7 +227,7 @@ def _losses(rows: Sequence[Row]) -> str:
 
 
 def _chains(rows: Sequence[Row]) -> str:
-    """Medians (and least) of forward and backward in microseconds, with the ratio of both to PyTorch's."""
+    """Medians of forward and backward in microseconds, with the ratio of both to PyTorch's."""
     names = {"torch": "PyTorch", "cupyops": "cupyops", "optimize": "`optimize()`"}
     lines = [["module", "mode", *names.values()], ["---"] * (2 + len(names))]
     for chain, mode in dict.fromkeys((row["chain"], row["mode"]) for row in rows):
@@ -244,8 +242,7 @@ def _chains(rows: Sequence[Row]) -> str:
             if v != "torch" and "torch" in mine:
                 # A row that was measured before ratios were kept has the ratio of two medians.
                 ratio = f", {row.get('ratio', row['both'] / mine['torch']['both']):.2f}"
-            ways = (f"{row[way]:.1f} ({row[f'{way}_least']:.1f})" for way in ("forward", "backward"))
-            cells.append(" / ".join(ways) + ratio)
+            cells.append(f"{row['forward']:.1f} / {row['backward']:.1f}{ratio}")
         lines.append([chain, MODES[mode], *cells])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 

@@ -77,20 +77,19 @@ def markdown(document: Row) -> str:
         f"Measured on {document['ranks']} × {machine_of(env)}, timm {env.get('timm')}; commit {commit_of(document)}."
     ]
     lines = [
-        ["model", "way", "mode", "GPUs", "PyTorch", "cupyops", "ratio", "weak scaling", "first losses", "last losses"],
-        ["---"] * 10,
+        ["model", "way", "mode", "GPUs", "PyTorch", "cupyops", "ratio", "weak scaling"],
+        ["---"] * 8,
     ]
     rows = {(*(row[key] for key in _CASE), row["variant"]): row for row in document["rows"]}
     order = {name: i for i, name in enumerate((*WAYS, *MODES))}
     found = sorted({case[:-1] for case in rows}, key=lambda c: (c[0], order[c[1]], order[c[2]], c[3]))
     for case in found:
         model, way, mode, ranks = case
+        if ranks == 1 and len({case[-1] for case in found}) > 1:
+            continue  # what weak scaling is counted by
         torchs, ours = rows.get((*case, "torch")), rows.get((*case, "cupyops"))
         ratio = "–" if torchs is None or ours is None else f"{ours['per_second'] / torchs['per_second']:.2f}"
-        both = [row for row in (torchs, ours) if row is not None]
-        losses = (" / ".join(f"{row[key]:.4f}" for row in both) for key in ("first_loss", "loss"))
-        scaling = _scaling(rows, case)
-        cells = [_speed(torchs), _speed(ours), ratio, scaling, *losses]
+        cells = [_speed(torchs), _speed(ours), ratio, _scaling(rows, case)]
         lines.append([model, WAYS[way], MODES[mode], str(ranks), *cells])
     parts.append("\n".join("| " + " | ".join(cells) + " |" for cells in lines))
     if document["failed"]:
@@ -105,7 +104,7 @@ def _speed(row: Row | None) -> str:
     if row is None:
         return "–"
     memory = "" if row.get("peak_mib") is None else f", {row['peak_mib'] / 1024:.1f} GiB"
-    return f"{row['per_second']:,.0f} {row['unit']}/s, {row['milliseconds']:.0f} ms ({row['host']:.0f}){memory}"
+    return f"{row['milliseconds']:.0f} ms ({row['host']:.0f}){memory}"
 
 
 def _scaling(rows: dict[Any, Row], case: tuple[Any, ...]) -> str:

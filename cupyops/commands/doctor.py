@@ -332,7 +332,7 @@ def unwritable(folder: Path) -> str:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
-        return f"{folder} is no folder"
+        return f"{folder} is not a folder"
     try:
         with tempfile.TemporaryFile(dir=folder):
             return ""

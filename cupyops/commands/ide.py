@@ -187,7 +187,7 @@ def write(folder: Path) -> tuple[int, int]:
         ValueError: a file is not UTF-8.
     """
     if not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is no folder")
+        raise NotADirectoryError(f"{folder} is not a folder")
     config = folder / ".clangd"
     if config.exists() and not config.read_text(encoding="utf-8", errors="replace").startswith(_MARK):
         raise FileExistsError(

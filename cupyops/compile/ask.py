@@ -4,7 +4,7 @@
 A question is a type in C++, such as ``decltype(&a::scale<float>)``. The source of a question (:func:`asking`) instantiates a
 template with it. The mangled name of the instance has the type as the compiler understands it, with every typedef, alias, macro,
 pack and member type followed. NVRTC tells the name for a name expression, and a C++ compiler for the host by ``typeid``. The same
-definitions serve both. They stand behind the source, need no header, and all their names begin with ``Cupyops``.
+definitions serve both. They are behind the source, need no header, and all their names begin with ``Cupyops``.
 """
 
 import ctypes

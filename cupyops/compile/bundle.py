@@ -111,7 +111,7 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
     Raises:
         OSError: the file cannot be read.
         ValueError: the file is not a bundle, is damaged, has a format that this version does not read, or lacks a
-        required signature of a trusted key.
+            required signature of a trusted key.
         MissingDependencyError: a signature is required, and the package ``cryptography`` is not installed.
     """
     name = os.fspath(path)

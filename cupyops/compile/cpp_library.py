@@ -329,7 +329,7 @@ _OF_THRUST = re.compile(r"(?<![\w:])(?:::\s*)?thrust\s*::\s*(\w+)")
 
 
 def library_lines(of_std: Collection[str]) -> tuple[list[str], list[str]]:
-    """Returns the lines that include the headers of CUDA's C++ library for names of ``std``, and those that stand in the
+    """Returns the lines that include the headers of CUDA's C++ library for names of ``std``, and those that are in the
     namespace ``std``."""
     includes: list[str] = []
     within: list[str] = []
@@ -361,7 +361,7 @@ def specialized(code: str) -> frozenset[str]:
 
 def specializations(text: str, own: str) -> str:
     """Returns a text for NVRTC whose specializations of classes of the library in ``namespace std``, ``numeric_limits`` for one,
-    stand in ``namespace cuda::std``, which has the classes. `own` is the code of the text without shared headers."""
+    are in ``namespace cuda::std``, which has the classes. `own` is the code of the text without shared headers."""
     if not _OPENS_STD.search(own) or not _SPECIALIZED.search(own):
         return text
     code = scan(text)

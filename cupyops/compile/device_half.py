@@ -88,7 +88,7 @@ def names_host(code: str) -> bool:
     """Returns whether code names what NVRTC does not have."""
     if any(pattern.search(code) for pattern in (_FOREIGN, _OF_STD_ALONE, FOREIGN_THRUST)) or unknown(code):
         return True
-    return next(foreign(code, code), None) is not None
+    return next(foreign(code, ""), None) is not None
 
 
 def device_half(

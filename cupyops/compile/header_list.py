@@ -53,7 +53,7 @@ _OF_HOST = (
     "(<cuda/std/...> has array, tuple, complex, optional and others for kernels)"
 )
 _CCCL = ("cuda", "cccl")
-# Headers of CUDA's C++ library for which the host's library stands in the simulator as a whole.
+# Headers of CUDA's C++ library that the host's C++ library replaces as a whole in the simulator.
 _HOST_LIBRARY = (
     "cassert",
     "cfloat",

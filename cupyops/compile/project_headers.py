@@ -192,7 +192,7 @@ def headers_in(
 
 
 def includes(text: str) -> Iterator[tuple[str, bool, Directive]]:
-    """Yields the headers that a text includes: the name, whether the name stands in quotes, and the directive."""
+    """Yields the headers that a text includes: the name, whether the name is in quotes, and the directive."""
     for directive in scan(text).directives:
         if directive.name == "include" and (found := _INCLUDED.match(directive.rest)):
             yield found[1], found[0][0] == '"', directive
@@ -212,10 +212,10 @@ def _file(name: str, folders: Sequence[Path], own: Sequence[Path]) -> Path | Non
 
 
 def _as_read(text: str) -> str:
-    """Returns a text without a byte order mark at its start, and with slashes for the backslashes in the names of headers, which
-    compilers on Windows take.
+    """Returns a header without a byte order mark (BOM) at its start, and with slashes in place of the backslashes that compilers
+    on Windows accept in the names of headers.
 
-    A text without them is returned itself: a text of this project has a class by which others know it.
+    A header that needs no change is returned as the same object, because the class of a shared header must not be lost.
     """
     text = text[1:] if text.startswith("\ufeff") else text
     return _OF_WINDOWS.sub(lambda m: m[0].replace("\\", "/"), text) if _OF_WINDOWS.search(text) else text

@@ -22,7 +22,7 @@ class Splicing:
         known: the texts of the headers, by name.
         own: the names of the headers that are not the shared ones.
         hidden: by name, the macros without which a header is compiled.
-        live: the places, name and offset, of the directives in code that is compiled. An unknown header may stand in other code,
+        live: the places, name and offset, of the directives in code that is compiled. An unknown header may be in other code,
             or lie in a folder of the options.
         undecided: the places of the directives of which nobody knows before the compiler whether their code is compiled.
         system_lines: returns the lines that take the place of the directive of a system header, or None if the directive stays.

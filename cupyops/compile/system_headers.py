@@ -65,7 +65,7 @@ def in_text(name: str, quoted: bool) -> bool:
 
     Args:
         name: the header.
-        quoted: whether the name stands in quotes.
+        quoted: whether the name is in quotes.
     """
     row = header(name)
     return quoted or row is None or row.of_project

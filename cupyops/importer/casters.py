@@ -265,8 +265,10 @@ _CLASSES = {
     "lambda": _CALLABLE,
     "function": _CALLABLE,
     "nullopt_t": _instances(type(None), "None"),
+    "none": _instances(type(None), "None"),
     **{n: _instances(object, "object") for n in ("object", "handle")},
-    **{n: _instances(k) for n, k in (("dict", dict), ("list", list), ("str", str), ("int_", int), ("float_", float), ("bool_", bool))},
+    **{k.__name__: _instances(k) for k in (dict, list, tuple, str)},
+    **{f"{k.__name__}_": _instances(k) for k in (int, float, bool)},
 }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def moved(pointer: Any, count: int) -> Any:
 
 
 def char_at(pointer: Any, index: int = 0) -> int:
-    """Returns ``p[index]``, a signed ``char``; 0 behind the last character of a text."""
+    """Returns ``p[index]``, a signed ``char``; 0 after the last character of the string."""
     if not isinstance(pointer, str):
         return int(pointer[index])
     rest = moved(pointer, index)
@@ -61,7 +61,7 @@ def distance(a: Any, b: Any) -> int:
     """Returns ``a - b``.
 
     Raises:
-        NotTranslated: they point into two texts.
+        NotTranslated: the pointers point into different strings.
     """
     if not isinstance(a, str):
         return int(a - b)

@@ -194,6 +194,7 @@ class Enumeration:
 
 
 word("pybind11::arithmetic")(lambda: None)
+word("pybind11::is_operator", "struct is_operator {};")(lambda: None)
 
 
 def _name_of(value: Any) -> str:

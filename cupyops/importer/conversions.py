@@ -305,6 +305,10 @@ class Conversions(Parts):
             return self.text(cursor)
         return self.init_list(cursor, type).text if cursor.kind.name == "INIT_LIST_EXPR" else self.copied(cursor, type)
 
+    def _compound_literal_expr(self, cursor: Any) -> Expression:
+        """``(Box){1, 2}``."""
+        return self.init_list(subexpressions(cursor)[-1], cursor.type)
+
     def _init_list_expr(self, cursor: Any) -> Expression:
         return self.init_list(cursor, cursor.type)
 

@@ -38,6 +38,11 @@ enum(
     "CUBLAS_COMPUTE_",
 )
 declare("typedef cudaDataType cudaDataType_t; typedef struct cublasContext* cublasHandle_t;")
+# Conditions on the version choose what a build with this CUDA has, also where that has no translation.
+declare(
+    "#define CUBLAS_VER_MAJOR 12\n#define CUBLAS_VER_MINOR 8\n#define CUBLAS_VER_PATCH 4\n#define CUBLAS_VERSION 120804"
+)
+declare('#define TORCH_CUDABLAS_CHECK(x) do { if ((x) != 0) ::cupyops::failed("CUDA error: " #x); } while (0)')
 _DTYPES = {0: torch.float32, 1: torch.float64, 2: torch.float16, 14: torch.bfloat16}
 
 
@@ -70,6 +75,18 @@ def cublas_destroy(handle: Any) -> int:
 @word("cublasSetStream", "cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t);")
 def cublas_set_stream(handle: Any, stream: Any) -> int:
     handle.stream = stream
+    return 0
+
+
+@word("cublasGetStream", "cublasStatus_t cublasGetStream(cublasHandle_t, cudaStream_t*);")
+def cublas_get_stream(handle: Any, place: Any) -> int:
+    place[0] = handle.stream
+    return 0
+
+
+@word("cublasGetMathMode", "template <class M> cublasStatus_t cublasGetMathMode(cublasHandle_t, M*);")
+def cublas_get_math_mode(handle: Any, place: Any) -> int:
+    place[0] = 0
     return 0
 
 

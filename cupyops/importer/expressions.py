@@ -72,9 +72,8 @@ class Expressions(Arithmetic):
             return call("taken", self.reference(arguments[0]))
         if name in _FORWARD:
             return self.expression(arguments[0])
-        if (
-            self.unit.mine(declared) and name not in self.program.words
-        ):  # clang places its own functions where they are used
+        # clang places its own functions where they are used. They have no definition.
+        if self.unit.mine(declared) and (name not in self.program.words or self.unit.definition(declared) is not None):
             callee = self.function(declared, cursor).text
             return self.own_call(declared, f"{callee}({', '.join(self.passed(arguments, declared))})")
         value = evaluated(cursor) if declared.result_type.spelling and not arguments else None
@@ -382,9 +381,13 @@ class Expressions(Arithmetic):
         is_array = re.match(r"new\b[^(\[{;]*\[", source) is not None
         if is_array and listed:
             count = evaluated(sizes[0]) if sizes else None
+            given = subexpressions(listed[0])
+            made = self.init_list(listed[0], ArrayOf(pointee, len(given) if count is None else int(count))).text
             if count is None:
-                raise Refused(f"`{self.shown(cursor)}`")
-            made = self.init_list(listed[0], ArrayOf(pointee, int(count))).text
+                if not sizes:
+                    raise Refused(f"`{self.shown(cursor)}`")
+                filler = self.default(pointee).text
+                made = f"std.vector([*{made}, *({filler} for _ in range({self.text(sizes[0])} - {len(given)}))])"
             return call("Pointer", made, "0", self.type_text(pointee))
         if is_array and sizes:
             filler = self.default(pointee).text

@@ -30,11 +30,15 @@ from .tree import (
 from .types import (
     number,
     qualified,
+    record_word,
 )
 from .words import namespaces, words
 from .writer import Writer, of_kind
 
-__all__ = ["Host", "is_host_function", "runtime_names"]
+__all__ = ["REGISTRATION", "Host", "is_host_function", "registers", "runtime_names"]
+
+# The beginning of the names of functions that have the initializers of variables that register operators.
+REGISTRATION = "cupyops_registered_"
 
 
 # Names of generated code besides the words.
@@ -59,7 +63,7 @@ class Host(Structs):
 
     Attributes:
         untranslated: what has no translation: the function, the place and the reason.
-        launched: the name expressions of the kernels that it launches, with clang's declarations.
+        launched: the name expressions of the kernels that it launches, and its device variables, with clang's declarations.
     """
 
     def __init__(self, unit: Unit) -> None:
@@ -123,7 +127,7 @@ class Host(Structs):
         )
 
     def _invalid(self) -> dict[str, str]:
-        """Returns the names that clang's errors leave without a meaning: of what they stand in, and the macros that use them.
+        """Returns the names that clang's errors leave without a meaning: of the code around them, and the macros that use them.
 
         clang takes an unknown type for ``int``, and leaves out statements that use a declaration with an error.
         """
@@ -164,7 +168,7 @@ class Host(Structs):
                 raise Refused(f"`{word}`, as clang refuses: {self.invalid[word]}")
 
     def in_block(self, cursor: Any, problem: Problem) -> bool:
-        """Returns whether an error stands in a block inside a statement, which raises it by itself."""
+        """Returns whether an error is in a block inside a statement, which raises it by itself."""
         if cursor.kind.name == "COMPOUND_STMT":
             return True
         for child in cursor.get_children():
@@ -177,17 +181,19 @@ class Host(Structs):
 
     def function(self, declared: Any) -> str:
         """Returns the Python name of a function of the user, and writes it later."""
-        key = declared.get_usr() or str(declared.hash)
+        definition = self.unit.definition(declared) or declared
+        key = definition.get_usr() or str(definition.hash)
         if self.unit.parts and declared.linkage.name != "EXTERNAL":  # each source has its own, also by one header
             key += f" {[part.cursor.translation_unit for part in self.unit.parts].index(declared.translation_unit)}"
         if key not in self.names:
-            definition = self.unit.definition(declared) or declared
             self.names[key] = self.unique(self._base_name(declared))
             self.queue.append((definition, self.names[key]))
         return self.names[key]
 
     def _base_name(self, declared: Any) -> str:
         name = declared.spelling
+        if declared.kind.name == "VAR_DECL":
+            return f"{REGISTRATION}{name}"
         if name.startswith("operator"):
             return f"operator_{OPERATORS.get(name[8:], re.sub(r'[^a-z]', '_', name[8:]))}"
         arguments = []
@@ -210,7 +216,10 @@ class Host(Structs):
             definition, name = self.queue.pop(0)
             self.current = name
             writer = Writer(self, definition)
-            writer.whole_function(definition, name)
+            if definition.kind.name == "VAR_DECL":
+                writer.whole_registration(definition, name)
+            else:
+                writer.whole_function(definition, name)
             self.parts.append(writer.lines)
 
     def _write_method(self, definition: Any, name: str) -> None:
@@ -274,9 +283,17 @@ class Host(Structs):
                 raise Refused(f"the kernel `{name}`, which two sources have")
         return name
 
-    def home(self, kernel: Any) -> Any:
-        """Returns the definition of a kernel, of a template's instance the template's."""
-        own = clang().conf.lib.clang_getSpecializedCursorTemplate(kernel) or kernel
+    def device_variable(self, declared: Any) -> str:
+        """Returns the symbol of a ``__device__`` or ``__constant__`` variable. Each source has its own one."""
+        name = qualified(declared)
+        first, home = self.home(self.launched.setdefault(name, declared)), self.home(declared)
+        if self.unit.parts and home.translation_unit != first.translation_unit:
+            raise Refused(f"the variable `{name}`, which two sources have")
+        return f"kernels.variable({name!r})"
+
+    def home(self, declared: Any) -> Any:
+        """Returns the definition of a kernel or a variable, of a template's instance the template's."""
+        own = clang().conf.lib.clang_getSpecializedCursorTemplate(declared) or declared
         return self.unit.definition(own) or own
 
     def _overload(self, declared: Any) -> str:
@@ -390,6 +407,12 @@ def _has_attribute(declared: Any, kind: str) -> bool:
         return True
     template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared)
     return template is not None and any(c.kind.name == kind for c in template.get_children())
+
+
+def registers(declared: Any) -> bool:
+    """Returns whether a variable's initializer registers operators."""
+    found = record_word(declared.type) if declared.kind.name == "VAR_DECL" and declared.is_definition() else None
+    return found is not None and found.name == "c10::RegisterOperators"
 
 
 def is_host_function(declared: Any) -> bool:

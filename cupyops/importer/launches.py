@@ -15,12 +15,13 @@ from cupyops.arrays import host
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.file_scope import variables
 from cupyops.dtypes import DTYPES
-from cupyops.errors import expected
+from cupyops.errors import ExportError, expected
 from cupyops.launch import driver, elements, hooks, recording
 from cupyops.launch.geometry import MAX_GRID_X, MAX_GRID_YZ, Threads
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.module import Module
 from cupyops.launch.parameter import Parameter
+from cupyops.launch.planning import planning
 
 from .memory import DevicePointer, FakeMemory, dtype_of
 from .references import Pointer
@@ -50,7 +51,7 @@ class Kernels:
         names: names of instances of templates, ``"scale<float, 4>"``, that are compiled with the other kernels of a text
             with variables. Other instances that are launched have the text compiled again, and the variables keep their
             values.
-        own: the texts of kernels whose source keeps functions to itself, by name.
+        own: the texts of kernels and variables whose source keeps names to itself, by name.
         skip_empty: whether a grid without blocks is no launch. In C++ it is an error, which ``cudaGetLastError`` tells.
     """
 
@@ -64,7 +65,6 @@ class Kernels:
         skip_empty: bool = False,
         own: Mapping[str, str] | None = None,
     ) -> None:
-        self._own = own or {}
         self.text, self.skip_empty = text, skip_empty
         self._given: dict[str, Any] = {"filename": filename, "options": tuple(options), "headers": dict(headers or {})}
         self._names = list(names)
@@ -73,20 +73,31 @@ class Kernels:
         self._making = threading.RLock()
         self._has_variables = bool(variables(text))
         self._unset: list[tuple[str, int, bytes]] = []  # written before there is a module
+        texts: dict[str, list[str]] = {}
+        for name, its_text in (own or {}).items():
+            texts.setdefault(its_text, []).append(name)
+        self._homes: dict[str, Kernels] = {}
+        for its_text, here in texts.items():
+            home = Kernels(its_text, names=[n for n in names if n in here], skip_empty=skip_empty, **self._given)
+            self._homes.update(dict.fromkeys(here, home))
+
+    def home(self, name: str) -> "Kernels":
+        """Returns the kernels of the source that has a kernel or a variable."""
+        return self._homes.get(name, self)
 
     def __getitem__(self, name: str) -> "Entry":
-        found = self._entries.get(name)
-        return found or self._entries.setdefault(name, Entry(self, name))
+        home = self.home(name)
+        return home._entries.get(name) or home._entries.setdefault(name, Entry(home, name))
 
     def variable(self, name: str) -> "Variable":
         """Returns a ``__device__`` or ``__constant__`` variable of the text."""
-        return Variable(self, name)
+        return Variable(self.home(name), name)
 
     def kernel(self, name: str, block: tuple[int, ...], shared: int, cooperative: bool) -> Kernel:
         """Returns a kernel for a block and bytes of dynamic shared memory."""
         own: dict[str, Any] = {"shared": shared, "cooperative": cooperative, "nullable": True}
         if not self._has_variables:
-            return Kernel(self._own.get(name, self.text), name, Threads(block=block), **own, **self._given)
+            return Kernel(self.text, name, Threads(block=block), **own, **self._given)
         with self._making:
             if self._module is None or name not in self._module.names:
                 self._grow(name)
@@ -279,6 +290,10 @@ class _Bound:
     def checked(self, blocks: tuple[int, int, int], stream: int | None, arguments: tuple[Any, ...]) -> None:
         """Launches by the kernel's checks."""
         if any(map(_is_fake, arguments)):
+            if planning():
+                raise ExportError(
+                    f"{self.kernel.name}: a translated launch takes addresses, which no plan of launches has"
+                )
             return
         kernel, block = self.kernel, self._block
         threads = tuple(b * t for b, t in zip(blocks, block, strict=True))
@@ -349,7 +364,8 @@ def on_stream(stream: Any) -> AbstractContextManager[Any]:
 def _converter(kernel: str, p: Parameter) -> Callable[[Any], Any]:
     """Returns the conversion of an argument of host code to one of :class:`cupyops.Kernel`."""
     if p.accessor is not None or p.map_of is not None:
-        return lambda value: value
+        paired = p.accessor is not None and p.accessor.paired
+        return lambda value: torch.view_as_real(value) if paired and value.is_complex() else value
     if p.pointer:
         width = p.element.width if p.element is not None else 1
 

@@ -120,7 +120,9 @@ _SMALLEST = " ".join(
     [f"{t} F({t}, {t});" for t in _NUMBERED]
     + [f"{result} F({a}, {b}); {result} F({b}, {a});" for (a, b), result in _MIXED.items()]
 )
-_IN_STD = " ".join(f"using ::{name};" for name in [*_ONE, *_TWO, *_ROUNDED, *_TESTS, "fma", "ldexp", "abs", "labs"])
+_OF_FLOAT = [f"{name}f" for name in (*_ONE, *_TWO, *_ROUNDED, "fma", "ldexp", "frexp", "modf")]
+_OF_BOTH = [*_ONE, *_TWO, *_ROUNDED, *_TESTS, "fma", "ldexp", "frexp", "modf", "abs", "labs"]
+_IN_STD = " ".join(f"using ::{name};" for name in (*_OF_BOTH, *_OF_FLOAT))
 declare(
     "namespace cupyops { template <class T, class R> using whole = typename std::enable_if<__is_integral(T), R>::type;\n"
     "template <class T, class U> using mixed = typename std::enable_if<__is_arithmetic(T) && __is_arithmetic(U), double>::type; }\n"
@@ -137,6 +139,8 @@ declare(
             _define(("min", "max"), _SMALLEST),
             "float fma(float, float, float); double fma(double, double, double); float fmaf(float, float, float);",
             "float ldexp(float, int); double ldexp(double, int); float ldexpf(float, int);",
+            "float frexp(float, int*); double frexp(double, int*); float frexpf(float, int*);",
+            "float modf(float, float*); double modf(double, double*); float modff(float, float*);",
             "int abs(int); long abs(long); long long abs(long long); float abs(float);",
             "double abs(double); long labs(long);",
             f"namespace std {{ {_IN_STD} }}",
@@ -151,6 +155,24 @@ for _name, _test in _TESTS.items():
     word(_name)(_test)
 for _name in ("ldexp", "ldexpf"):
     word(_name)(ldexp)
+
+
+@word("frexp")
+@word("frexpf")
+def frexp(x: float, exponent: Any) -> float:
+    """Returns ``m`` of ``x = m * 2**e``, and puts ``e`` into a place."""
+    mantissa, exponent[0] = math.frexp(x)
+    return mantissa
+
+
+@word("modf")
+@word("modff")
+def modf(x: float, whole: Any) -> float:
+    """Returns the part of a number behind the point, and puts its whole part into a place."""
+    rest, whole[0] = math.modf(x) if math.isfinite(x) else (0.0 if math.isinf(x) else x, x)
+    return math.copysign(rest, x)
+
+
 for _name in ("abs", "labs"):
     word(_name)(abs)
 for _name in ("__builtin_inf", "__builtin_inff"):

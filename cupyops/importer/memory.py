@@ -116,8 +116,10 @@ def alignment_of(kind: Any) -> int:
 
 
 def dtype_of(kind: Any) -> torch.dtype | None:
-    """Returns the dtype of a type of numbers, or None."""
+    """Returns the dtype of a type of numbers or of complex numbers, or None."""
     kind = known(kind)
+    if isinstance(kind, tuple) and kind[0].endswith("complex"):
+        return {"float32": torch.complex64, "float64": torch.complex128}.get(repr(kind[1]))
     return kind.dtype if isinstance(kind, Number) else None
 
 
@@ -232,7 +234,7 @@ class DeviceMemory:
         if start < 0 or left < (count or 0) * size:
             raise IndexError(f"{(count or 0) * size} bytes at byte {start} of memory of {storage.nbytes()}")
         if start % size:
-            raise ValueError(f"a pointer to {dtype} at byte {start} of its memory, which is no multiple of {size}")
+            raise ValueError(f"a pointer to {dtype} at byte {start} of its memory, which is not a multiple of {size}")
         count = max(left, 0) // (size * width) * width if count is None else count
         shape, strides = ((count,), (1,)) if width == 1 else ((count // width, width), (width, 1))
         return torch.empty(0, dtype=dtype, device=self.tensor.device).set_(storage, start // size, shape, strides)

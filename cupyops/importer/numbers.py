@@ -19,7 +19,7 @@ __all__ = ["NUMBERS", "Number", "divide", "quotient", "remainder"]
 
 @dataclass(frozen=True)
 class Number:
-    """A type of numbers.
+    """An arithmetic type of C++.
 
     Attributes:
         name: the name in generated code, ``"int32"``.

@@ -197,7 +197,7 @@ def _parsed(schema: Any) -> Schema | None:
 
 @cache
 def schemas(name: str) -> tuple[Schema, ...]:
-    """Returns the overloads of a C++ function of namespace ``at``; none for a name that is no operator."""
+    """Returns the overloads of a C++ function of namespace ``at``; none for a name that is not an operator."""
     found = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
     out = not found and name.endswith("_out")
     if out:

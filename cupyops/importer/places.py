@@ -180,7 +180,7 @@ class Places(Conversions):
         if declared is not None and declared.kind.name == "FIELD_DECL" and self.unit.mine(declared):  # `&S::x`
             return Expression(repr(self.program.member(declared)))
         if declared is not None and self.program.is_device_variable(declared):
-            return Expression(f"kernels.variable({qualified(declared)!r})")
+            return Expression(self.program.device_variable(declared))
         if inner.kind.name == "ARRAY_SUBSCRIPT_EXPR":
             base, index = subexpressions(inner)
             return self.moved(base, "+", self.text(base, SUM), self.expression(index))
@@ -206,7 +206,7 @@ class Places(Conversions):
         if kind == "DECL_REF_EXPR":
             declared = inner.referenced
             if self.program.is_device_variable(declared):
-                return f"kernels.variable({qualified(declared)!r})"
+                return self.program.device_variable(declared)
             return self.box(declared)
         if kind == "MEMBER_REF_EXPR" and inner.referenced.kind.name == "FIELD_DECL":
             found = self.program.words.get(record_of(inner.referenced))

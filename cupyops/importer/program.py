@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cupyops.codegen import define
-from cupyops.compile.file_scope import variables
 from cupyops.compile.store import Program as Stored
 from cupyops.compile.store import digest
 
@@ -28,7 +27,7 @@ class Program:
     Attributes:
         name: the name of the program.
         source: the host half as Python.
-        device: the text of the kernels, for NVRTC. Sources that keep functions to themselves have texts of their own in `kernels`,
+        device: the text of the kernels, for NVRTC. Sources that keep names to themselves have texts of their own in `kernels`,
             which stand here one after another.
         functions: the host functions by their C++ names.
         bound: what ``PYBIND11_MODULE`` binds, by name.
@@ -105,7 +104,7 @@ def _translated(
         "device": device,
         "own": own,
         "functions": chosen,
-        "bindings": [declared.spelling for _, declared in entries if declared.spelling.startswith("cupyops_")],
+        "bindings": [entry for entry, _ in entries if entry.startswith("cupyops_")],
         "untranslated": host.untranslated,
         "launched": [name for name in host.launched if "<" in name or "(" in name],
         "files": dict(unit.files.items()),
@@ -114,8 +113,8 @@ def _translated(
 
 
 def _device(whole: Any, unit: Any, host: Any) -> tuple[str, dict[str, str]]:
-    """Returns the text of the kernels. If several sources apart have kernels, each keeps its functions to itself: returns their
-    texts also by the names of the kernels that the host launches."""
+    """Returns the text of the kernels. If several sources apart have kernels, each keeps its functions and its variables to
+    itself: returns their texts also by the names of the kernels and the variables that the host uses."""
     from .slice import sliced
 
     if not (host.launched or host.has_kernels()):
@@ -123,9 +122,9 @@ def _device(whole: Any, unit: Any, host: Any) -> tuple[str, dict[str, str]]:
     found = [p for p in unit.parts if any(host.is_kernel(d) for d in p.declarations() if _is_function(d))]
     if len(found) == 1:
         return sliced(found[0]), {}
-    texts = [sliced(part) for part in found]
-    if not found or any(map(variables, texts)):
+    if not found:
         return sliced(whole), {}
+    texts = [sliced(part) for part in found]
     places = [part.cursor.translation_unit for part in found]
     homes = {name: host.home(declared).translation_unit for name, declared in host.launched.items()}
     return "\n".join(texts), {name: texts[places.index(home)] for name, home in homes.items() if home in places}
@@ -137,11 +136,13 @@ def _is_function(declared: Any) -> bool:
 
 def entries_of(unit: Any, functions: Sequence[str] | None) -> list[tuple[str, Any]]:
     """Returns the functions that Python calls, by name."""
-    from .functions import is_host_function
+    from .functions import REGISTRATION, is_host_function, registers
 
     found: dict[str, Any] = {}
-    for declared in unit.declarations():
-        if declared.kind.name == "FUNCTION_DECL" and is_host_function(declared):
+    for i, declared in enumerate(unit.declarations()):
+        if registers(declared):
+            found[f"{REGISTRATION}{i}"] = declared
+        elif declared.kind.name == "FUNCTION_DECL" and is_host_function(declared):
             definition = unit.definition(declared)
             if definition is not None and (declared.spelling not in found or declared.linkage.name != "INTERNAL"):
                 found[declared.spelling] = definition
@@ -155,6 +156,7 @@ def entries_of(unit: Any, functions: Sequence[str] | None) -> list[tuple[str, An
 
 def _made(name: str, found: dict[str, Any], sources: Sequence[tuple[str, str]], options: Sequence[str]) -> Program:
     from .binding import Module
+    from .functions import REGISTRATION
     from .torch_library import library_of
 
     file = sources[-1][0] if sources else f"{name}.cu"
@@ -172,6 +174,8 @@ def _made(name: str, found: dict[str, Any], sources: Sequence[tuple[str, str]], 
             module = Module(name)
             run(module)
             bound.update(module.members)
+        elif binding.startswith(REGISTRATION):
+            run()
         else:
             run(library_of(binding))
     untranslated = [tuple(u) for u in found["untranslated"]]

@@ -205,11 +205,11 @@ def taken(place: Reference) -> Any:
 
 
 class _Rows:
-    """An array of arrays as one array of their elements, which lie one behind the other.
+    """An array of arrays, seen as one array of their elements in order.
 
     Attributes:
         rows: the arrays.
-        size: the elements of each.
+        size: the number of elements of each.
     """
 
     __slots__ = ("rows", "size")

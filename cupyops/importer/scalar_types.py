@@ -106,10 +106,16 @@ _DEVICES |= {
     "Meta": "meta",
 }
 
-declare(
-    "namespace c10 { template <class T> struct complex { T real_, imag_; };"
-    " struct Float8_e5m2 { unsigned char x; }; struct Float8_e4m3fn { unsigned char x; }; }"
-)
+word(
+    "c10::complex",
+    "template <class T> struct complex { using value_type = T; T real_, imag_; constexpr complex() : real_(0), imag_(0) {}"
+    " constexpr complex(T real, T imag = T()) : real_(real), imag_(imag) {} T real() const; T imag() const;"
+    " bool operator==(const complex&) const; bool operator!=(const complex&) const; };",
+    typed=True,
+    methods="c10::complex_",
+)(lambda kind, real=0.0, imag=0.0: complex(kind(real), kind(imag)))
+methods("c10::complex_", {"real": lambda value: value.real, "imag": lambda value: value.imag})
+declare("namespace c10 { struct Float8_e5m2 { unsigned char x; }; struct Float8_e4m3fn { unsigned char x; }; }")
 enumeration("c10::ScalarType", {name: dtype for name, (_, dtype) in _SCALARS.items()}, "signed char")
 enumeration("c10::Layout", _LAYOUTS, "signed char")
 enumeration("c10::MemoryFormat", _FORMATS, "signed char")

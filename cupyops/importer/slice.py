@@ -17,10 +17,12 @@ from typing import Any
 from cupyops.compile.cpp_library import FOREIGN_THRUST
 from cupyops.compile.device_half import MARKS, names_host
 from cupyops.compile.macros import expanded, macro_of
+from cupyops.compile.system_headers import header as header_of
 
 from .errors import NotTranslated
 from .sliced_declarations import FUNCTIONS, HEAD, INSTANCE, TYPE, TYPES, Declarations
 from .sliced_files import (
+    CLASSES,
     CONSTEXPR,
     NAME,
     File,
@@ -32,6 +34,7 @@ from .sliced_files import (
     text_of,
 )
 from .tree import Unit, header_file, parse
+from .types import record_word
 
 __all__ = ["sliced", "sliced_texts"]
 
@@ -187,7 +190,15 @@ class Slice(Declarations):
 
     def _is_foreign(self, item: Item) -> bool:
         """Returns whether a declaration names types of the host's libraries."""
-        return names_host(self._own_code(item))
+        bases = (
+            b
+            for c in item.cursors
+            if c.kind.name in CLASSES
+            for b in c.get_children()
+            if b.kind.name == "CXX_BASE_SPECIFIER"
+        )
+        words = [found.name for b in bases if (found := record_word(b.type)) is not None]
+        return any(not name.startswith("std::") for name in words) or names_host(self._own_code(item))
 
     def _refers(self, reader: Item | None, item: Item) -> bool:
         """Returns whether a declaration means another one by its name: it neither declares the name itself nor refers by it to
@@ -222,7 +233,7 @@ class Slice(Declarations):
         return file.is_left_out(start) or self._macros.keys() >= {*words}
 
     def _cuts(self, file: File) -> Iterator[tuple[int, int, str]]:
-        """Yields the spans that blanks replace, with what stands before the blanks."""
+        """Yields the spans that blanks replace, with what is before the blanks."""
         for start, end in self._gaps(file):
             if not self._stays(file, start, end):
                 yield start, end, ""
@@ -305,8 +316,11 @@ class Slice(Declarations):
         return "".join(pieces) + file.text[at:]
 
     def _needs(self, name: str, around: tuple[str, ...] = ()) -> bool:
-        """Returns whether a file, or a file that it includes, has a kept declaration or a macro that code or a condition uses."""
+        """Returns whether a file, or a file that it includes, has a kept declaration, a macro that code or a condition uses, or a
+        directive for a header of CUDA or of a library."""
         file = self.files[name]
+        if any(d.name == "include" and header_of(d.rest[1:-1]) is not None for d in file.code.directives):
+            return True
         if any(item in self._kept for item in file.items) or any(file.is_left_out(gap[0]) for gap in self._gaps(file)):
             return True
         defined = {found[0] for d in file.code.directives if d.name == "define" and (found := NAME.match(d.rest))}
@@ -318,7 +332,7 @@ class Slice(Declarations):
     def _joined(self, name: str, pieces: dict[str, str], around: tuple[str, ...], seen: set[str], sure: bool) -> str:
         """Returns a file's text with the user's files that it includes and that kernels need.
 
-        The conditions of device code may leave a directive out, so a file stands at each of its directives, in a guard if it asks to
+        The conditions of device code may leave a directive out, so a file is inserted at each of its directives, in a guard if it asks to
         be read once; a directive behind one that no condition leaves out needs it no more.
 
         Args:

@@ -5,10 +5,11 @@ The other parts are :mod:`.traits`, :mod:`.tuples`, :mod:`.strings`, :mod:`.exce
 """
 
 import os
+import random
 import time
 from typing import Any, NoReturn
 
-from . import algorithms, exceptions, mathematics, strings  # noqa: F401  they declare words
+from . import adapters, algorithms, exceptions, mathematics, strings  # noqa: F401  they declare words
 from .containers import Vector
 from .references import Element, Pointer, Reference, Variable
 from .tuples import construct, convert, copied, default
@@ -171,6 +172,11 @@ def call_once(flag: OnceFlag, callee: Any, *arguments: Any) -> None:
         flag.done = True
 
 
+# Thrust's tuples of functions for both sides.
+declare(
+    "namespace thrust { using std::tuple; using std::make_tuple; using std::get; using std::tie; using std::pair; using std::make_pair; }"
+)
+
 # Clocks.
 
 _RATIOS = {"nanoseconds": 1_000_000_000, "microseconds": 1_000_000, "milliseconds": 1000, "seconds": 1}
@@ -228,6 +234,19 @@ def duration_cast(kind: tuple[Any, ...], *kinds_and_value: Any) -> Duration:
 
 # The process
 
+_random = random.Random(1)
+
+
+@word("rand", "int rand(); void srand(unsigned); namespace std { using ::rand; using ::srand; }")
+def rand() -> int:
+    """Returns a number that is as good as C's, and another one."""
+    return _random.randrange(1 << 31)
+
+
+@word("srand")
+def srand(seed: int) -> None:
+    _random.seed(seed)
+
 
 @word("cupyops::assertion_failed", "void assertion_failed(const char*);")
 def assertion_failed(condition: str) -> NoReturn:
@@ -274,6 +293,7 @@ def seconds(place: Any) -> int:
 
 
 declare("""#define assert(...) ((__VA_ARGS__) ? (void)0 : ::cupyops::assertion_failed(#__VA_ARGS__))
+#define RAND_MAX 2147483647
 #define EXIT_SUCCESS 0
 #define EXIT_FAILURE 1""")
 declare("#pragma clang force_cuda_host_device end")

@@ -256,7 +256,7 @@ class _HostHalf:
             if len(overloads) == 1:
                 found[name] = overloads[0].function, {i: a.default for i, a in enumerate(overloads[0].arguments)}
             elif name != "__doc__":
-                self.notes.append(f"{name} of the module is left out: it is no function with one set of parameters.")
+                self.notes.append(f"{name} of the module is left out: it is not a function with one set of parameters.")
         return found
 
     def _functions(self) -> Iterator[tuple[str, ast.FunctionDef, Signature, dict[int, Any]]]:

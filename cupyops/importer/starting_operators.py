@@ -67,7 +67,7 @@ class Called:
 
 
 class _NoOperatorError(Exception):
-    """A function is no operator, for the reason in the message."""
+    """A function is not an operator, for the reason in the message."""
 
 
 class _Operator:
@@ -118,7 +118,7 @@ class _Operator:
             if not all(found) or len({*map(len, found)}) != 1:
                 raise _NoOperatorError("the number of tensors that it returns is not known")
         else:
-            raise _NoOperatorError(f"it returns {kind[0] if isinstance(kind, tuple) else kind}, which is no tensor")
+            raise _NoOperatorError(f"it returns {kind[0] if isinstance(kind, tuple) else kind}, which is not a tensor")
         last = found[-1] if found else [""]
         proper = all(n and last.count(n) == 1 and n not in self.types for n in last)
         return last if proper else [""] * len(last)
@@ -325,7 +325,7 @@ def wrapped(line: str) -> list[str]:
 
 
 def _opening(line: str, closing: int) -> int:
-    """Returns the place of the bracket whose partner stands at `closing`; -1 if there is none."""
+    """Returns the place of the bracket whose partner is at `closing`; -1 if there is none."""
     opened: list[int] = []
     quote = ""
     for i, c in enumerate(line[:closing]):

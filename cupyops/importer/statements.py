@@ -53,7 +53,7 @@ class Statements(Loops):
         self.emit(text)
 
     def links(self, cursor: Any) -> list[Any]:
-        """Returns the calls of a chain ``m.def(...).def(...)``, from the last one to the object of the first."""
+        """Returns the calls of a chain ``m.def(...).def(...)``, the last call first, and then the object, ``m``."""
         found = []
         while (
             cursor.kind.name == "CALL_EXPR"
@@ -61,11 +61,16 @@ class Statements(Loops):
             and cursor.referenced.kind.name == "CXX_METHOD"
         ):
             owner = subexpressions(next(iter(cursor.get_children())))[:1]
-            if not owner or not record_of(cursor.referenced).startswith("pybind11::"):
+            if not owner or not record_of(cursor.referenced).startswith(("pybind11::", "c10::RegisterOperators")):
                 break
             found.append((cursor, owner[0]))
             cursor = stripped(owner[0])
         return found
+
+    def without_problems(self, parts: list[Any]) -> None:
+        """Refuses expressions in which clang found an error."""
+        for problem in (p for part in parts for p in self.program.problems_in(part)):
+            raise Refused(f"what clang refuses: {problem.message}")
 
     def chain(self, links: list[Any]) -> None:
         """Writes a chain of definitions as a statement for each, so that one without a translation is lost alone."""
@@ -76,9 +81,10 @@ class Statements(Loops):
             self.emit(f"{holder} = {value}")
         for link, owner in reversed(links):
             self.held[owner.hash] = holder
-            file, line, _ = place_of(self.unit, next(iter(link.get_children())))
+            file, line, _ = place_of(self.unit, next(iter(self.written(link)), link))
             start = len(self.lines)
             try:
+                self.without_problems(self.written(link))
                 text = self.text(link)
                 self.emit(text)
             except Refused as refused:

@@ -15,6 +15,7 @@ from .types import (
     is_guard,
     is_reference,
     plain,
+    record_word,
     spelled,
 )
 from .writer import Writer
@@ -42,6 +43,9 @@ class Structs:
         raise NotImplementedError
 
     def is_valid(self, cursor: Any) -> None:
+        raise NotImplementedError
+
+    def word_name(self, name: str) -> str:
         raise NotImplementedError
 
     # Structs
@@ -78,14 +82,20 @@ class Structs:
 
     def _write_struct(self, type: Any, declared: Any, name: str) -> None:
         bases = [c for c in declared.get_children() if c.kind.name == "CXX_BASE_SPECIFIER"]
-        parents = [self.struct(b.type) for b in bases]
+        words = [record_word(b.type) for b in bases]
+        above = [w if w is not None and hasattr(w.object, "fields") else None for w in words]  # classes that are words
+        parents = [
+            self.struct(b.type) if w is None else self.word_name(w.name) for b, w in zip(bases, above, strict=True)
+        ]
+        parents += [] if None in above else ["Struct"]
         outer, self.current = self.current, name
         writer = Writer(self, declared)
         file, line, _ = place_of(self.unit, declared)
         writer.here = (file, line)
         fields = list(type.get_fields())
         names = [self.member(f) for f in fields]
-        with writer.block(f"class {name}({', '.join(parents) or 'Struct'}):"):
+        with writer.block(f"class {name}({', '.join(parents)}):"):
+            parents = [p for p in parents if p != "Struct"]
             inherited = "".join(f"*{p}.fields, " for p in parents)
             listed = ", ".join(
                 f"({n!r}, {spelled(f.type, self._struct_in_field)}, {f.get_field_offsetof() // 8})"

@@ -13,8 +13,8 @@ import torch
 
 from .devices import place, seen, simulated
 from .errors import NotTranslated
-from .memory import DevicePointer, pointer_to
-from .numbers import Number
+from .memory import DevicePointer, dtype_of, pointer_to
+from .numbers import NUMBERS, Number
 from .operators import FUNCTIONS, METHODS
 from .scalar_types import dtype_name
 from .standard import Vector
@@ -34,11 +34,11 @@ declare(
     "namespace at { template <class T> struct DefaultPtrTraits { typedef T* PtrType; };"
     "template <class T> struct RestrictPtrTraits { typedef T* __restrict__ PtrType; };"
     # The pointer's traits are for kernels: the host's types have none, as libclang does not tell such an argument.
-    "template <class T, size_t N, class I> struct Accessor {"
+    "template <class T, size_t N, class I> struct Accessor { using PtrType = T*; Accessor(T*, const I*, const I*);"
     " Accessor<T, N - 1, I> operator[](I) const; I size(I) const; I stride(I) const; T* data() const; };"
-    "template <class T, class I> struct Accessor<T, 1, I> {"
+    "template <class T, class I> struct Accessor<T, 1, I> { using PtrType = T*; Accessor(T*, const I*, const I*);"
     " T& operator[](I) const; I size(I) const; I stride(I) const; T* data() const; };"
-    "template <class T, size_t N, class I> struct PackedAccessor : Accessor<T, N, I> { PackedAccessor(T*, const I*, const I*); };"
+    "template <class T, size_t N, class I> struct PackedAccessor : Accessor<T, N, I> { using Accessor<T, N, I>::Accessor; };"
     + "".join(
         f"template <class T, size_t N, template <class> class P = DefaultPtrTraits{more}> using {alias} = {kind}<T, N, {index}>;"
         for alias, kind, more, index in (
@@ -153,7 +153,7 @@ def _of_methods(**functions: Callable[..., Any]) -> None:
 
 
 def check_type(kind: Any, x: torch.Tensor) -> None:
-    wanted = kind.dtype if isinstance(kind, Number) else None
+    wanted = None if isinstance(kind, str) else dtype_of(kind)  # PyTorch has no data_ptr<__half>()
     if wanted is None:
         raise NotTranslated(f"memory of a tensor as {kind}")
     if x.dtype != wanted:
@@ -186,12 +186,14 @@ def _item(*arguments: Any) -> Any:
 
 
 class Accessor:
-    """A tensor's elements on the CPU, ``a[i][j]``."""
+    """A tensor's elements on the CPU, ``a[i][j]``; None for the accessor of a null pointer, which has no elements."""
 
     __slots__ = ("tensor",)
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
+    def __init__(self, tensor: Any = None, sizes: Any = None, strides: Any = None) -> None:
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise NotTranslated("an accessor that host code makes of a pointer")
+        self.tensor: Any = tensor
 
     def __getitem__(self, index: int) -> Any:
         self._check(index)
@@ -206,10 +208,13 @@ class Accessor:
             raise IndexError(f"element {index} of {self.tensor.shape[0]}")
 
     def size(self, dim: int) -> int:
-        return self.tensor.size(dim)
+        return int(self.tensor.size(dim))
 
     def stride(self, dim: int) -> int:
-        return self.tensor.stride(dim)
+        return int(self.tensor.stride(dim))
+
+    def data(self) -> Any:
+        return pointer_to(self.tensor, next((n for n in NUMBERS.values() if n.dtype == self.tensor.dtype), None))
 
 
 word("at::Accessor")(Accessor)
@@ -285,8 +290,12 @@ def _requires_grad(x: Any = True) -> Any:
     return x.requires_grad if isinstance(x, torch.Tensor) else TensorOptions().requires_grad(x)
 
 
+def _index(indices: list[Any]) -> tuple[Any, ...]:
+    return tuple(map(_tensor_index, indices))
+
+
 def _index_put(x: torch.Tensor, indices: list[Any], value: Any) -> torch.Tensor:
-    x[tuple(indices)] = value
+    x[_index(indices)] = value
     return x
 
 
@@ -349,7 +358,7 @@ _of_methods(
     cuda=lambda x: x.to(place("cuda")),
     cpu=lambda x: x.cpu(),
     pin_memory=lambda x: x if simulated() else x.pin_memory(),
-    index=lambda x, indices: x[tuple(indices)],
+    index=lambda x, indices: x[_index(indices)],
     index_put_=_index_put,
     copy_=_copy,
 )
@@ -427,7 +436,7 @@ def _listed(values: Any) -> Any:
 )
 def _from_blob(pointer: Any, sizes: list[int], *rest: Any) -> torch.Tensor:
     if not isinstance(pointer, DevicePointer):
-        raise NotTranslated("torch::from_blob of memory that is no tensor's")
+        raise NotTranslated("torch::from_blob of memory that is not a tensor's")
     options = TensorOptions(rest[-1] if rest and not isinstance(rest[-1], list) else None)
     memory = pointer.memory.flat(pointer.offset, options.dtype())
     strides = rest[0] if rest and isinstance(rest[0], list) else torch.empty(list(sizes), device="meta").stride()

@@ -1,5 +1,6 @@
 """``TORCH_LIBRARY``: operators of ``torch.library`` made of translated host functions."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from . import (  # noqa: F401  their C++ text comes first
 from .casters import Signature, caster
 from .words import declare, word
 
-__all__ = ["Library", "library_of"]
+__all__ = ["Library", "RegisterOperators", "library_of"]
 
 
 @dataclass
@@ -127,6 +128,31 @@ class Library:
             raise RuntimeError(f"{name} is implemented, and not defined")
         _OPERATORS[name].register(key, function)
         return self
+
+    def refuse(self, why: str, *names: str) -> None:
+        """Notes a statement without a translation. What it would define is missing, or raises where it is called."""
+        warnings.warn(why, UserWarning, stacklevel=2)
+
+
+@word(
+    "c10::RegisterOperators",
+    "struct RegisterOperators { RegisterOperators(); template <class F> RegisterOperators(const char* schema, F&& f);"
+    " template <class F> RegisterOperators& op(const char* schema, F&& f);"
+    " RegisterOperators& op(const char* schema); };",
+)
+class RegisterOperators:
+    """Registers operators where a variable of a file is initialized."""
+
+    def __init__(self, schema: str = "", *function: Any) -> None:
+        if schema:
+            self.op(schema, *function)
+
+    def op(self, schema: str, *function: Any) -> "RegisterOperators":
+        Library(schema.partition("::")[0]).def_(schema, *function)
+        return self
+
+    def refuse(self, why: str, *names: str) -> None:
+        warnings.warn(why, UserWarning, stacklevel=2)
 
 
 def library_of(function: str) -> Library:

@@ -19,7 +19,7 @@ from cupyops.compile.system_headers import header as header_of
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
-from . import classes, cublas, device_algorithms, functional, standard  # noqa: F401  their import declares the words
+from . import autograd, classes, cublas, device_algorithms, functional, python_objects, standard  # noqa: F401  their import declares the words
 
 __all__ = [
     "Problem",
@@ -44,7 +44,7 @@ _INCLUDES = "/cupyops/include"
 _HEADERS = "/cupyops/headers"
 _FLAGS = (
     "-xcuda", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++", "--cuda-host-only", "--cuda-gpu-arch=sm_90",
-    "-target", "x86_64-unknown-linux-gnu", "-ferror-limit=0", "-Wno-everything", "-fno-caret-diagnostics",
+    "-target", "x86_64-unknown-linux-gnu", "-ferror-limit=0", "-ftemplate-depth=4096", "-Wno-everything", "-fno-caret-diagnostics",
     *(f"-D{name}=__host__ __device__" for name in sorted(MARKS) if not name.startswith("__")),
     "-DNDEBUG", "-DTORCH_EXTENSION_NAME=extension", "-D__CUDACC__=1", "-D__NVCC__=1",
 )  # fmt: skip
@@ -124,7 +124,7 @@ class Unit:
     once: frozenset[str] = frozenset()
 
     def mine(self, cursor: Any) -> bool:
-        """Returns whether a declaration stands in a file of the user."""
+        """Returns whether a declaration is in a file of the user."""
         file = cursor.location.file
         return file is not None and file.name in self.files
 
@@ -147,12 +147,25 @@ class Unit:
         found: dict[str, Any] = {}
         for declared in self.declarations() if self.parts else ():
             if declared.linkage.name != "INTERNAL" and declared.is_definition():
-                found.setdefault(declared.get_usr(), declared)
+                found.setdefault(_linked_name(declared), declared)
         return found
 
     def definition(self, declared: Any) -> Any:
-        """Returns the definition of a function or a variable, which may stand in another source; None if there is none."""
-        return declared.get_definition() or self._defined.get(declared.get_usr())
+        """Returns the definition of a function or a variable, which may be in another source; None if there is none."""
+        return declared.get_definition() or self._defined.get(_linked_name(declared))
+
+
+def _with_own_macros(name: str, text: str) -> str:
+    """Returns what includes a source. The macros of a source are its own: behind it, the macros of before hold."""
+    macros = dict.fromkeys(_DEFINED.findall(text))
+    pushed, popped = ("".join(f'#pragma {act}_macro("{m}")\n' for m in macros) for act in ("push", "pop"))
+    return f'{pushed}#include "{name}"\n{popped}'
+
+
+def _linked_name(declared: Any) -> str:
+    """Returns the name by which a linker finds a declaration. In clang's own names, a parameter ``const int`` is another one."""
+    is_template = "TEMPLATE" in declared.kind.name
+    return str(declared.get_usr() if is_template else declared.mangled_name or declared.get_usr())
 
 
 def joined(parts: Sequence[Unit]) -> Unit:
@@ -191,11 +204,11 @@ def parse(
     cindex = clang()
     texts = {os.path.abspath(name) if os.path.dirname(name) else f"/cupyops/{name}": text for name, text in sources}
     folders = [*include, *dict.fromkeys(map(os.path.dirname, texts)), _HEADERS]
-    # The macros of a source are its own.
-    ends = ["".join(f"#undef {m}\n" for m in dict.fromkeys(_DEFINED.findall(text))) for text in texts.values()]
-    main = "".join(f'#include "{name}"\n{end}' for name, end in zip(texts, ends, strict=True))
+    main = "".join(map(_with_own_macros, texts, texts.values()))
+    if len(texts) == 1 and all(_is_plain(*source) for source in texts.items()):
+        main = f"{_PLAIN}{main}#pragma clang force_cuda_host_device end\n"
     texts |= {header_file(name): text for name, text in (headers or {}).items()}
-    texts = {name: _LAUNCH.sub(_closed, LINKAGE.sub(r"\g<0> ", text)) for name, text in texts.items()}
+    texts = {name: _launches_closed(LINKAGE.sub(r"\g<0> ", text)) for name, text in texts.items()}
     files = {MAIN: main, **texts}
     absent: dict[str, str] = {f"{_INCLUDES}/{name}": "" for name in _known_includes(texts.values())}
     asked = [o for o in options if o.startswith(("-D", "-U", "-std="))]
@@ -246,6 +259,15 @@ def parse(
     return Unit(unit.cursor, texts, problems, tuple(sorted(lacking)), unit, once=frozenset(once))
 
 
+# What a compiler of C++ makes of CUDA's marks.
+_PLAIN = "#undef __CUDACC__\n#undef __NVCC__\n#define __device__\n#define __host__\n#pragma clang force_cuda_host_device begin\n"
+
+
+def _is_plain(name: str, text: str) -> bool:
+    """Returns whether nvcc does not read a source, and it has no kernels by mistake."""
+    return name.endswith((".cpp", ".cc", ".cxx")) and "__global__" not in text
+
+
 def _read_twice(found: Any) -> str:
     """Returns the file that an error tells to define a name twice by one line, as sources that include it do; ``""`` for others."""
     if not found.spelling.startswith("redefinition of") or found.location.file is None:
@@ -288,6 +310,15 @@ _LAUNCH = re.compile(r"<<( +)<((?:[^;{}])*?)>>( *)>(?= *\()")
 
 def _closed(match: re.Match[str]) -> str:
     return f"<<<{match[1]}{match[2]}>>>{match[3]}"
+
+
+# A grid or a block as a braced list, ``k<<<n, {16, 16}>>>(x)``, which nvcc takes for a dim3, and clang for no expression.
+_CONFIGURED = re.compile(r"<<<[^;]*?>>>(?= *\()")
+_BRACED = re.compile(r"(<<<|,)(\s*)(?=\{)")
+
+
+def _launches_closed(text: str) -> str:
+    return _CONFIGURED.sub(lambda m: _BRACED.sub(r"\1\2dim3", m[0]), _LAUNCH.sub(_closed, text))
 
 
 _DEFINED = re.compile(r"(?m)^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)")

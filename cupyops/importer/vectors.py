@@ -124,6 +124,18 @@ class Vector(list[E]):
     def pop_back(self) -> None:
         del self[-1]
 
+    # Of ``std::deque``.
+
+    def push_front(self, value: E) -> None:
+        self.insert(self.begin(), value)
+
+    def emplace_front(self, *arguments: Any) -> E:
+        self.push_front(construct(self.kind, *arguments))
+        return self[0]
+
+    def pop_front(self) -> None:
+        del self[0]
+
     # Pointers
 
     def begin(self) -> Pointer:

@@ -8,7 +8,7 @@ Generated code calls a word by its C++ name with dots: ``std::min(a, b)`` is ``s
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any, TypeVar
 
 __all__ = [
@@ -51,7 +51,10 @@ class Word:
 
 
 class Namespace(SimpleNamespace):
-    """A C++ namespace in generated code."""
+    """A C++ namespace in generated code. It is also the function of its name: ``at::cuda`` is a namespace and a method of tensors."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        return vars(self)["__call__"](*arguments)
 
 
 _WORDS: dict[str, Word] = {}
@@ -106,8 +109,10 @@ def namespaces() -> Iterator[tuple[str, Any]]:
         place: Any = roots
         for space in spaces:
             inner = (place if isinstance(place, dict) else vars(place)).get(space)
-            if inner is None:
-                inner = _OWN.get(space, Namespace)()
+            if inner is None or isinstance(inner, FunctionType):
+                function, inner = inner, _OWN.get(space, Namespace)()
+                if function is not None:
+                    vars(inner)["__call__"] = function
                 if isinstance(place, dict):
                     place[space] = inner
                 else:
@@ -116,7 +121,11 @@ def namespaces() -> Iterator[tuple[str, Any]]:
         if isinstance(place, dict):
             place[last] = found.object
         elif isinstance(place, Namespace):
-            setattr(place, last, found.object)
+            known_space = vars(place).get(last)
+            if isinstance(known_space, Namespace) and isinstance(found.object, FunctionType):
+                vars(known_space)["__call__"] = found.object
+            else:
+                setattr(place, last, found.object)
     yield from roots.items()
 
 

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from .cursors import same_class, stripped
 from .expression import Expression, Refused
 from .lambdas import Lambdas, is_constant, parameters_of
 from .tree import (
@@ -81,7 +82,7 @@ class Writer(Lambdas):
         if name is not None:
             return Expression(f"{name}.value" if self.is_boxed(cursor) else name)
         if self.program.is_device_variable(cursor):
-            return Expression(f"kernels.variable({qualified(cursor)!r})")
+            return Expression(self.program.device_variable(cursor))
         if not self.unit.mine(cursor):
             known = qualified(cursor)
             if known in self.program.words:
@@ -178,6 +179,24 @@ class Writer(Lambdas):
                     self.refuse(str(refused))
                 else:
                     self.s_compound_stmt(body)
+
+    def whole_registration(self, variable: Any, name: str) -> None:
+        """Writes the initializer of a variable that registers operators as a function."""
+        file, line, _ = place_of(self.unit, variable)
+        self.here = (file, line)
+        self.module = self.word_name("c10::RegisterOperators") + "()"
+        with self.block(f"def {name}():"):
+            try:
+                start = stripped(initializer(variable))
+                while len(copied := self.written(start)) == 1 and same_class(copied[0].type, start.type):
+                    start = stripped(copied[0])
+                if links := self.links(start):
+                    self.chain(links)
+                else:
+                    self.without_problems([start])
+                    self.emit(self.text(start))
+            except Refused as refused:
+                self.refuse(str(refused))
 
     def signature(self, function: Any, name: str) -> str:
         """Returns the decorator that has the types of the parameters, for calls from Python."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from cupyops.errors import expected
+from cupyops.sizes import is_symbol
 
 from .geometry import MAX_BLOCK, Geometry, Grid, Threads, at_least, is_integer, policy
 
@@ -61,7 +62,7 @@ def configured(kernel: Any, geometry: Geometry, shared: int | None) -> Any:
         shared: None for the kernel's own ``shared=``.
     """
     key = (geometry, shared)
-    found = kernel.copies.get(key)
+    found = None if is_symbol(shared) else kernel.copies.get(key)
     if found is not None and found.source is kernel.source:  # else an edit of a watched file has replaced the text
         return found
     found = copy.copy(kernel)
@@ -72,5 +73,6 @@ def configured(kernel: Any, geometry: Geometry, shared: int | None) -> Any:
     found.close_generated_launch()
     if len(kernel.copies) >= _MOST_COPIES:
         kernel.copies.clear()
-    kernel.copies[key] = found
+    if not is_symbol(shared):
+        kernel.copies[key] = found
     return found

@@ -198,7 +198,7 @@ def without_overloads(text: str, kernel: str, headers: Collection[str]) -> tuple
 
 
 def declares(text: str, name: str) -> bool:
-    """Returns whether a text declares a function of a name outside classes that is no kernel."""
+    """Returns whether a text declares a function of a name outside classes that is not a kernel."""
     if name not in text:
         return False
     code = scan(text)

@@ -6,16 +6,19 @@ is not launched.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from cupyops.codegen import write
 from cupyops.errors import expected
+from cupyops.sizes import is_symbol
 
 __all__ = ["Elementwise", "Geometry", "GridStride", "Rows", "Threads"]
 
 Grid = tuple[int, int, int]
+MIN: Mapping[str, Any] = MappingProxyType({"min": min})
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65535
 MAX_BLOCK = 1024
@@ -33,6 +36,8 @@ def at_least(where: str, argument: str, value: Any, least: int | None = 1) -> in
     try:
         if type(value).__name__ in ("bool", "bool_"):
             raise TypeError
+        if is_symbol(value):
+            return value  # no comparison, which would bind a traced program to the sizes on one side of it
         number = operator.index(value)
     except Exception:  # a user's __index__ may raise any exception
         raise TypeError(expected(where, argument, "be an integer", repr(value))) from None
@@ -44,10 +49,9 @@ def at_least(where: str, argument: str, value: Any, least: int | None = 1) -> in
 def is_integer(value: Any) -> bool:
     """Returns whether ``operator.index`` accepts the value."""
     try:
-        operator.index(value)
+        return is_symbol(value) or operator.index(value) is not None
     except Exception:  # a user's __index__ may raise any exception
         return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,16 @@ class Geometry:
         """Returns the value of the name ``unit`` in the expressions, for example the elements that a block takes."""
         return 1
 
-    def grid_for(self, target: Target) -> Callable[..., Grid]:
-        """Returns the function from the values of the size parameters to the grid."""
+    def grid_for(self, target: Target, functions: Mapping[str, Any] = MIN) -> Callable[..., Grid]:
+        """Returns the function from the values of the size parameters to the grid.
+
+        Args:
+            target: the kernel and the GPU.
+            functions: what the expressions call ``min`` and ``max``.
+        """
         sizes = ("x", "y", "z") if self.per_call else self.sizes
         lines = [f"def grid({', '.join(sizes)}):", f"    return {', '.join(self.blocks)}"]
-        scope = {"unit": self.unit(target), "min": min}
+        scope = {"unit": self.unit(target), **functions}
         return write(f"grid of {self}", "grid", lines, scope)
 
 
@@ -312,15 +321,15 @@ class Threads(Geometry):
         )
         return x, y, z
 
-    def grid_for(self, target: Target) -> Callable[..., Grid]:
-        return within_limits(super().grid_for(target), self.threads)
+    def grid_for(self, target: Target, functions: Mapping[str, Any] = MIN) -> Callable[..., Grid]:
+        return within_limits(super().grid_for(target, functions), self.threads)
 
 
 def block_of(where: str, block: Any) -> Grid:
     """Returns the threads of a block in x, y, z, of which y and z may be left out.
 
     Raises:
-        TypeError, ValueError: `block` is no integer of at least 1, and no one to three of them.
+        TypeError, ValueError: `block` is not an integer of at least 1, and no one to three of them.
     """
     given = tuple(block) if isinstance(block, tuple | list) else (block,)
     numbers = tuple(at_least(where, "block", n) for n in given)

@@ -24,7 +24,7 @@ from cupyops.dtypes import FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, expected
 from cupyops.sharing import computed_once, once
 
-from . import driver, hooks, recording
+from . import driver, hooks, planning, recording
 from .arguments import Arguments, Declared, bind, check
 from .configured import configuration, configured, triple
 from .definitions import declarations, the_kernel
@@ -394,7 +394,8 @@ class Kernel(Listed):
     def _launch_on(self, given: int | tuple[Any, ...], /, *args: Any, **kwargs: Any) -> None:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         # With fake arrays the numbers may be symbols, and a comparison would fix the value of a symbol.
-        kernel, threads = (self, (1, 1, 1)) if arguments.lead.fake else configuration(self, given)
+        skipped = arguments.lead.fake and not planning.planning()
+        kernel, threads = (self, (1, 1, 1)) if skipped else configuration(self, given)
         kernel.run(arguments, threads, written=True)
 
     @untraced
@@ -417,6 +418,7 @@ class Kernel(Listed):
         lead = arguments.lead
         self.met.setdefault(tuple(arguments.types.values()), arguments.types)
         if lead.fake:
+            planning.note(self, arguments, threads)
             return
         if self.shared_bytes is not None:
             copy = configured(self, self.geometry, self.shared_bytes.of(arguments.values))

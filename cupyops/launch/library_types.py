@@ -25,7 +25,7 @@ LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
 
 @dataclass(frozen=True)
 class Element:
-    """The C type of a parameter that is no number.
+    """The C type of a parameter that is not a number.
 
     Attributes:
         name: the name in the text, ``float4``.

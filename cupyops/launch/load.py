@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cupyops.compile import bundle, toolchain
+from cupyops.compile.cache import Binary
 from cupyops.compile.compiler import binary_for, target_for
 from cupyops.compile.file_scope import has_assert, variables
 from cupyops.compile.linking import parts
@@ -14,7 +15,7 @@ from . import driver
 from .geometry import PORTABLE_CLUSTER, Target
 from .variant import Variant
 
-__all__ = ["load"]
+__all__ = ["compiled", "load", "target_of"]
 
 
 def load(kernel: Any, types: Mapping[str, str], device: int) -> Variant:
@@ -41,16 +42,7 @@ def load(kernel: Any, types: Mapping[str, str], device: int) -> Variant:
         capability = int(gpu.compute_capability)
         if not kernel.runs_on(capability):
             raise LaunchError(f"{what} needs a GPU of {kernel.hardware}, and GPU {device} is sm_{capability}")
-        text = kernel.final_text(types)
-        binary = bundle.find(text, capability, kernel.options)
-        if binary is None:
-            try:
-                binary = binary_for(text, what, target_for(capability), kernel.options)
-            except CompileError as error:
-                raise kernel.located(error) from error.__cause__
-            except MissingDependencyError as error:
-                raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
-        kernel.compare(binary.types, types)
+        text, binary = compiled(kernel, types, capability)
         code = None
         if kernel.source.module or variables(parts(text)[0]):
             code = kernel.storage.on_gpu(kernel, types, text, binary, device)
@@ -62,10 +54,34 @@ def load(kernel: Any, types: Mapping[str, str], device: int) -> Variant:
         if kernel.geometry.cluster > PORTABLE_CLUSTER:
             driver.allow_large_clusters(raw)
         _allow_shared_memory(raw, kernel.hardware.shared, what, device, capability)
-        itemsize = max((DTYPES[p.c_type(types)].itemsize for p in kernel.signature.parameters if p.pointer), default=4)
-        target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
+        target = target_of(kernel, types, gpu.attributes["MultiProcessorCount"])
         # CuPy's kernel returns the handle for the current GPU, so the variant is created while this GPU is current.
         return Variant(what, raw, packing, kernel.geometry, target, kernel.hardware, code, has_assert(text))
+
+
+def compiled(kernel: Any, types: Mapping[str, str], capability: int) -> tuple[str, Binary]:
+    """Returns the final text of a kernel and its binary for a compute capability, from the bundle, the cache or NVRTC.
+
+    Raises:
+        CompileError, MissingDependencyError: as :func:`load`.
+    """
+    text, what = kernel.final_text(types), kernel.describe(types)
+    binary = bundle.find(text, capability, kernel.options)
+    if binary is None:
+        try:
+            binary = binary_for(text, what, target_for(capability), kernel.options)
+        except CompileError as error:
+            raise kernel.located(error) from error.__cause__
+        except MissingDependencyError as error:
+            raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
+    kernel.compare(binary.types, types)
+    return text, binary
+
+
+def target_of(kernel: Any, types: Mapping[str, str], multiprocessors: int) -> Target:
+    """Returns what the kernel's launch policy asks about the arrays and the GPU."""
+    itemsize = max((DTYPES[p.c_type(types)].itemsize for p in kernel.signature.parameters if p.pointer), default=4)
+    return Target(itemsize, multiprocessors)
 
 
 def _allow_shared_memory(raw: Any, shared: int, what: str, device: int, capability: int) -> None:

@@ -160,7 +160,7 @@ def _live(
 
 def _parameter(kernel: str, position: int, declaration: str, names: Names) -> tuple[Parameter, str]:
     """Returns a parameter as its declaration reads, and its type without ``const``, pointers and references. The type of the parameter
-    is left open if it is no number of C, no type of CUDA, and may be declared by a text: the compiler is asked."""
+    is left open if it is neither a number of C nor a type of CUDA, and may be declared by a text: the compiler is asked."""
     if tensor_map := _TENSOR_MAP.fullmatch(" ".join(declaration.split())):
         return Parameter(f"{tensor_map[1]}_map", "TensorMap", map_of=tensor_map[1]), "TensorMap"
     words = expanded(ATTRIBUTES.sub(" ", split(declaration, "=")[0][1]), names.macros)

@@ -112,7 +112,7 @@ def _stands_above(text: str, code: Code, place: int, first: int) -> bool:
 
 
 def _behind_the_list(text: str, code: Code, end: int) -> str:
-    """Returns the last parameter's shape comment if it stands behind the closing parenthesis on the same line, before
+    """Returns the last parameter's shape comment if it is behind the closing parenthesis on the same line, before
     the body, or after the opening brace if no code follows the brace. Returns ``""`` without a shape comment there."""
     line_end = text.find("\n", end)
     line_end = len(text) if line_end < 0 else line_end

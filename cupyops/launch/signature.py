@@ -9,9 +9,9 @@ comment behind a parameter, or on a line of its own above the parameter, gives i
         long long M, long long N, acc_t factor)
 
 ``// (M, N)`` means that the array is contiguous and has M·N elements. A pointer without a shape comment is a view,
-whose layout and bounds are not checked. A comment behind the parameter stands before or after the comma. A
+whose layout and bounds are not checked. A comment behind the parameter is before or after the comma. A
 shape comment that may belong to two parameters, or to none, raises an error. A comment such as ``// (M * N)``, or with a name
-that is no integer of the kernel, gives no shape, with a warning. Non-``const`` pointers are outputs. With
+that is not an integer of the kernel, gives no shape, with a warning. Non-``const`` pointers are outputs. With
 ``// (N) or null`` a call may give None, which is a null pointer in the kernel.
 
 :mod:`.scanned` reads the text. Types that the text does not tell are asked of the compiler (:mod:`.asked`, :mod:`.told`).

@@ -10,7 +10,7 @@ from typing import Any
 from cupyops.codegen import write
 from cupyops.errors import expected
 
-from .geometry import Geometry, Grid, Target, at_least, block_of, is_integer, within_limits
+from .geometry import MIN, Geometry, Grid, Target, at_least, block_of, is_integer, within_limits
 
 __all__ = ["Blocks", "SharedBytes", "size_expression"]
 
@@ -99,8 +99,8 @@ class Blocks(Geometry):
         x, y, z = (size_expression("", "", getattr(self, axis))[0] for axis in "xyz")
         return x, y, z
 
-    def grid_for(self, target: Target) -> Callable[..., Grid]:
-        return within_limits(super().grid_for(target), self.threads)
+    def grid_for(self, target: Target, functions: Mapping[str, Any] = MIN) -> Callable[..., Grid]:
+        return within_limits(super().grid_for(target, functions), self.threads)
 
 
 @dataclass(frozen=True)

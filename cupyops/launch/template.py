@@ -148,7 +148,9 @@ def split_name(name: str) -> tuple[str, tuple[str, ...] | None]:
     """
     found = _NAME.fullmatch(name)
     if found is None:
-        raise ValueError(f"{name!r} is no name of a kernel, such as 'softmax', 'a::softmax' or 'softmax<float, 128>'")
+        raise ValueError(
+            f"{name!r} is not a name of a kernel, such as 'softmax', 'a::softmax' or 'softmax<float, 128>'"
+        )
     path = "".join(found[1].split()).removeprefix("::")
     if found[2] is None:
         return path, None

@@ -74,7 +74,7 @@ _KEYWORDS = frozenset(
     "volatile wchar_t while xor xor_eq".split()
 )
 _BODY = re.compile(r"\b(?:struct|class|union)\b(?:(?!\b(?:struct|class|union)\b)[^;(){}=]|\([^();{}]*\))*\{")
-# A name that declares data stands before the end of the declaration, an extent, an initializer or the width of a bit field, or in
+# A name that declares data is before the end of the declaration, an extent, an initializer or the width of a bit field, or in
 # the parentheses of a pointer to a function or of a macro.
 _MEMBER = re.compile(r"(?<![.>\w])\b([A-Za-z_]\w*)\s*(?=[;,=\[{:)])(?!::)")
 _STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
@@ -152,6 +152,6 @@ def _integer(base: str) -> str:
 
 
 def c_dtype(base: str) -> str | None:
-    """Returns the name of the dtype of a C type, or None for a type that is no number of a fixed width."""
+    """Returns the name of the dtype of a C type, or None for a type that is not a number of a fixed width."""
     name = C_TYPES.get(_integer(" ".join(base.split())))
     return name if name in DTYPES else None

@@ -38,7 +38,7 @@ def operators_of(options: argparse.Namespace, cell: str, scope: Mapping[str, Any
         scope: the names of the notebook, for ``--reference``.
 
     Raises:
-        CellError: the text is no operator, does not compile, or the options do not fit the text.
+        CellError: the text is not an operator, does not compile, or the options do not fit the text.
     """
     text = f"\n{cell}"
     names = list(dict.fromkeys(f.name for f in scan(text).functions))

@@ -53,7 +53,7 @@ def parse(program: str, where: str, indices: Collection[str] = ()) -> list[State
     Args:
         program: the program.
         where: the operator's name, for messages.
-        indices: names that may stand in brackets, as ``t`` in ``x[t]``.
+        indices: names that may be in brackets, as ``t`` in ``x[t]``.
 
     Raises:
         ValueError: a statement is not an assignment, a name is assigned twice, or the program is empty.

@@ -13,7 +13,8 @@ __all__ = ["text_of"]
 # The kind of each reduction in row_passes.cuh.
 FOLDS = {"sum": "Sum", "max": "Max", "min": "Min", EXPS: "Exps"}
 
-# The guard of groups of threads beyond the last row. They would read the last row, which an overwriting kernel writes.
+# The guard of groups of threads beyond the last row. They would read the last row, which an overwriting kernel writes. Where
+# the program reduces, they have to, for the barriers; nothing is made of what they read.
 _GROUPS_BEYOND = {
     False: (
         "        // Groups beyond the last row take part in the barriers with a row that they do not write.",
@@ -130,7 +131,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "    cluster_arrive();",
         "    bool others_began__ = false;",
         f"    for (long long first__ = {group}; ROW_EACH || first__ < M__; first__ += blocks__ * GROUPS) {{",
-        *_GROUPS_BEYOND[bool(program.over)],
+        *_GROUPS_BEYOND[bool(program.over) and not reduces],
         "        const auto load__ = [&](const Columns& at__) {",
         *(f"            {line}" for line in load),
         "        };",

@@ -38,8 +38,8 @@ class RowProgram:
         like: pairs of a result and an input. The result has the input's dtype, if the program reads the input. Else a
             result (M) or (N) has the dtype of the arithmetic.
         leads: the array (M, N) whose dtype is ``scalar_t``; by default the first of ``elements``.
-        over: a pair of a result (M, N) and an array of ``elements`` with the same memory and dtype, or nothing. The
-            program has no reduction, so that the thread that writes an element is the only one that reads it.
+        over: a pair of a result (M, N) and an array of ``elements`` with the same memory and dtype, or nothing. The thread
+            that writes an element is the only one that reads it, but for ``x[t]``, which is read before the reductions.
         samples: inputs of the forward that have a row (N) for each sample; those that are read are in ``columns``.
     """
 

@@ -261,4 +261,4 @@ def _value(word: str) -> int | float:
         return float(match[1])
     if match := _HEXADECIMAL.fullmatch(written):
         return float.fromhex(match[1])
-    raise ExpressionError(f"`{word}` is no number of CUDA C++")
+    raise ExpressionError(f"`{word}` is not a number of CUDA C++")

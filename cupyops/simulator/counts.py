@@ -191,7 +191,7 @@ def base_of(array: Any, info: Info) -> int:
     if hasattr(array, "untyped_storage"):
         try:
             return int(array.untyped_storage().data_ptr())
-        except NotImplementedError:  # a wrapper of a transform
+        except NotImplementedError:  # a tensor that torch.func wraps
             return info.pointer
     while hasattr(getattr(array, "base", None), "__array_interface__"):
         array = array.base

@@ -100,7 +100,7 @@ class TextureObject(_Object):
         border: the channels of a texel outside with "border".
 
     Raises:
-        TypeError: `array` is no array of the CPU, or has another dtype.
+        TypeError: `array` is not an array of the CPU, or has another dtype.
         ValueError: another argument is not one of these, or they do not fit each other.
 
     Source: the section "Texture Fetching" of CUDA's programming guide.
@@ -149,7 +149,7 @@ class SurfaceObject(_Object):
         array, channels, kind: as in :class:`TextureObject`.
 
     Raises:
-        TypeError: `array` is no array of the CPU, or has another dtype.
+        TypeError: `array` is not an array of the CPU, or has another dtype.
         ValueError: another argument does not fit; the array is read-only.
     """
 

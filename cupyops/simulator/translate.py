@@ -163,8 +163,8 @@ def _constants(text: str) -> str:
 def _with_headers(text: str) -> str:
     """Translates inline PTX, and includes the headers of the functions that CUDA has without an include.
 
-    Few texts need these headers, and a text without them compiles faster. The includes stand before the first line
-    directive, so that line numbers do not change. They stand in angle brackets: a header of the user with the same name
+    Few texts need these headers, and a text without them compiles faster. The includes are before the first line
+    directive, so that line numbers do not change. They are in angle brackets: a header of the user with the same name
     lies in the folder of the compilation.
     """
     text, has_ptx = translate_asm(text)
@@ -256,7 +256,7 @@ def _split(code: str) -> list[str]:
 
 
 def _name_at(piece: str) -> tuple[int, int] | None:
-    """Returns start and end of the declared name, which stands before the first ``[`` or last; None without a name."""
+    """Returns start and end of the declared name, which is before the first ``[`` or last; None without a name."""
     depth = 0
     end = len(piece)
     for i, c in enumerate(piece):

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from cupyops.arrays import Device
 from cupyops.launch.geometry import MAX_BLOCK, Rows
 from cupyops.launch.kernel import Kernel
+from cupyops.sizes import surely
 
 from .config import CLUSTERS_SINCE, Config, threads_for
 
@@ -225,4 +226,4 @@ def is_few(rows: int, n: int, most: tuple[int, int]) -> bool:
         n: elements of a row.
         most: the most rows, and the most elements of all rows, that are few.
     """
-    return rows <= most[0] and rows * n <= most[1]
+    return surely(rows <= most[0]) and surely(rows * n <= most[1])

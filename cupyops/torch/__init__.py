@@ -1,5 +1,5 @@
 """The part of cupyops that imports PyTorch: the class Operator, operators from formulas, checks, benchmarks, the
-export to ONNX, and models on this project's kernels. No other folder of cupyops imports PyTorch."""
+export to ONNX, packages for serving, and models on this project's kernels. No other folder of cupyops imports PyTorch."""
 
 from cupyops.torch.bench.run import bench_op
 from cupyops.torch.check.run import CHECKS, CheckFailed, check_op, checks_for
@@ -11,6 +11,7 @@ from cupyops.torch.models.swap import optimize
 from cupyops.torch.onnx.export import ExportReport, export_onnx
 from cupyops.torch.programs.elementwise import elementwise
 from cupyops.torch.programs.row_reduce import row_reduce
+from cupyops.torch.serving.package import package
 
 __all__ = [
     "CHECKS",
@@ -26,5 +27,6 @@ __all__ = [
     "export_onnx",
     "operator",
     "optimize",
+    "package",
     "row_reduce",
 ]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import checked_kernels
-from benchmarks.checked_kernels import Run, Sizes
+from benchmarks import checked_kernels, checked_program
+from benchmarks.checked_program import Run
+from benchmarks.checked_sizes import Sizes, cut
 
 REFERENCE = """
 import torch
@@ -50,10 +51,10 @@ class ModelNew(torch.nn.Module):
 
 def test_sizes_are_halved_until_they_are_small_enough() -> None:
     text = "batch_size, n = 100, 1000\nshape = (48, 7)\nflag = True\ndef get_inputs(): return [512]\ndef other(): return 512"
-    scope, changed = checked_kernels.cut(text, Sizes(64, 4))
+    scope, changed = cut(text, Sizes(64, 4))
     assert (scope["batch_size"], scope["n"], scope["shape"], scope["flag"]) == (4, 64, (48, 7), True)
     assert (scope["get_inputs"](), scope["other"](), len(changed)) == ([64], 512, 3)
-    scope, changed = checked_kernels.cut(text, Sizes(None, None))
+    scope, changed = cut(text, Sizes(None, None))
     assert (scope["batch_size"], scope["n"], changed) == (100, 1000, {})
 
 
@@ -80,7 +81,7 @@ RAISED = replace(CLEAN, state="raised", why="RuntimeError: 64 columns only")
     ],
 )
 def test_what_is_found_counts_at_the_largest_sizes_that_run(small: Run, large: Run | None, word: str, why: str) -> None:
-    found = checked_kernels.verdict(small, large)
+    found = checked_program.verdict(small, large)
     assert (found.word, found.why) == (word, why)
     assert bool(found.found) == (word == "wrong")
 
@@ -99,7 +100,7 @@ def test_what_is_found_counts_at_the_largest_sizes_that_run(small: Run, large: R
 def test_programs_of_our_own(body: str, word: str, kinds: set[str], tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM.replace("BODY", body), encoding="utf-8")
-    row = checked_kernels.check(path, REFERENCE)
+    row = checked_program.check(path, REFERENCE)
     assert row["whole"]
     assert row["verdict"]["word"] == word
     assert {*row["verdict"]["found"]} == kinds
@@ -125,15 +126,13 @@ def test_the_command_writes_the_results_and_the_page(tmp_path: Path, capsys: pyt
     page.write_text("# Page\n<!-- figures: begin -->\nold\n<!-- figures: end -->\n", encoding="utf-8")
     assert checked_kernels.main([str(tmp_path), "--out", str(out), "--page", str(page)]) == 0
     assert "1 programs, 1 are translated whole" in capsys.readouterr().out
-    kind = checked_kernels.KINDS["unwritten"]
-    line = (
-        f"| level 1 no. 7 | `01234567` | {kind} | 1 of 2304 values are not written | the sizes of the problem | 1.50 |"
-    )
+    kind = checked_program.KINDS["unwritten"]
+    line = f"| level 1 no. 7 | `01234567` | {kind} | the sizes of the problem | 1.50 |"
     assert line in page.read_text(encoding="utf-8")
     # A verdict of somebody who has read the program takes its place.
     results = json.loads(out.read_text(encoding="utf-8"))
     results["readings"] = {"0123456789": {"word": "not judged", "why": "for a reason"}}
-    assert "| level 1 no. 7 | `01234567` | for a reason |" in checked_kernels.table(results)
+    assert "| 1 | for a reason |" in checked_kernels.table(results)
     assert checked_kernels.counts(results)["are wrong"] == 0
 
 

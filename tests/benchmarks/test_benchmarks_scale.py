@@ -95,10 +95,9 @@ def test_the_table_has_ratios_and_weak_scaling() -> None:
         rows = [{**row, "ranks": ranks, "variant": v, "per_second": speeds[ranks, v]} for v in ("torch", "cupyops")]
         report.add(document, "rows", rows)
     assert len(document["rows"]) == 4, "rows of a case were added beside those of the same case"
-    assert (
-        "| m | DDP | eager | 2 | 180 tokens/s, 12 ms (10), 2.0 GiB | 209 tokens/s, 12 ms (10), 2.0 GiB | 1.16 | 95 % (90 %) "
-        "| 4.0000 / 4.0000 | 1.0000 / 1.0000 |" in (report.markdown(document))
-    )
+    text = report.markdown(document)
+    assert "| m | DDP | eager | 2 | 12 ms (10), 2.0 GiB | 12 ms (10), 2.0 GiB | 1.16 | 95 % (90 %) |" in text
+    assert "| eager | 1 |" not in text
     report.add(document, "failed", [{**row, "ranks": 2, "reason": "no"}])
     assert [r["ranks"] for r in document["rows"]] == [1, 1]
     assert "- m, ddp, eager, 2 GPUs: no" in report.markdown(document)

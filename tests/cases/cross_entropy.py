@@ -40,6 +40,15 @@ def _samples_weighted() -> list[Arguments]:
     return [(wanted(X), TARGET, WEIGHT, IGNORE, 0.0), (wanted(X[:2]), TARGET[:2], WEIGHT, IGNORE, 0.3)]
 
 
+def _probabilities() -> list[Arguments]:
+    shares = random(ROWS, COLUMNS, seed=8).abs()
+    return [(wanted(X), wanted(shares), 0.1), (wanted(3 * X[:2]), shares[:2], 0.0)]
+
+
+def _probabilities_weighted() -> list[Arguments]:
+    return [(x, shares, WEIGHT, smoothing) for x, shares, smoothing in _probabilities()]
+
+
 def _launches() -> Iterator[LaunchCase]:
     for dtype in FLOATS:
         for n in (100, 1024, 32000, 50257, 131072):
@@ -56,6 +65,9 @@ def _launches() -> Iterator[LaunchCase]:
         yield launch_case("cross_entropy", f"{about} weight", call, x, target, weight)
         call = lambda x, t: cross_entropy(x, t, label_smoothing=0.1, reduction="none")  # noqa: E731
         yield launch_case("cross_entropy", f"{about} smoothing", call, x, target)
+        call = lambda x, t, w: cross_entropy(x, t, w, label_smoothing=0.1, reduction="none", softcap=30.0)  # noqa: E731
+        yield launch_case("cross_entropy", f"{about} probabilities weight", call, x, x, weight)
+        yield launch_case("cross_entropy", f"{about} probabilities", lambda x, t: cross_entropy(x, t), x, x)
 
 
 MODELS = {
@@ -71,6 +83,9 @@ DATA = FamilyData(
         "cross_entropy": _samples,
         "cross_entropy_smoothed": _samples_smoothed,
         "cross_entropy_weighted": _samples_weighted,
+        "cross_entropy_probabilities": _probabilities,
+        "cross_entropy_probabilities_weighted": _probabilities_weighted,
+        "softcap": lambda: [(wanted(3 * X), 2.0)],
     },
     _launches,
     MODELS,

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import cupyops
@@ -19,11 +18,12 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> T
     """The operations of transformers, or of timm with pairs of neighbours, and a rest that is not turned."""
     n = cos.shape[-1]
     of, rest = x[..., :n], x[..., n:]
-    # Autocast on a CPU refuses to concatenate float16.
-    column = torch.arange(n, device=x.device)
-    first = column % 2 == 0 if interleaved else column < n // 2
-    other = torch.where(first, -of.roll(-1 if interleaved else n // 2, -1), of.roll(1 if interleaved else n // 2, -1))
-    return F.pad(of * cos + other * sin, (0, rest.shape[-1])) + F.pad(rest, (n, 0))
+    with torch.autocast(x.device.type, enabled=False):  # on a CPU, it refuses to concatenate float16
+        if interleaved:
+            other = torch.stack([-of[..., 1::2], of[..., ::2]], -1).reshape(of.shape)
+        else:
+            other = torch.cat((-of[..., n // 2 :], of[..., : n // 2]), -1)
+        return torch.cat((of * cos + other * sin, rest), -1)
 
 
 def _tables(x: Any, interleaved: bool = False) -> tuple[Any, Any]:

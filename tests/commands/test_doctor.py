@@ -297,7 +297,7 @@ def test_cache_that_cannot_be_written(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     machine.patch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "file" / "cache"))
     status, facts, faults, _ = machine.report()
-    folder, problem = tmp_path / "file" / "cache", f"{tmp_path / 'file'} is no folder"
+    folder, problem = tmp_path / "file" / "cache", f"{tmp_path / 'file'} is not a folder"
     what = f"the cache folder {folder} cannot be written ({problem}): every process compiles all kernels again"
     assert faults == [(what, "export CUPYOPS_CACHE_DIR=FOLDER, naming a folder that you may write")]
     assert status == 0

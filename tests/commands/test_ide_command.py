@@ -182,7 +182,7 @@ def test_a_config_of_the_users_is_kept(own: Path, capsys: pytest.CaptureFixture[
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["ide", str(tmp_path / "absent")])
-    assert "absent is no folder" in capsys.readouterr().err
+    assert "absent is not a folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -133,9 +133,9 @@ REFUSED = (
     Refusal("threads", "no member named 'thread'", "double f(int n) { std::thread t([] {}); return n; }"),
     Refusal("files", "no member named 'ifstream'", 'double f(int n) { std::ifstream file("x"); return n; }'),
     Refusal(
-        "`std::deque`, `std::variant` and other names of the library without a word",
-        "no member named 'deque'",
-        "double f(int n) { std::deque<int> q; return n; }",
+        "`std::list`, `std::variant` and other names of the library without a word",
+        "no member named 'list'",
+        "double f(int n) { std::list<int> q; return n; }",
     ),
     Refusal("CUDA graphs", "unknown type name 'cudaGraph_t'", "double f(int n) { cudaGraph_t g; return n; }"),
     Refusal(
@@ -143,7 +143,7 @@ REFUSED = (
     ),
     Refusal(
         "Thrust on the host",
-        "use of undeclared identifier 'thrust'",
+        "no member named 'sort' in namespace 'thrust'",
         "double f(int n) { thrust::sort(&n, &n + 1); return n; }",
     ),
 )

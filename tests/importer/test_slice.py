@@ -227,3 +227,11 @@ __global__ void k(float* y) { y[0] = Point(y[0]).twice() + Point(); }
     found = cut(text)
     assert "host" not in words(found)
     compiles(found, "k")
+
+
+def test_an_alias_of_a_type_of_the_host_is_of_the_host() -> None:
+    text = """using ScalarType = at::ScalarType;
+__global__ void k(float* y) { y[0] = 1; }
+bool f(at::Tensor x) { k<<<1, 1>>>(x.data_ptr<float>()); return x.scalar_type() == ScalarType::Half; }
+"""
+    assert "ScalarType" not in words(cut(text))

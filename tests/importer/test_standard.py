@@ -1,18 +1,21 @@
 """The words of C++'s standard library: the types that clang gives them, and their values in Python."""
 
+import functools
 import io
 import math
 import sys
 
 import pytest
+import torch
 
 pytest.importorskip("clang.cindex")
 
-from cupyops.importer import standard
+import cupyops
+from cupyops.importer import generated, standard
 from cupyops.importer.numbers import NUMBERS, divide, quotient, remainder
 from cupyops.importer.references import Pointer, Variable
 from cupyops.importer.tree import evaluated, parse
-from cupyops.importer.words import namespaces, words
+from cupyops.importer.words import Namespace, namespaces, words
 
 int32, int64, uint8, float32, float64 = (NUMBERS[n] for n in ("int32", "int64", "uint8", "float32", "float64"))
 Vector = standard.Vector
@@ -238,3 +241,15 @@ def test_every_word_of_std_is_reachable():
         place = roots
         for part in name.split("::"):
             place = place[part] if isinstance(place, dict) else getattr(place, part)
+
+
+def test_generated_code_finds_every_word() -> None:
+    scope = generated.names(None)
+    for name, word in words().items():
+        first, *rest = name.split("::")
+        found = functools.reduce(getattr, rest, scope[first])
+        assert found is word.object or isinstance(found, Namespace) or name in scope, name
+    x = torch.zeros(2)
+    with cupyops.simulate():
+        assert generated.at.cuda(x).device == x.device  # a method of tensors, and the namespace at::cuda
+    assert generated.at.cuda.warp_size() == 32

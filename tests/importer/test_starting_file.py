@@ -181,7 +181,7 @@ LAUNCH = "k<<<1, 32>>>(x.data_ptr<float>(), y.data_ptr<float>(), 3);"
         ),
         (
             "int f(at::Tensor x) { return 3; }",
-            "# f is a function and no operator: it returns int32, which is no tensor.",
+            "# f is a function and no operator: it returns int32, which is not a tensor.",
         ),
         (
             "at::Tensor f(std::vector<at::Tensor> x) { return x[0] + 1; }",

@@ -363,3 +363,11 @@ def test_16_bit_floats_are_rounded_and_have_their_bits(kind: str, want: float, b
     assert (f["f"](2.7), f["bits"](2.7)) == (want, bits)
     assert f["of_bits"](bits) == torch.tensor(2.7).to(torch.float16 if kind == "Half" else torch.bfloat16).item()
     assert f["limits"]() == float("-inf")
+
+
+def test_texts_stand_for_an_ellipsis_in_an_index():
+    text = """torch::Tensor f(torch::Tensor x) { x.index_put_({"...", 0}, 7.0); return x.index({"...", 1}); }"""
+    run = program("index", [("a.cu", f"#include <torch/extension.h>\n{text}")]).functions["f"]
+    x = torch.arange(6.0).reshape(2, 3)
+    assert run(x).tolist() == [1, 4]
+    assert x[:, 0].tolist() == [7, 7]

@@ -83,7 +83,7 @@ def test_a_finding_of_the_simulator_is_repeated(library: str, tmp_path: Path) ->
 
 @pytest.mark.simulator
 def test_sixteen_bits_at_an_odd_address(tmp_path: Path) -> None:
-    """Tensors of which NumPy has no dtype, beside an address that is no multiple of 16."""
+    """Tensors of which NumPy has no dtype, beside an address that is not a multiple of 16."""
     x = torch.arange(6, dtype=torch.bfloat16)[1:]
     error = failure(faulty(), x, torch.zeros(5, dtype=torch.bfloat16), 1.0, 5, sanitize=True)
     assert said(repeated(save_repro(error, tmp_path / "repro.py"))) == said(error)

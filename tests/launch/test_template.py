@@ -100,7 +100,11 @@ FUNCTION = "__global__ void k(float* x, int n) {}"
         ),
         (f"template <int N> {FUNCTION}", "k<1, 2>", "k<1, 2>: the template has the parameters <N>, got 2 arguments"),
         (FUNCTION, "k<1>", "k<1>: `k` is no template, so its name takes no arguments"),
-        (FUNCTION, "k(1)", "'k(1)' is no name of a kernel, such as 'softmax', 'a::softmax' or 'softmax<float, 128>'"),
+        (
+            FUNCTION,
+            "k(1)",
+            "'k(1)' is not a name of a kernel, such as 'softmax', 'a::softmax' or 'softmax<float, 128>'",
+        ),
     ],
 )
 def test_arguments_that_are_missing_or_too_many_are_refused_at_the_declaration(

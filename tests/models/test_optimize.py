@@ -358,7 +358,7 @@ def test_a_compiled_model_has_one_graph_and_calls_the_operators(name: str) -> No
 
 @pytest.mark.parametrize("name", [n for n in MODELS if n not in ("encoder layer", "norms", "channels first")])
 def test_fx_and_export_see_the_module_as_it_was_written(name: str) -> None:
-    """A proxy is no tensor of PyTorch: an operator called with a proxy raises."""
+    """A proxy is not a tensor of PyTorch: an operator called with a proxy raises."""
     module, x = model(name), torch.randn(4, 3, WIDTH)
     wanted = module(x)
     optimize(module)

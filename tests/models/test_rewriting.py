@@ -413,7 +413,7 @@ def test_a_method_with_a_private_name_is_named() -> None:
 
 def test_a_method_whose_decorator_hides_it_is_named() -> None:
     assert reasons(module_of(kept(nested))) == [
-        "forward cannot be rewritten: its decorator does not hold it in a closure"
+        "forward cannot be rewritten: its decorator does not keep the method in its closure"
     ]
 
 

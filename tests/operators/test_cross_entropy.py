@@ -64,6 +64,35 @@ def test_classes_are_the_second_dimension(device: str, shape: tuple[int, ...]) -
             torch.testing.assert_close(got, exact, equal_nan=True)
 
 
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(6,), (4, 6), (2, 6, 3), (0, 6)])
+def test_class_probabilities(
+    device: str, reduction: str, smoothing: float, weighted: bool, shape: tuple[int, ...]
+) -> None:
+    x = torch.randn(shape, device=device, dtype=torch.float64, requires_grad=True)
+    target = torch.rand(shape, device=device, dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(6, device=device, dtype=torch.float64) if weighted else None
+    options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing}
+    loss, wanted = (f(x, target, weight, **options) for f in (cross_entropy, F.cross_entropy))
+    torch.testing.assert_close(loss, wanted, equal_nan=True)
+    if x.numel():
+        grad = torch.randn_like(loss)
+        found, exact = (torch.autograd.grad(y, (x, target), grad) for y in (loss, wanted))
+        torch.testing.assert_close(found, exact)
+
+
+def test_softcap(device: str) -> None:
+    x, target = operands(device, 9, 11, torch.float64)
+    for options in ({}, {"label_smoothing": 0.1}):
+        loss = cross_entropy(x, target, softcap=0.7, **options)
+        wanted = F.cross_entropy(0.7 * torch.tanh(x / 0.7), target, **options)
+        torch.testing.assert_close(loss, wanted)
+        torch.testing.assert_close(torch.autograd.grad(loss, x), torch.autograd.grad(wanted, x))
+
+
 def test_masked_logits_and_a_confident_row(device: str) -> None:
     """-inf masks a class, and with weights 0·inf must not make the loss NaN. log Σ e^x - x[t] cancels for a sure class."""
     x = torch.randn(4, 40, device=device)
@@ -169,7 +198,10 @@ def test_compiled_and_under_autocast_as_pytorchs(device: str) -> None:
         (lambda x, t: cross_entropy([1.0], t), TypeError, "cross_entropy: `x` must be a Tensor, got list"),  # type: ignore[arg-type]
         (lambda x, t: cross_entropy(x, 3), TypeError, "cross_entropy: `target` must be a Tensor, got int"),  # type: ignore[arg-type]
         (lambda x, t: cross_entropy(x.long(), t), TypeError, "`x` must have dtype float16 .*, got int64"),
-        (lambda x, t: cross_entropy(x, x), TypeError, "`target` must be class indices in int64; class probabilities"),
+        (lambda x, t: cross_entropy(x, x[:, 0]), TypeError, "`target` must be class indices in int64, or class probabilit"),
+        (lambda x, t: cross_entropy(x, x.long()), TypeError, "`target` must be class probabilities in float16 or .*, got int64"),
+        (lambda x, t: cross_entropy(x, x, ignore_index=1), RuntimeError, "ignore_index is not supported for floating point"),
+        (lambda x, t: cross_entropy(x, t, softcap=0.0), ValueError, "`softcap` must be a positive number or None, got 0.0"),
         (lambda x, t: cross_entropy(x.sum(), t), ValueError, "`x` must have classes, at least one dimension"),
         (lambda x, t: cross_entropy(x, t[:2]), ValueError, r"`target` must have x's shape without the classes, \(3,\)"),
         (lambda x, t: cross_entropy(x, t, x[0, :4]), RuntimeError, "either for all 5 classes or no classes but got"),

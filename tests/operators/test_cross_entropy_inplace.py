@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import cupyops
 from autograd_bridge import CrossEntropyLoss, cross_entropy
 from cupyops.torch import check_op
-from cupyops.torch.ops.cross_entropy import _cross_entropy
+from cupyops.torch.ops.cross_entropy_programs import _cross_entropy
 from cupyops.torch.programs.overwriting import overwriting
 from tests.support import with_floats
 

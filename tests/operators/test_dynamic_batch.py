@@ -144,7 +144,6 @@ def test_an_onnx_model_takes_every_batch(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
 def test_an_ahead_of_time_package_takes_every_batch(tmp_path: Path) -> None:
     model = MODELS["LinearGELU"]
     args = _inputs(model, 4, torch.float32)

@@ -69,7 +69,7 @@ def test_padded_gradients_are_the_gradients(
 
 
 def test_values_that_are_not_finite_stay_in_their_rows_and_columns() -> None:
-    """A zero times an infinity is no number: what is appended to one operand meets what is appended to the other."""
+    """A zero times an infinity is not a number: what is appended to one operand meets what is appended to the other."""
     x, weight, bias = operands(5, 131, 133, torch.float16)
     x[1, 3], weight[7, 2], bias[9] = float("inf"), float("nan"), float("-inf")
     library, grad = library_of(x), torch.randn(5, 131).half()

@@ -10,8 +10,8 @@ from pathlib import Path
 import tomllib
 
 from cupyops.compile.cpp_library import TRAITS
-from cupyops.compile.header_list import HEADERS, PARTS, SAME, SystemHeader
-from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _MATH_OF_FLOAT, _NUMBERS
+from cupyops.compile.header_list import HEADERS, SystemHeader
+from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _MATH_OF_FLOAT
 from cupyops.compile.system_headers import _PACKAGES
 from cupyops.installing import EXTRAS
 from cupyops.simulator.library import DECLINED, INTRINSICS
@@ -63,13 +63,6 @@ def public(path: Path) -> list[str]:
 
 def code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-def folded(names: Iterable[str], *suffixes: str) -> str:
-    """Names, those with a suffix folded into the name without it: ``rank`` and ``rank_v`` are ``rank[_v]``."""
-    there = set(names)
-    alone = sorted(name for name in there if not any(name.removesuffix(end) in there - {name} for end in suffixes))
-    return code(name + "".join(f"[{end}]" for end in suffixes if name + end in there) for name in alone)
 
 
 # Pages -----------------------------------------------------------------------------------------------------------------
@@ -142,35 +135,38 @@ def compatibility() -> Findings:
 # The tables of docs/cuda_support.md and docs/simulator.md ---------------------------------------------------------------
 
 
-def row(of: SystemHeader) -> str:
-    """The line of docs/cuda_support.md for a header."""
+NONE, HOST = "no header is needed", "as with NVRTC"
+MOST_NAMES = 12  # that a line has of headers that no package brings
+
+
+def header_rows() -> list[str]:
+    """The lines of docs/cuda_support.md for the headers: one for those of one package that the simulator treats in one way."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for of in HEADERS:
+        groups.setdefault(_treated(of), []).extend(of.names)
+    lines = []
+    for (brings, simulated), names in groups.items():
+        most = MOST_NAMES if simulated == HOST or brings == NONE else len(names)
+        others = f" and {len(names) - most} others" if len(names) > most else ""
+        lines.append(f"| {code(names[:most])}{others} | {brings} | {simulated} |")
+    return lines
+
+
+def _treated(of: SystemHeader) -> tuple[str, str]:
+    """Who brings a header for NVRTC, and what the simulator does."""
     if of.host:
         instead = f", or `{of.shared}` in its place if device code uses the names of `{of.shared}`" if of.shared else ""
-        names = code(of.names[:30]) + (f" and {len(of.names) - 30} others" if len(of.names) > 30 else "")
-        return f"| {names} | left out{instead}: {of.reason} | as with NVRTC |"
-    folder = (of.folders or ("",))[-1]
-    brings = {"": "no header is needed", "cuda": "the packages of CuPy's extras", "cccl": "CuPy"}
+        return f"left out{instead}: {of.reason}", HOST
+    brings = {"": NONE, "cuda": "the packages of CuPy's extras", "cccl": "CuPy"}
     brings |= {key: " or ".join(f"`{package}`" for package in _PACKAGES[key]) for key in ("curand", "crt")}
-    if of.twin in (SAME, PARTS):
-        simulated = "yes" if of.twin == SAME else of.twin
-    elif of.twin:
-        simulated = f"twin `{of.twin}`"
-    else:
-        simulated = f"refused: {of.reason}"
-    return f"| {code(of.names)} | {brings[folder]} | {simulated} |"
+    return brings[(of.folders or ("",))[-1]], "yes" if of.twin else "refused"
 
 
 def cuda_support() -> Findings:
     page = DOCS / "cuda_support.md"
-    wanted = [
-        *map(row, HEADERS),
-        f"| numbers | {code(sorted(_NUMBERS))} |",
-        f"| types | {code(sorted(_INTEGERS))} |",
-        f"| functions of `std` | {folded(_MATH | _MATH_OF_FLOAT, 'f')} |",
-        f"| types of `std` | {folded(TRAITS, '_t', '_v')} |",
-        f"| others of `std` | {code(sorted(_KNOWN_OF_STD - _MATH - _MATH_OF_FLOAT - TRAITS))} |",
-    ]
-    yield from lines_are(page, wanted, r"\| `<.*")
+    others = _KNOWN_OF_STD - _MATH - _MATH_OF_FLOAT - TRAITS - _INTEGERS.keys()
+    wanted = [*header_rows(), f"| others of `std` | {code(sorted(others))} |"]
+    yield from lines_are(page, wanted, r"\| `[<a-z].*\| (yes|refused|as with NVRTC) \|")
 
 
 def simulator() -> Findings:

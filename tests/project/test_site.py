@@ -1,6 +1,7 @@
 """The functions that make the documentation site, without its packages. `make docs` builds the site."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,11 +54,13 @@ def test_a_notebook_is_a_page_with_its_cells_and_outputs() -> None:
     site_hooks = loaded("site_hooks")
     linked = site_hooks.outside(DOCS / "notebooks.md", DOCS)
     assert linked == sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb"))
-    first, second = map(site_hooks.text_of, linked)
+    first, inline, second = map(site_hooks.text_of, linked)
     assert first.startswith("# A first operator\n")
     for part in ("````cpp\n%%cu\n", 'identifier "fabz" is undefined', "tensor([", "## A gradient"):
         assert part in first
-    assert second.count('src="data:image/png;base64,') == 1
+    for page in (first, inline, second):
+        assert page.count('src="data:image/png;base64,') == 1
+    assert inline.count('<div class="report">') == 1
     assert "````python\nimport matplotlib.pyplot as plt\n" in second
     cell = {
         "cell_type": "code",
@@ -65,6 +68,39 @@ def test_a_notebook_is_a_page_with_its_cells_and_outputs() -> None:
         "outputs": [{"output_type": "stream", "text": ["\x1b[31mred\x1b[0m\n"]}],
     }
     assert site_hooks.markdown_of({"cells": [cell]}) == "````python\n1\n````\n\n````text\nred\n````\n"
+
+
+def test_cuda_in_strings_of_python_is_coloured_as_cuda() -> None:
+    token = pytest.importorskip("pygments.token").Token
+    lexer = loaded("site_lexer").CudaInPython()
+    source = 'text = r"""\n__global__ void k(float* x) { x[0] = 1.5f; }\n"""  # a text\nname = "x"\nf"""{name} __global__"""\n'
+    found = list(lexer.get_tokens(source))
+    assert "".join(value for _, value in found) == source
+    assert (token.Keyword.Reserved, "__global__") in found
+    assert (token.Literal.Number.Float, "1.5f") in found
+    assert (token.Literal.String.Double, "x") in found
+    assert [value for kind, value in found if kind in token.Keyword].count("__global__") == 1, "no text in an f-string"
+
+
+def test_the_search_finds_guides_before_sources_and_faults_first() -> None:
+    """By the function of the hook that sets what a word of a page counts; `make docs` builds the index."""
+    site_hooks = loaded("site_hooks")
+    names = ("source/examples/own_op_py.md", "reference/cupyops.md", "operators.md", "troubleshooting.md")
+    pages = [SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={}) for name in names]
+    assert all(site_hooks.on_page_content("html", page, {}, []) == "html" for page in pages)
+    boosts = [page.meta["search"]["boost"] for page in pages]
+    assert boosts == sorted(set(boosts))
+
+
+def test_a_message_is_split_into_its_words() -> None:
+    """By the separator of the search, as JavaScript splits."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    separator = re.findall(r"separator: '(.*)'$", text, re.MULTILINE)[0].replace("''", "'")
+    message = (
+        "k: 'y' must have dtype float32 (scalar_t, as the arrays), got torch.float64 at `k.cu`:12, element 32 of `part`"
+    )
+    words = [word for word in re.split(separator, message.removeprefix("k")) if word]
+    assert words == ["have", "dtype", "float32", "scalar", "arrays", "torch", "float64", "cu", "element", "part"]
 
 
 def test_docstrings_become_markdown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ __global__ void k(const __half* a, float* y) {
         Kernel(text, "k", 32)[32](a, y)
         np.testing.assert_array_equal(y, a.astype(np.float32) @ a.astype(np.float32).T)
         if sanitize:  # a view keeps its offset in the memory that it is a part of
-            with pytest.raises(LaunchError, match="no multiple of 32 bytes"):
+            with pytest.raises(LaunchError, match="not a multiple of 32 bytes"):
                 Kernel(text, "k", 32)[32](np.zeros(512, np.float16)[8:264].reshape(16, 16), y)
 
 

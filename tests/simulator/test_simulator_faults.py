@@ -337,7 +337,7 @@ def test_a_misaligned_vector(sanitize: bool) -> None:
     with pytest.raises(LaunchError) as caught:
         run(kernel("y[0] = reinterpret_cast<const float4*>(x + k)->x;"), k=1, sanitize=sanitize)
     assert re.search(
-        r"misaligned: .*float4.* at address 0x\w+, which is no multiple of 16 at k.cu:10", str(caught.value)
+        r"misaligned: .*float4.* at address 0x\w+, which is not a multiple of 16 at k.cu:10", str(caught.value)
     )
     run(kernel("y[threadIdx.x] = reinterpret_cast<const float4*>(x + k)->x;"), k=4, sanitize=sanitize)
 

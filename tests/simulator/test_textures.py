@@ -273,7 +273,7 @@ FAULTS = [
     ("tex3D<float>(image, 0, 0, 0)", "a texture or surface function is of another kind or of other dimensions"),
     ("tex2D<float>(0, 0, 0)", "a texture or surface object is 0"),
     ("surf2Dread<float>(out, 32, 0)", "an access outside a surface; x counts bytes"),
-    ("surf2Dread<float>(out, 2, 0)", "x, in bytes, is no multiple of the size of the type"),
+    ("surf2Dread<float>(out, 2, 0)", "x, in bytes, is not a multiple of the size of the type"),
 ]
 
 

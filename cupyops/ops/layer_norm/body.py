@@ -16,6 +16,7 @@ from cupyops.launch.geometry import PORTABLE_CLUSTER, Geometry
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_shapes
+from cupyops.sizes import least
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
 from cupyops.tiling.rows import at_once, is_few
@@ -169,7 +170,7 @@ def run_forward(
     # are passed by position.
     for kernel, _, sizes in call.launches:
         kernel.launch_vouched(x, residual, weight, bias, like, y, stats, *sizes, eps)
-    if stats is not None and not call.launches and not library.is_fake(y):
+    if stats is not None and not call.launches and not library.skips(y):
         stats[0], stats[1] = 0, math.nan  # PyTorch's statistics of rows without elements
     return y, s, stats
 
@@ -185,7 +186,7 @@ def forward_call(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape
     stats = stats_shape(x, normalized_shape)
     rows, n = math.prod(stats[1:]), math.prod(normalized_shape)
     call = Call(library, dtype, DTYPES[dtype].acc, result or dtype, stats)
-    if library.is_fake(x) or rows == 0 or n == 0:
+    if library.skips(x) or rows == 0 or n == 0:
         return call
     operands = {"x_t": x, "residual_t": residual, "weight_t": bias if weight is None else weight}
     given = {name: library.dtype_name(a) for name, a in operands.items() if a is not None}
@@ -207,7 +208,7 @@ def forward_call(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape
         config = config.few_rows_forward(n, size["weight_t"], given=given_both)
     kernel = forward_kernel(config, dtype, residual is not None)
     if config.kind == "wide":
-        sizes.append(min(at_once(kernel, types, dtype, device), rows))
+        sizes.append(least(at_once(kernel, types, dtype, device), rows))
     return replace(call, launches=(Launch(kernel, None, tuple(sizes)),))
 
 
@@ -262,7 +263,7 @@ def _run_backward(
     # arrays and sizes, the arguments are passed by position.
     for kernel, arrays, sizes in launches:
         kernel.launch_vouched(*arrays(given), *sizes)
-    if not launches and not library.is_fake(grad_x):
+    if not launches and not library.skips(grad_x):
         grad_weight[...] = grad_bias[...] = 0
     return grad_x, grad_weight, grad_bias
 
@@ -286,7 +287,7 @@ def _backward(
     types = {"y_t": library.dtype_name(grad_y), "weight_t": dtype if weight is None else library.dtype_name(weight)}
     rows, n = math.prod(stats.shape[1:]), math.prod(shape)
     call = Call(library, dtype, DTYPES[dtype].acc, types["weight_t"])
-    if library.is_fake(x) or rows == 0 or n == 0 or not (want_x or want_affine):
+    if library.skips(x) or rows == 0 or n == 0 or not (want_x or want_affine):
         return call
     device, more = device_of(library, x), grad_sum is not None
     launches: list[Launch] = []

@@ -29,7 +29,7 @@ def as_shape(normalized_shape: int | Shape) -> tuple[int, ...]:
     """Returns ``normalized_shape`` as a tuple; an int is the size of one dimension.
 
     Raises:
-        TypeError: a size is no integer.
+        TypeError: a size is not an integer.
     """
     if isinstance(normalized_shape, int):  # also a symbol while Dynamo traces, which cannot ask it for attributes
         return (normalized_shape,)

@@ -14,6 +14,7 @@ from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_like, check_shapes
+from cupyops.sizes import least
 from cupyops.tiling.config import CLUSTERS_SINCE, vector_width_for
 from cupyops.tiling.rows import at_once, is_few
 
@@ -163,7 +164,7 @@ def _call(
     dtype = library.dtype_name(x)
     call = Call(library, dtype, DTYPES[dtype].acc, result or dtype)
     rows, n = math.prod(stats.shape[1:]), math.prod(shape)
-    if library.is_fake(x) or rows == 0 or n == 0:
+    if library.skips(x) or rows == 0 or n == 0:
         return call
     given = [library.dtype_name(p) for p in parameters.values() if p is not None]
     parameter_bytes = DTYPES[given[0]].itemsize if given else 0
@@ -184,7 +185,7 @@ def _call(
         config = replace(config.one_a_block(), kind="registers", stages=0, shared=0, sum_ahead=False)
         kernel = tangent_kernel(config, dtype)
     if config.kind == "wide":
-        sizes.append(min(at_once(kernel, types, dtype, device), rows))
+        sizes.append(least(at_once(kernel, types, dtype, device), rows))
     return replace(call, launches=(Launch(kernel, None, tuple(sizes)),))
 
 

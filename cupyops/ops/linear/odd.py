@@ -1,4 +1,4 @@
-"""Products in 16 bits whose rows do not begin at multiples of 16 bytes: N or K is no multiple of 8.
+"""Products in 16 bits whose rows do not begin at multiples of 16 bytes: N or K is not a multiple of 8.
 
 A library needs aligned rows for its fast kernels, and falls back to kernels that read single elements. The functions of
 this module append zeros to the operands' rows and columns, and compute the next larger product.

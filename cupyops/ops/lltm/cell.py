@@ -89,7 +89,7 @@ def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: An
     old_cell = contiguous(old_cell)
     # empty_like is the fastest way to allocate an array.
     new_h, new_cell = library.empty_like(old_cell), library.empty_like(old_cell)
-    if library.is_fake(new_h) or batch == 0 or state == 0:
+    if library.skips(new_h) or batch == 0 or state == 0:
         return (new_h, new_cell, library.empty((batch, 3 * state), dtype, x)), None
     if whole(batch, state, inputs):
         x, weights, bias, old_h = contiguous(x), contiguous(weights), contiguous(bias), contiguous(old_h)
@@ -215,7 +215,7 @@ def backward(
     # empty_like is the fastest way to allocate an array.
     grad_old = empty_like(new_cell) if want_cell else empty(nothing, dtype, x)
     db, dc0 = grad_bias if want_bias else None, grad_old if want_cell else None
-    absent = library.is_fake(gates) or batch == 0 or state == 0
+    absent = library.skips(gates) or batch == 0 or state == 0
     if not absent and not (whole(batch, state, inputs) and batch <= WHOLE_ROWS):
         grad_z = empty_like(gates)
         step_backward(StepGradients(grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, dc0, dtype, db)
@@ -229,7 +229,7 @@ def backward(
     grad_old_h = empty_like(new_cell) if want_h else empty(nothing, dtype, x)
     found = grad_x, grad_weights, grad_bias, grad_old_h, grad_old
     if absent:
-        if not library.is_fake(gates):
+        if not library.skips(gates):
             for gradient in found:
                 gradient[...] = 0
         return found

@@ -67,8 +67,8 @@ def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any
     """Returns h of every step, the last h and c, c of every step, and z of every step, on arrays of any library."""
     library, dtype, steps, batch, features, state = check_sequence(x, weights, bias, h0, c0)
     h, cells, last = (library.empty((count, batch, state), dtype, x) for count in (steps, steps, 2))
-    if library.is_fake(h) or steps == 0 or batch == 0 or state == 0:
-        if steps == 0 and not library.is_fake(h):
+    if library.skips(h) or steps == 0 or batch == 0 or state == 0:
+        if steps == 0 and not library.skips(h):
             last[0], last[1] = h0, c0
         return h, last, cells, library.empty((steps, batch, 3 * state), dtype, x)
     gates = library.linear(library.contiguous(x), weights[:, state:], bias)
@@ -130,7 +130,7 @@ def backward(
     shapes = (steps, batch, features), (3 * state, features + state), (3 * state,), of_state, of_state
     found: Any = tuple(empty(s if wanted else (0,), dtype, x) for s, wanted in zip(shapes, want, strict=True))
     grad_x, grad_weights, grad_bias, grad_h0, grad_c0 = found
-    if library.is_fake(grad_x):
+    if library.skips(grad_x):
         return found
     if steps == 0 or batch == 0 or state == 0:
         for gradient in found:

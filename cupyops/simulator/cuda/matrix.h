@@ -135,7 +135,7 @@ template <int COUNT, bool TRANSPOSED> CUPYOPS_UNCHECKED void ldmatrix(unsigned* 
         for (unsigned i = 0; i < 2; ++i) {
             const unsigned r = TRANSPOSED ? 2 * (lane % 4) + i : lane / 4, c = TRANSPOSED ? lane / 4 : 2 * (lane % 4) + i;
             const char* const at = static_cast<const char*>(rows[8 * m + r]);
-            if (reinterpret_cast<size_t>(at) % 16) cupyops_misuse("ldmatrix: the address of a row is no multiple of 16 bytes");
+            if (reinterpret_cast<size_t>(at) % 16) cupyops_misuse("ldmatrix: the address of a row is not a multiple of 16 bytes");
             cupyops_touch(at + 2 * c, 2, 0);
             __builtin_memcpy(&pair[i], at + 2 * c, 2);
         }
@@ -150,7 +150,7 @@ template <int COUNT, bool TRANSPOSED> CUPYOPS_UNCHECKED void stmatrix(const void
         for (unsigned i = 0; i < 2; ++i) {
             const unsigned r = TRANSPOSED ? 2 * (lane % 4) + i : lane / 4, c = TRANSPOSED ? lane / 4 : 2 * (lane % 4) + i;
             char* const at = static_cast<char*>(const_cast<void*>(rows[8 * m + r]));
-            if (reinterpret_cast<size_t>(at) % 16) cupyops_misuse("stmatrix: the address of a row is no multiple of 16 bytes");
+            if (reinterpret_cast<size_t>(at) % 16) cupyops_misuse("stmatrix: the address of a row is not a multiple of 16 bytes");
             cupyops_touch(at + 2 * c, 2, 1);
             const unsigned short value = (unsigned short)(s[m] >> 16 * i);
             __builtin_memcpy(at + 2 * c, &value, 2);

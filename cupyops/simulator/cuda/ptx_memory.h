@@ -45,7 +45,7 @@ CUPYOPS_INTRINSIC void fence() { __threadfence(); }
 
 CUPYOPS_INTRINSIC void cp_async(char* to, const char* from, unsigned bytes, unsigned source_bytes) {
     if (reinterpret_cast<size_t>(to) % bytes || (source_bytes && reinterpret_cast<size_t>(from) % bytes))
-        cupyops_misuse("cp.async: an address is no multiple of the copy's size");
+        cupyops_misuse("cp.async: an address is not a multiple of the copy's size");
     if (source_bytes > bytes) cupyops_misuse("cp.async: the size of the source exceeds the size of the copy");
     cupyops_copy_issue(to, from, source_bytes, bytes - source_bytes, nullptr);
 }

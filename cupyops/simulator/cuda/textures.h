@@ -245,7 +245,7 @@ CUPYOPS_UNCHECKED char* surface_at(const CupyopsTexture& t, int bytes, int x, in
         if (mode == cudaBoundaryModeZero) return nullptr;
         at[d] = at[d] < 0 ? 0 : most[d];
     }
-    if (at[0] % bytes) cupyops_misuse("an access of a surface whose x, in bytes, is no multiple of the size of the type");
+    if (at[0] % bytes) cupyops_misuse("an access of a surface whose x, in bytes, is not a multiple of the size of the type");
     return t.data + ((size_t(at[3]) * t.size[2] + at[2]) * t.size[1] + at[1]) * row + at[0];
 }
 template <typename T>

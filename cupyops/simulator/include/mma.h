@@ -98,9 +98,9 @@ namespace details {
 CUPYOPS_UNCHECKED void meet() { cupyops_warp(CUPYOPS_MATRIX, ~0u, 0, 0, 32, nullptr); }
 template <typename T> inline void check(const T* p, unsigned ldm) {
 #ifdef CUPYOPS_CHECKED  // the arrays are then copies whose memory begins where a GPU's allocations may
-    if (reinterpret_cast<uintptr_t>(p) % 32) cupyops_misuse("wmma: the pointer to a matrix is no multiple of 32 bytes");
+    if (reinterpret_cast<uintptr_t>(p) % 32) cupyops_misuse("wmma: the pointer to a matrix is not a multiple of 32 bytes");
 #endif
-    if (ldm * sizeof(T) % 16) cupyops_misuse("wmma: ldm elements are no multiple of 16 bytes");
+    if (ldm * sizeof(T) % 16) cupyops_misuse("wmma: ldm elements are not a multiple of 16 bytes");
 }
 // The offset of an element of a lane in memory.
 template <typename F> inline size_t place(int i, unsigned ldm, bool by_columns) {

@@ -103,7 +103,7 @@ void __ubsan_handle_type_mismatch_v1(Mismatch* d, uintptr_t p) {
     const unsigned long alignment = 1ul << d->log_alignment;
     CupyopsFault& fault = undefined(d->location, HERE);
     fault.address = p;
-    if (p % alignment) append(fault, "misaligned: %s at address 0x%lx, which is no multiple of %lu", d->type->name, static_cast<unsigned long>(p), alignment);
+    if (p % alignment) append(fault, "misaligned: %s at address 0x%lx, which is not a multiple of %lu", d->type->name, static_cast<unsigned long>(p), alignment);
     else append(fault, "a null pointer to %s is dereferenced", d->type->name);
     raise_fault(fault);
 }

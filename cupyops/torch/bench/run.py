@@ -74,7 +74,7 @@ def bench_op(
 
     Raises:
         ValueError: the machine has a GPU, and the inputs are not all on one GPU; or the inputs do not fit the schema.
-        TypeError: ``op`` is no operator, ``inputs`` is neither a tuple nor a list of tuples, or a peer is not callable.
+        TypeError: ``op`` is not an operator, ``inputs`` is neither a tuple nor a list of tuples, or a peer is not callable.
     """
     operator = operator_of(op, "bench_op")
     samples = samples_of(operator, inputs, "bench_op", "inputs")

@@ -25,6 +25,9 @@ from . import (
     gradients as check_gradients,
 )
 from . import (
+    graphs as check_graphs,
+)
+from . import (
     honest as check_honest,
 )
 from . import (
@@ -93,9 +96,9 @@ CHECKS: dict[str, Check] = {
         check_machinery.differentiable,
         check_machinery.defaults,
         check_derivatives.derivatives,
-        check_machinery.compile_static,
-        check_machinery.compile_dynamic,
-        check_machinery.export,
+        check_graphs.compile_static,
+        check_graphs.compile_dynamic,
+        check_graphs.export,
         check_machinery.torch_func,
         check_machinery.vmap,
         check_derivatives.transforms,
@@ -122,7 +125,7 @@ def operator_of(op: Any, where: str = "check_op") -> Operator:
     """Returns `op` if `op` is an operator, else the operator in its attribute ``op``, which public functions have.
 
     Raises:
-        TypeError: `op` is no operator, and its attribute ``op`` is none.
+        TypeError: `op` is not an operator, and its attribute ``op`` is none.
     """
     found = op if isinstance(op, Operator) else getattr(op, "op", None)
     if not isinstance(found, Operator):
@@ -210,7 +213,7 @@ def check_op(
 
     Raises:
         CheckFailed: a check failed; the message has each fault and how to repair it.
-        TypeError: ``op`` is no operator; ``sample_inputs`` is neither a tuple nor a list of tuples.
+        TypeError: ``op`` is not an operator; ``sample_inputs`` is neither a tuple nor a list of tuples.
         ValueError: a check, backend or dtype has an unknown name; samples do not fit the schema, or are on different
             kinds of devices.
     """

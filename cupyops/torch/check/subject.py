@@ -132,7 +132,7 @@ class Subject:
         return found
 
     def other_values(self, place: int, value: Any, others: Sequence[Any]) -> list[Any]:
-        """Returns other values of an argument that is no tensor; which of them make sense, the reference decides.
+        """Returns other values of an argument that is not a tensor; which of them make sense, the reference decides.
 
         Args:
             others: the values that other samples have.

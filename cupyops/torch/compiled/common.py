@@ -74,7 +74,7 @@ def share(saved: Sequence[Node], declarations: Mapping[str, Common], apart: Any)
     """
     firsts: dict[Any, Node] = {}
     places = {node: i for i, node in enumerate(saved[0].graph.nodes)} if saved else {}
-    # A reader may stand in the forward: what it reads must stand in front of it.
+    # A reader may be in the forward: what it reads must be in front of it.
     for node in sorted(saved, key=places.__getitem__):
         call: Any = node.args[0] if node.target is operator.getitem else None
         found = declarations.get(name_of(call)) if isinstance(call, Node) else None

@@ -9,7 +9,7 @@ traces Dynamo's graph, and AOTAutograd's graph has the operations that it calls.
 AOTAutograd keeps traced graphs on disk, by Dynamo's graph. What the implementation does is no part of that graph, so the name of
 the overload stands for it. For a shipped operator it is a hash of this package's code. An operator of other code has a name of its own in
 each process, since no hash tells what its reference or its backward calls: AOTAutograd traces its gradient again in another
-process, unless its author gives it a version. If its reference may stand in the graph, by ``compiled=``, Dynamo traces the
+process, unless its author gives it a version. If its reference may be in the graph, by ``compiled=``, Dynamo traces the
 general dispatch itself, and the graph has the operator or the reference (for their keys see :mod:`cupyops.torch.compiled.keys`).
 """
 

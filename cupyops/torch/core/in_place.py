@@ -27,7 +27,7 @@ def in_place_options(
         fake: the function that computes fake results for the operator that allocates, or None.
 
     Raises:
-        ValueError: ``in_place`` is no function; or the operator has no result, has a result that is no tensor, writes to an
+        ValueError: ``in_place`` is not a function; or the operator has no result, has a result that is not a tensor, writes to an
             argument, or has a first argument that may be None.
     """
     if not callable(in_place):

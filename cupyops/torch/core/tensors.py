@@ -15,6 +15,7 @@ from cupyops import simulator
 from cupyops.arrays import Info, register
 from cupyops.dtypes import DTYPES
 from cupyops.launch.generated import TensorAccess
+from cupyops.launch.planning import planning
 from cupyops.launch.untraced import hide
 
 __all__ = [
@@ -147,6 +148,9 @@ class TorchLibrary:
     def is_fake(self, x: torch.Tensor) -> bool:
         return type(x) is FakeTensor or x.is_meta
 
+    def skips(self, x: torch.Tensor) -> bool:
+        return self.is_fake(x) and not planning()
+
     def info(self, x: torch.Tensor) -> Info:
         place, fake = x.device.type, self.is_fake(x)
         launchable = place == "cuda" or (place == "cpu" and simulator.enabled())
@@ -178,7 +182,7 @@ class TorchLibrary:
 
     def padded(self, x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
         found = x.new_empty((rows, columns))
-        if self.is_fake(x):
+        if self.skips(x):
             return found
         given_rows, given = x.shape
         found.narrow(0, 0, given_rows).narrow(1, 0, given).copy_(x)
@@ -204,5 +208,5 @@ class TorchLibrary:
 
 _LIBRARY = TorchLibrary()
 register(torch.Tensor, _LIBRARY)
-hide()  # of kernels that are older than the import of PyTorch
+hide()  # also for kernels that were created before PyTorch was imported
 register(torch.nn.Parameter, _LIBRARY)  # the most frequent subclass: the lookup by base class takes longer

@@ -143,7 +143,7 @@ _OWN_NORMS = {
 def fuse_own_norms(module: GraphModule, devices: Collection[str] = ("cuda",)) -> None:
     """Replaces additions and this project's norms of their results by one operator, in the graphs of a module.
 
-    `optimize` replaces a norm in one module, and the addition before it may stand in another module or behind a branch.
+    `optimize` replaces a norm in one module, and the addition before it may be in another module or behind a branch.
     """
     for part in (m for m in module.modules() if isinstance(m, GraphModule)):
         found = False
@@ -241,7 +241,7 @@ def _replace_both(
         fakes: the fake results of the call.
 
     Raises:
-        _Refused: the call would have to stand before one of its operands.
+        _Refused: the call would have to be before one of its operands.
     """
     graph = norm.graph
     # The call stands where all operands are known, and before each use of the sum.
@@ -331,7 +331,7 @@ def _fakes(nodes: Iterable[Any], devices: Collection[str]) -> list[Any]:
     """Returns the fake tensors of nodes.
 
     Raises:
-        _Refused: an operator of this package does not take such tensors.
+        _Refused: an operator of this package does not accept these tensors.
     """
     found = [node.meta.get("example_value") if isinstance(node, Node) else None for node in nodes]
     for x in found:

@@ -26,7 +26,7 @@ from cupyops.torch.ops.rms_norm import rms_norm
 
 from .leaves import by_operator, product_of
 from .recognise import RMS_NORM_KEEPS_DTYPE, Form
-from .small import is_small, is_small_product, is_traced
+from .small import PLAIN, is_small, is_small_product, is_traced
 
 __all__ = [
     "FUNCTIONS",
@@ -57,7 +57,7 @@ class GeluCall:
 
     @inlined_only
     def __call__(self, x: Any) -> Any:
-        if type(x) is Tensor and (approximate := self._cupyops_gelu(x)) is not None and not _observed(self):
+        if type(x) in PLAIN and (approximate := self._cupyops_gelu(x)) is not None and not _observed(self):
             if in_graph():
                 return gelu_node(x, approximate)
             return F.gelu(x, approximate=approximate) if is_small(x) else gelu(x, approximate)
@@ -72,7 +72,7 @@ def _functional(operator: Callable[..., Any], function: Callable[..., Any]) -> C
 
     @inlined_only
     def call(input: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(input) is Tensor and not is_small(input):
+        if type(input) in PLAIN and not is_small(input):
             return operator(input, *args, **kwargs)
         return function(input, *args, **kwargs)
 
@@ -153,16 +153,16 @@ def _hooked(module: Any, traced: bool) -> bool:
 def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     """Returns ``act(linear(x))``, by one operator if ``linear`` is a linear layer and ``act`` an optimised GELU."""
     traced = in_graph()
-    if not traced and type(x) is Tensor and is_small_product(x):
+    if not traced and type(x) in PLAIN and is_small_product(x):
         return act(linear(x))
     form = getattr(act, "_cupyops_gelu", None)
-    if form is not None and type(x) is Tensor and (approximate := form(x)) is not None:
+    if form is not None and type(x) in PLAIN and (approximate := form(x)) is not None:
         operands = _operands(linear, traced)
         # A library for quantised weights exchanges the weight for a subclass of Tensor, and keeps the layer.
         if (
             operands is not None
             and not _observed(act, traced)
-            and (type(operands[0]) is Parameter or type(operands[0]) is Tensor)
+            and (type(operands[0]) is Parameter or type(operands[0]) in PLAIN)
         ):
             weight, bias = operands
             if traced:
@@ -206,7 +206,7 @@ _promoted = cache(torch.promote_types)
 @inlined_only
 def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     traced = in_graph()
-    if type(a) is not Tensor or type(b) is not Tensor or (not traced and is_small(a)):
+    if type(a) not in PLAIN or type(b) not in PLAIN or (not traced and is_small(a)):
         return None
     operands = getattr(norm, "_cupyops_norm", None)
     is_rms_norm = operands is None

@@ -35,7 +35,7 @@ from cupyops.torch.scale.distributed import is_dtensor
 
 from .classes import is_optimised, made_class
 from .recognise import RMS_NORM_KEEPS_DTYPE, Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
-from .small import is_small, is_small_padded
+from .small import PLAIN, is_small, is_small_padded
 
 __all__ = ["FORWARDS", "TRAITS", "Leaf", "by_operator", "leaf_of", "product_of", "unfit"]
 
@@ -181,7 +181,7 @@ def unfit(module: nn.Module) -> str | None:
 
 
 def _look_alike(module: nn.Module) -> _Kind | str | None:
-    """Returns the kind of a module that is no module of ``torch.nn``, found by what it computes."""
+    """Returns the kind of a module that is not a module of ``torch.nn``, found by what it computes."""
     cls = type(module)
     if isinstance(module, nn.Linear):
         return "its class has its own forward"
@@ -263,7 +263,7 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
     condition = f" and {kind.condition.format(x=x)}" if kind.condition else ""
     choices = {"in_graph()": kind.node, kind.few.format(x=x): kind.small}
     plain = [
-        f"    if type({x}) is Tensor{condition}:",
+        f"    if type({x}) in PLAIN{condition}:",
         *(
             line
             for case, found in choices.items()
@@ -281,7 +281,7 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
     ]
     scope = {
         "F": F,
-        "Tensor": Tensor,
+        "PLAIN": PLAIN,
         "is_dtensor": is_dtensor,
         "is_small": is_small,
         "is_small_padded": is_small_padded,

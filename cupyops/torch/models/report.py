@@ -10,6 +10,7 @@ from torch import nn
 from cupyops.profiling.tables import bar, cell, table
 
 from .classes import original_class
+from .measured import Measured
 
 __all__ = ["OptimizeReport", "Site"]
 
@@ -42,6 +43,7 @@ class OptimizeReport:
         replaced: the places that call an operator now.
         skipped: the places that were left alone, with the reasons.
         notes: patterns of ``include`` and ``exclude`` that match no name.
+        measured: what each kind of change does to the time of a step; empty without ``step=``.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class OptimizeReport:
         skipped: Sequence[Site],
         notes: Sequence[str],
         classes: Mapping[nn.Module, type[nn.Module]],
+        measured: Sequence[Measured] = (),
     ) -> None:
         self.model = model
         self.replaced = tuple(replaced)
         self.skipped = tuple(skipped)
         self.notes = tuple(notes)
+        self.measured = tuple(measured)
         self._classes = dict(classes)
 
     def __enter__(self) -> "OptimizeReport":
@@ -76,6 +80,9 @@ class OptimizeReport:
         if self.skipped:
             lines.append("left alone:")
             lines += _lines(self.skipped)
+        if self.measured:
+            lines.append("a step:")
+            lines += [f"  {one}" for one in self.measured]
         return "\n".join([*lines, *self.notes])
 
     def _repr_html_(self) -> str:
@@ -85,9 +92,8 @@ class OptimizeReport:
             for sites, colour in ((self.replaced, "#a8dcb5"), (self.skipped, "#dddddd"))
             for title, count, what, places in _groups(sites)
         ]
-        return table(
-            str(self).partition("\n")[0], ("operator, or why not", "places", "of", "names"), rows, "\n".join(self.notes)
-        )
+        notes = "\n".join([*map(str, self.measured), *self.notes])
+        return table(str(self).partition("\n")[0], ("operator, or why not", "places", "of", "names"), rows, notes)
 
     def undo(self) -> None:
         """Gives every module its class back. A second call does nothing.

@@ -7,10 +7,11 @@ waits for the GPU, and the faster kernel decides.
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from cupyops.ops.linear import config as linear_config
 
-__all__ = ["LEAST_ELEMENTS", "LEAST_PADDED", "is_small", "is_small_padded", "is_small_product", "is_traced"]
+__all__ = ["LEAST_ELEMENTS", "LEAST_PADDED", "PLAIN", "is_small", "is_small_padded", "is_small_product", "is_traced"]
 
 # Forward and backward of PyTorch's layer norm on an H200 take 61 us of the host's time, and the kernels take as long for
 # 10 million elements in 16 bits (1.6 ms for 2^28). The operator takes 79 us of the host's time. With a batch of one, the
@@ -23,7 +24,13 @@ LEAST_ELEMENTS = 2**23 + 1
 # host's time. The last layer of BERT with 512 rows has 1.2e10, and the operator saved 0.1 ms of the GPU's time.
 LEAST_PADDED = 2**34
 
-is_traced = torch.compiler.is_dynamo_compiling
+# The types of plain tensors. An export without Dynamo runs the model on fake tensors.
+PLAIN = frozenset({Tensor, FakeTensor})
+
+
+def is_traced() -> bool:
+    """Returns whether Dynamo or an export traces the model."""
+    return torch.compiler.is_dynamo_compiling() or torch.compiler._is_exporting_flag
 
 
 def is_small(x: Tensor) -> bool:
@@ -52,7 +59,7 @@ def is_small_product(x: Tensor) -> bool:
 
 
 def is_small_padded(x: Tensor, n: int) -> bool:
-    """Returns whether PyTorch computes a product that the operator would pad (:mod:`cupyops.ops.linear.odd`).
+    """Returns whether a product that the operator would pad (:mod:`cupyops.ops.linear.odd`) is so small that PyTorch computes it.
 
     Args:
         x: the operand (..., K) of the linear layer.

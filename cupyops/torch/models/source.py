@@ -173,7 +173,7 @@ def redecorated(function: FunctionType, made: FunctionType) -> FunctionType:
         made: what takes the place of the innermost function.
 
     Raises:
-        UnreadableError: a wrapper does not hold the function that it calls in its closure.
+        UnreadableError: a wrapper does not keep the function that it calls in its closure.
     """
     inner = getattr(function, "__wrapped__", None)
     if not isinstance(inner, FunctionType):
@@ -181,7 +181,7 @@ def redecorated(function: FunctionType, made: FunctionType) -> FunctionType:
     cells = function.__closure__ or ()
     held = [c.cell_contents is inner for c in cells if c != CellType()]
     if held.count(True) != 1 or len(held) != len(cells):
-        raise UnreadableError("its decorator does not hold it in a closure")
+        raise UnreadableError("its decorator does not keep the method in its closure")
     new = redecorated(inner, made)
     closure = tuple(CellType(new) if same else cell for same, cell in zip(held, cells, strict=True))
     return _copy(function, function.__code__, closure, {"__wrapped__": new})

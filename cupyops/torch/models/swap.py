@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from types import FunctionType
@@ -16,6 +16,7 @@ from cupyops.errors import expected
 from .classes import is_optimised, made_class
 from .fused import sequential_forward
 from .leaves import FORWARDS, TRAITS, by_operator, leaf_of, product_of, unfit
+from .measured import TOGETHER, Measured, measured
 from .report import OptimizeReport, Site
 from .rewrite import Change, Parent, Path, called_paths, mentions, own_gelu, rewritten
 from .source import UnreadableError
@@ -26,7 +27,14 @@ Filter = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
 
-def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None, fuse: bool = True) -> OptimizeReport:
+def optimize(
+    model: nn.Module,
+    *,
+    include: Filter = None,
+    exclude: Filter = None,
+    fuse: bool = True,
+    step: Callable[[], Any] | None = None,
+) -> OptimizeReport:
     """Has the modules of a model call the shipped operators, in place.
 
     ===============================================  ================================
@@ -43,7 +51,7 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     ===============================================  ================================
 
     A module stays the same object, with its parameters, buffers, hooks, dtype, device, mode and ``state_dict``. Only
-    its class becomes a subclass of its class. A module that is no module of ``torch.nn`` is found by what it computes.
+    its class becomes a subclass of its class. A module that is not a module of ``torch.nn`` is found by what it computes.
     Calls of ``F.gelu``, ``F.layer_norm`` and ``F.rms_norm`` in a module's methods are replaced as well. Pickled modules
     have their own classes. Deep copies stay optimised.
 
@@ -55,18 +63,26 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     Call ``optimize`` before ``torch.compile``, before or after ``.to()`` and ``DistributedDataParallel``, and after
     ``parallelize_module``.
 
+    With ``step``, the choice is measured: a step is timed in turns with all changes and without each kind of them, and a
+    kind that saves no more than the noise is undone. This takes some tens of seconds, and some hundred steps. Parameters,
+    buffers, gradients and random generators are put back afterwards; the state of an optimizer that the step uses is
+    not, so let the step end with ``backward()``, or call ``optimize`` before the training.
+
     Args:
         model: the model, on any device, the meta device included.
         include: which modules to change, by name: a pattern such as ``"blocks.*.mlp*"``, several, or a function
             ``(name, module) -> bool``. The default is every module.
         exclude: which modules to leave alone, in the same form.
         fuse: whether calls that stand beside each other become one operator.
+        step: runs the model once as it will be used, eagerly and without arguments:
+            ``lambda: loss(model(x), y).backward()``. The default measures nothing.
 
     Returns:
         The report: what was replaced, what was left alone and why, and ``undo()``.
 
     Raises:
-        TypeError: ``model`` is no module, or is compiled or scripted; or a filter is of another type.
+        TypeError: ``model`` is not a module, or is compiled or scripted; a filter is of another type; or ``step`` cannot be
+            called. If ``step`` raises an error, all changes are undone.
 
     >>> model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32))
     >>> print(optimize(model, exclude="2"))
@@ -77,6 +93,8 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
       excluded by name: 1 x LayerNorm: 2
     """
     root = _checked(model)
+    if step is not None and not callable(step):
+        raise TypeError(expected("optimize", "step", "be a function without arguments", type(step).__name__))
     wanted, notes = _selection(root, include, exclude)
     plan = _Plan(wanted, fuse)
     for name, module in _modules(root):
@@ -85,17 +103,20 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     for name, module in _modules(root):
         plan.methods(name, module)
     plan.settle()
-    done: list[tuple[nn.Module, type[nn.Module]]] = []
+    before = {module: type(module) for module in plan.classes}
+    found: tuple[Measured, ...] = ()
     try:
         for module, made in plan.classes.items():
-            before = type(module)
             module.__class__ = made
-            done.append((module, before))
+        if step is not None:
+            found = measured(root, plan.groups(), step, before)
+            plan.drop(found)
     except BaseException:
-        for module, before in done:
-            module.__class__ = before
+        for module, cls in before.items():
+            module.__class__ = cls
         raise
-    return OptimizeReport(model, plan.replaced, plan.skipped, notes, plan.classes)
+    replaced = [site for sites in plan.replaced.values() for site in sites]
+    return OptimizeReport(model, replaced, plan.skipped, notes, plan.classes, found)
 
 
 def _checked(model: Any) -> nn.Module:
@@ -162,7 +183,8 @@ class _Plan:
         wanted: whether a module passes the filters.
         fuse: whether calls that stand beside each other become one.
         classes: the new classes.
-        replaced, skipped: the sites of the report.
+        replaced: the sites of the report, by the module that gets a new class.
+        skipped: the other sites.
         products: the linear layers whose operands a fused operator may take.
         seen: the modules that have been decided about.
         excluded: the modules of which no name has been wanted so far.
@@ -171,7 +193,7 @@ class _Plan:
     wanted: Callable[[str, nn.Module], bool]
     fuse: bool
     classes: dict[nn.Module, type[nn.Module]] = field(default_factory=dict)
-    replaced: list[Site] = field(default_factory=list)
+    replaced: dict[nn.Module, list[Site]] = field(default_factory=dict)
     skipped: list[Site] = field(default_factory=list)
     products: set[nn.Module] = field(default_factory=set)
     seen: set[nn.Module] = field(default_factory=set)
@@ -223,7 +245,29 @@ class _Plan:
         except Exception as error:  # a metaclass or __init_subclass__ of others
             self.skip(name, module, f"its class has no subclasses: {error}")
         else:
-            self.replaced.append(Site(name, type(module).__name__, operator))
+            self.replaced[module] = [Site(name, type(module).__name__, operator)]
+
+    # Kinds of change, measured
+
+    def group_of(self, module: nn.Module) -> str:
+        """Returns the operators that a module calls."""
+        return ", ".join(sorted({site.operator for site in self.replaced[module]}))
+
+    def groups(self) -> dict[str, dict[nn.Module, type[nn.Module]]]:
+        """Returns the new classes by the operators that the modules call."""
+        found: dict[str, dict[nn.Module, type[nn.Module]]] = {}
+        for module, cls in self.classes.items():
+            found.setdefault(self.group_of(module), {})[module] = cls
+        return found
+
+    def drop(self, found: Sequence[Measured]) -> None:
+        """Moves the sites of the kinds that save no time to those that are left alone."""
+        reasons = {one.kind: f"measured: {one}" for one in found if not one.kept}
+        together = reasons.get(TOGETHER)
+        for module in [*self.classes]:
+            if (reason := reasons.get(self.group_of(module), together)) is not None:
+                self.skipped += [replace(site, operator="", reason=reason) for site in self.replaced.pop(module)]
+                del self.classes[module]
 
     # Methods that call several modules
 
@@ -253,7 +297,7 @@ class _Plan:
         except Exception as error:  # a metaclass or __init_subclass__ of others
             self.skip(name, module, f"its class has no subclasses: {error}")
         else:
-            self.replaced += [Site(name, change.text, change.operator) for change in changes]
+            self.replaced[module] = [Site(name, change.text, change.operator) for change in changes]
 
     def changed_methods(self, name: str, module: nn.Module) -> tuple[dict[str, Any], list[Change]]:
         """Returns the methods of a module that get other code, and what changes in them."""

@@ -85,7 +85,7 @@ class Functions:
 
 
 def _known(operator: Operator, name: str, value: Any) -> Any:
-    """Returns an argument that is no tensor; in a list, None replaces a size that is known only when the model runs.
+    """Returns an argument that is not a tensor; in a list, None replaces a size that is known only when the model runs.
 
     Raises:
         ExportError: the argument itself is known only when the model runs.

@@ -48,7 +48,7 @@ def log_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor
         A new tensor of x's shape. The result is rounded once.
 
     Raises:
-        TypeError: x is not a floating tensor, or ``dim`` is no integer.
+        TypeError: x is not a floating tensor, or ``dim`` is not an integer.
         IndexError: x has no dimension ``dim``. The message is PyTorch's.
 
     >>> log_softmax(torch.tensor([[0.0, 0.0], [0.0, 1.0]]), 1)

@@ -5,6 +5,7 @@ from numbers import Real
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cupyops.errors import expected
@@ -112,7 +113,7 @@ def rms_norm(
     does.
 
     Args:
-        x: float16, bfloat16, float32 or float64, any strides.
+        x: float16, bfloat16, float32 or float64, any strides. PyTorch's function computes complex x.
         normalized_shape: the last dimensions of x.
         weight: of shape ``normalized_shape``, float16, bfloat16, float32 or float64; or None.
         eps: the number added to the mean. The default is ``torch.finfo(torch.float64).eps`` for float64, and
@@ -134,7 +135,7 @@ def rms_norm(
     tensor([[0.8485, 1.1314],
             [1.0000, 1.0000]])
     """
-    shape = normalized_shape
+    shape, given = normalized_shape, eps
     if type(shape) is not tuple or len(shape) != 1 or type(shape[0]) is not int:
         shape = as_shape(shape)
     if eps is None:
@@ -146,6 +147,8 @@ def rms_norm(
             return proxy
         name, other = ("weight", weight) if isinstance(x, Tensor) else ("x", x)
         raise TypeError(expected("rms_norm", name, "be a Tensor", type(other).__name__))
+    if x.is_complex():  # no kernel has complex rows
+        return F.rms_norm(x, shape, weight, given)
     # The check takes a microsecond, and raises for none of the usual operands.
     usual = len(shape) == 1 and shape[0] <= MOST_COLUMNS and x.dim() and x.size(-1) == shape[0]
     if not (usual and (weight is None or weight.shape == shape)):

@@ -58,7 +58,7 @@ def softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
         A slice whose maximum is infinite or NaN is NaN.
 
     Raises:
-        TypeError: x is not a floating tensor, or ``dim`` is no integer.
+        TypeError: x is not a floating tensor, or ``dim`` is not an integer.
         IndexError: x has no dimension ``dim``. The message is PyTorch's.
         MissingDependencyError: the tensor is on a GPU, and CuPy or a library that CuPy needs is missing. The message
             ends with the command that installs it.
@@ -92,7 +92,7 @@ def along(name: str, call: Callable[[Tensor], Tensor], x: Tensor, dim: int, dtyp
         x, dim, dtype: the arguments of :func:`softmax`.
 
     Raises:
-        TypeError, IndexError: as :func:`softmax`; TypeError also if ``dim`` is no integer.
+        TypeError, IndexError: as :func:`softmax`; TypeError also if ``dim`` is not an integer.
     """
     if type(dim) is not int:
         # PyTorch says which other types are numbers of a dimension.

@@ -305,7 +305,7 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
         outs = allocate(first, dtype, shape, wanted)
         total = next((out.numel() for out in outs if out is not None), 0)
         # The sizes of fake tensors may be symbolic. strided_loop would specialise a compiled graph to their values.
-        if not _library.is_fake(first) and total:
+        if not _library.skips(first) and total:
             widest = max(x.dtype.itemsize for x in (*tensors, *(out for out in outs if out is not None)))
             views = [spread(x.shape, stride, shape) for x, stride in zip(tensors, strides, strict=True)]
             vector_width, wide, sizes, dividers, *loop = strided_loop(shape, views, widest)

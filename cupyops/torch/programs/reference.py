@@ -122,7 +122,7 @@ class _Expression:
         return _SIGNS[node.word](*operands) if node.kind == "unary" else _OPERATIONS[node.word](*operands)
 
     def _alike(self, nodes: Sequence[Node], values: Sequence[Any], place: _Place) -> list[Any]:
-        """Returns the operands of an operator in their common type. A whole number that is no tensor takes that of the
+        """Returns the operands of an operator in their common type. A whole number that is not a tensor takes that of the
         other operand."""
         base = joined([self._kinds[node] for node in nodes]).base
         if base == "whole":

@@ -22,6 +22,7 @@ from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kern
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
 from cupyops.programs.tree import bare, parsed
+from cupyops.sizes import greatest, least, surely
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
 from cupyops.tiling.rows import at_once
@@ -207,7 +208,7 @@ def _check_kinds(where: str, inputs: Sequence[str], **given: Sequence[str]) -> N
     """Raises unless each name in ``rows=``, ``indices=`` and ``columns=`` is an input, and stands there once.
 
     Raises:
-        ValueError: a name is no input of the program, or stands in two places.
+        ValueError: a name is no input of the program, or is in two places.
     """
     found: dict[str, str] = {}
     for kind, names in given.items():
@@ -284,8 +285,8 @@ def body_of(
     """Returns the operator's body, a function of the tensors, the numbers and, with ``wants``, a bool for each result.
 
     Args:
-        program: the program of the forward or the backward. If it has ``over``, its only result is the overwritten
-            array, or a copy of the array if the array is not contiguous.
+        program: the program of the forward or the backward. If it has ``over``, that result is the overwritten array, or
+            a copy of the array if the array is not contiguous.
         kernel: returns the kernel for a config and the dtype of the rows.
         kinds: the kind of each result: ``"element"``, ``"row"`` or ``"column"``.
         wants: whether the body takes a bool for each result. A result whose bool is False is an empty tensor.
@@ -293,7 +294,9 @@ def body_of(
     names, lead = program.inputs, program.inputs.index(program.lead)
     count, numbers, made = len(names), len(program.scalars), len(program.results)
     column = any(kind == "column" for kind in kinds)
-    over = names.index(program.over[1]) if program.over else -1
+    overwritten, over = (
+        (program.results.index(program.over[0]), names.index(program.over[1])) if program.over else (-1, -1)
+    )
     calls: dict[Any, _Call] = {}
     translated = row_reference(program, kinds, functools.partial(_dtype_of, program))
 
@@ -312,7 +315,8 @@ def body_of(
             for y, out, kind, d in zip(program.results, outs, kinds, dtypes, strict=True)
         ]
         call = _Call(None, (), outs, wide_dtype(x.dtype))
-        if _library.is_fake(x) or x.numel() == 0 or not any(wanted):
+        count = math.prod(samples)
+        if _library.skips(x) or rows == 0 or n == 0 or count == 0 or not any(wanted):
             return call
         dtype = DTYPE_NAMES[x.dtype]
         device = device_of(library_of(x), x)
@@ -331,13 +335,12 @@ def body_of(
                 at_once(chosen, _types(chosen, names, tensors), dtype, device)
             except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
                 config = config_of(*choice, portable=True)
-        count = math.prod(samples)
-        if rows * count <= FEW_ROWS and not column:
+        if not column and surely(rows * count <= FEW_ROWS):
             config = config.few_rows(n, work, call.wide.itemsize, capability)
         chosen = kernel(config, dtype)
-        blocks = min(-(-rows // config.groups), 2**31 - 1)
+        blocks = least(-(-rows // config.groups), 2**31 - 1)
         if column or config.prefetch:  # persistent blocks
-            blocks = max(1, min(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device) // count))
+            blocks = greatest(1, least(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device) // count))
         if not column:
             return call._replace(kernel=chosen, sizes=(rows, n, blocks, *samples))
         # If neither registers nor shared memory hold the column sums of a block, the kernel adds to them in global
@@ -356,7 +359,7 @@ def body_of(
         tensors, scalars = args[:count], args[count : count + numbers]
         wanted = args[count + numbers :] if wants else (True,) * made
         x = tensors[lead]
-        if x.shape and not _library.is_fake(x) and x.shape[-1] == 0 and x.numel() == 0:
+        if x.shape and not _library.skips(x) and x.shape[-1] == 0 and x.numel() == 0:
             _check(program, tensors)
             if math.prod(x.shape[:-1]) and of_rows:
                 return _of_no_elements(program, translated, args)
@@ -375,10 +378,10 @@ def body_of(
             outs = [None if o is None else new(o[0], dtype=o[1]) for o, new in zip(call.outs, make, strict=True)]
         else:
             given = [t.contiguous() for t in tensors]
-            if program.over:
-                outs = [given[over]]
-            else:
-                outs = [None if out is None else _allocate(call, out, x) for out in call.outs]
+            outs = [
+                None if out is None else given[over] if i == overwritten else _allocate(call, out, x)
+                for i, out in enumerate(call.outs)
+            ]
             call.kernel.launch_vouched(*given, *outs, *scalars, *call.sizes)
             if column:
                 outs = [

@@ -24,7 +24,7 @@ class Scale:
         elementwise: whether each element of a result depends only on the inputs' elements at the same index.
 
     Raises:
-        TypeError: ``flops`` is no function.
+        TypeError: ``flops`` is not a function.
 
     Attributes:
         rule: the operator's sharding rule, or None.
