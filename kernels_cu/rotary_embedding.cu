@@ -24,14 +24,14 @@ template <typename T> struct Pairs {
     __device__ __forceinline__ T& at(int k, int v) {
         return INTERLEAVED ? part[(2 * k + v) / EACH].element[(2 * k + v) % EACH] : part[v].element[k];
     }
-    __device__ __forceinline__ static long long place(int pack, int half, int i) {
-        return INTERLEAVED ? (2 * pack + i) * EACH : static_cast<long long>(i) * half + pack * EACH;
+    __device__ __forceinline__ static long long place(long long pack, long long half, int i) {
+        return INTERLEAVED ? (2 * pack + i) * EACH : i * half + pack * EACH;
     }
-    __device__ __forceinline__ void load(const T* row, int pack, int half) {
+    __device__ __forceinline__ void load(const T* row, long long pack, long long half) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) part[i] = load_vector<EACH>(row + place(pack, half, i), 1);
     }
-    __device__ __forceinline__ void store(T* row, int pack, int half) const {
+    __device__ __forceinline__ void store(T* row, long long pack, long long half) const {
 #pragma unroll
         for (int i = 0; i < 2; ++i) store_vector(row + place(pack, half, i), 1, part[i]);
     }
@@ -41,9 +41,9 @@ extern "C" __global__ void __launch_bounds__(128) rotary_embedding(
     const scalar_t* __restrict__ x,   // a view
     const table_t* __restrict__ cos,  // a view
     const table_t* __restrict__ sin,  // a view
-    scalar_t* __restrict__ y,         // a view
-    int half, int heads, int apart, long long x_apart, long long y_apart, long long groups, Int64s<NDIM> size,
-    Int64s<NDIM> divider, Int64s<NDIM> x_stride, Int64s<NDIM> y_stride, Int64s<NDIM> cos_stride, Int64s<NDIM> sin_stride) {
+    scalar_t* __restrict__ y,         // (count), a view of all of it
+    long long half, long long heads, long long apart, long long x_apart, long long y_apart, long long groups,
+    long long count, Int64s<NDIM> size, Int64s<NDIM> divider, Int64s<NDIM> x_stride, Int64s<NDIM> y_stride, Int64s<NDIM> cos_stride, Int64s<NDIM> sin_stride) {
     const long long group = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (group >= groups) return;
     const Int64s<NDIM> strides[] = {x_stride, y_stride, cos_stride, sin_stride};
@@ -51,13 +51,13 @@ extern "C" __global__ void __launch_bounds__(128) rotary_embedding(
     places_of<1, WIDE>(group, size, divider, strides, at);
     // The innermost dimension counts packs of a row, with strides of 0, and the next one the first of a thread's rows.
     const long long rows = WIDE ? group / size[0] : divide(static_cast<unsigned>(group), divider[0]);
-    const int pack = static_cast<int>(group - rows * size[0]);
-    const int head = static_cast<int>(WIDE ? rows % size[1] : rows - divide(static_cast<unsigned>(rows), divider[1]) * size[1]);
+    const long long pack = group - rows * size[0];
+    const long long head = WIDE ? rows % size[1] : rows - divide(static_cast<unsigned>(rows), divider[1]) * size[1];
     const scalar_t* from = x + at[0];
     scalar_t* to = y + at[1];
-    const int copied = pack - half / EACH;
+    const long long copied = pack - half / EACH;
     if (copied >= 0) {
-        const int column = 2 * half + copied * EACH;
+        const long long column = 2 * half + copied * EACH;
 #pragma unroll
         for (int k = 0; k < HEADS; ++k)
             if (head + k * apart < heads)

@@ -76,7 +76,8 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, backward: bo
     _check(x, cos, sin)
     check_devices(_NAME, x=x, cos=cos, sin=sin)
     order = _by_stride(x)
-    y = x.new_empty([x.shape[d] for d in order]).permute(_inverse(order))
+    memory = x.new_empty([x.shape[d] for d in order])
+    y = memory.permute(_inverse(order))
     if _library.is_fake(x) or not y.numel():
         return y
     x, cos, sin = (t if t.stride(-1) == 1 else t.contiguous() for t in (x, cos, sin))
@@ -107,7 +108,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, backward: bo
     wide = max(groups, farthest) >= 2**31
     kernel = _kernel(len(loop), each, at_once, interleaved, backward, wide)
     kernel.launch_vouched(
-        *(x, cos, sin, y, half, heads, apart, x_head * apart, y_head * apart, groups),
+        *(x, cos, sin, memory, half, heads, apart, x_head * apart, y_head * apart, groups, y.numel()),
         *(loop, tuple(map(divider, loop)), *moves),
     )
     return y
