@@ -42,8 +42,9 @@ extern "C" __global__ void __launch_bounds__(128) rotary_embedding(
     const table_t* __restrict__ cos,  // a view
     const table_t* __restrict__ sin,  // a view
     scalar_t* __restrict__ y,         // (count), a view of all of it
-    long long half, long long heads, long long apart, long long x_apart, long long y_apart, long long groups,
-    long long count, Int64s<NDIM> size, Int64s<NDIM> divider, Int64s<NDIM> x_stride, Int64s<NDIM> y_stride, Int64s<NDIM> cos_stride, Int64s<NDIM> sin_stride) {
+    long long half, long long heads, long long apart, long long x_apart, long long y_apart, long long groups, long long count,
+    Int64s<NDIM> size, Int64s<NDIM> divider, Int64s<NDIM> x_stride, Int64s<NDIM> y_stride, Int64s<NDIM> cos_stride,
+    Int64s<NDIM> sin_stride) {
     const long long group = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (group >= groups) return;
     const Int64s<NDIM> strides[] = {x_stride, y_stride, cos_stride, sin_stride};
