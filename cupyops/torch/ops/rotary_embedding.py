@@ -1,19 +1,15 @@
 """The PyTorch operator rotary_embedding: rotary position embedding, by ``kernels_cu/rotary_embedding.cu``."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import kernels_cu
 from cupyops.arrays import check_devices
-from cupyops.dtypes import FLOATS
 from cupyops.errors import expected
-from cupyops.launch.geometry import Threads
-from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
+from cupyops.ops.rotary_embedding import MOST_HEADS, kernel_of
 from cupyops.tiling.broadcasting import collapse, divider, spread
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary, symbolic_call, wide_dtype
@@ -22,23 +18,8 @@ from .onnx_values import cast, in_float32
 
 __all__ = ["rotary_embedding"]
 
-_TEXT = kernels_cu.source("rotary_embedding")
-_MOST_HEADS = 4  # rows of a thread: eight loads of 16 bytes are in flight
 _NAME = "rotary_embedding"
 _library = TorchLibrary()
-
-
-@functools.cache
-def _kernel(ndim: int, each: int, heads: int, interleaved: bool, backward: bool, wide: bool) -> Kernel:
-    constants = {"NDIM": ndim, "EACH": each, "HEADS": heads}
-    constants |= {"INTERLEAVED": int(interleaved), "BACKWARD": int(backward), "WIDE": int(wide)}
-    return Kernel(_TEXT, _NAME, Threads("groups", block=(128, 1, 1)), dtypes=FLOATS, constants=constants)
-
-
-# Declares kernels for warmup() and the compile command: heads of a batch of sequences, with tables for each position.
-for _of in (False, True):
-    for _back in (False, True):
-        _kernel(4, 8, _MOST_HEADS, _of, _back, False)
 
 
 def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
@@ -95,7 +76,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, backward: bo
     if shared is not None:
         heads, x_head, y_head = sizes[shared], strides[0][shared], strides[1][shared]
         rest.remove(shared)
-    at_once = next(n for n in (_MOST_HEADS, 2, 1) if n <= max(1, heads))
+    at_once = next(n for n in (MOST_HEADS, 2, 1) if n <= max(1, heads))
     apart = -(-heads // at_once)
     packs = (half + tail) // each
     loop = (packs, apart, *(sizes[d] for d in rest))
@@ -106,7 +87,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, backward: bo
         groups *= sizes[d]
     farthest = max(sum((n - 1) * abs(s) for n, s in zip(sizes, view, strict=True)) for view in strides)
     wide = max(groups, farthest) >= 2**31
-    kernel = _kernel(len(loop), each, at_once, interleaved, backward, wide)
+    kernel = kernel_of(len(loop), each, at_once, interleaved, backward, wide)
     kernel.launch_vouched(
         *(x, cos, sin, memory, half, heads, apart, x_head * apart, y_head * apart, groups, y.numel()),
         *(loop, tuple(map(divider, loop)), *moves),
