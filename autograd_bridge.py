@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from cupyops.compile import toolchain
+from cupyops.torch.ops.adaptive import adaptive_layer_norm, add_adaptive_layer_norm, gated_add
 from cupyops.torch.ops.add2 import add2
 from cupyops.torch.ops.add_layer_norm import AddLayerNorm, add_layer_norm
 from cupyops.torch.ops.add_rms_norm import AddRMSNorm, add_rms_norm
 from cupyops.torch.ops.cross_entropy import CrossEntropyLoss, cross_entropy
+from cupyops.torch.ops.gated import geglu, reglu, swiglu
 from cupyops.torch.ops.gelu import GELU, gelu, gelu_backward
 from cupyops.torch.ops.layer_norm import LayerNorm, layer_norm, layer_norm_backward
 from cupyops.torch.ops.linear import Linear, linear, linear_backward
@@ -22,6 +24,7 @@ from cupyops.torch.ops.lltm import LLTM, LLTMLayers, lltm
 from cupyops.torch.ops.lltm_cell import LLTMCell, lltm_cell
 from cupyops.torch.ops.log_softmax import log_softmax
 from cupyops.torch.ops.rms_norm import RMSNorm, rms_norm
+from cupyops.torch.ops.rotary_embedding import rotary_embedding
 from cupyops.torch.ops.softmax import softmax
 
 __all__ = [
@@ -37,10 +40,14 @@ __all__ = [
     "LinearCrossEntropyLoss",
     "LinearGELU",
     "RMSNorm",
+    "adaptive_layer_norm",
     "add2",
+    "add_adaptive_layer_norm",
     "add_layer_norm",
     "add_rms_norm",
     "cross_entropy",
+    "gated_add",
+    "geglu",
     "gelu",
     "gelu_backward",
     "layer_norm",
@@ -53,8 +60,11 @@ __all__ = [
     "lltm",
     "lltm_cell",
     "log_softmax",
+    "reglu",
     "rms_norm",
+    "rotary_embedding",
     "softmax",
+    "swiglu",
     "to_cupy",
     "to_torch",
 ]

@@ -25,6 +25,7 @@ from .launch.size_expressions import Blocks
 from .launch.untraced import register_setting
 from .launch.warmup import warmup
 from .launch.watch import watch
+from .ops import rotary_embedding as _rotary_embedding  # noqa: F401 - declares its kernels
 from .ops.add2 import add2
 from .ops.gelu import gelu, gelu_backward
 from .ops.layer_norm.body import add_layer_norm, layer_norm, layer_norm_backward

@@ -181,21 +181,17 @@ __device__ __forceinline__ Gate tanh_gate(acc_t x) {
     return x > acc_t(0) ? Gate{large, small} : Gate{small, large};
 }
 
-__device__ __forceinline__ acc_t gelu(acc_t x) {
-    if constexpr (TANH) return x * tanh_gate(x).open;
-    else return x * normal_cdf(x);
+__device__ __forceinline__ acc_t tanh_cdf(acc_t x) { return tanh_gate(x).open; }
+
+// d/dx x·σ(2u) = σ(2u) + x·σ(2u)·σ(-2u)·2u',   2u' = 2·√(2/π)·(1 + 3·0.044715·x²)
+__device__ __forceinline__ acc_t tanh_derivative(acc_t x) {
+    const Gate gate = tanh_gate(x);
+    // Beyond ±32 the second term is 0. x is clamped to ±32, since an x² that overflows would make the term 0·inf.
+    const acc_t c = fmin(fmax(x, acc_t(-32)), acc_t(32));
+    const acc_t slope = acc_t(2.0 * SQRT_2_OVER_PI) + acc_t(6.0 * SQRT_2_OVER_PI * KAPPA) * c * c;
+    return gate.open + c * gate.open * gate.closed * slope;
 }
 
-// none:  d/dx x·Φ(x)  = Φ(x) + x·φ(x)
-// tanh:  d/dx x·σ(2u) = σ(2u) + x·σ(2u)·σ(-2u)·2u',   2u' = 2·√(2/π)·(1 + 3·0.044715·x²)
-__device__ __forceinline__ acc_t gelu_derivative(acc_t x) {
-    if constexpr (TANH) {
-        const Gate gate = tanh_gate(x);
-        // Beyond ±32 the second term is 0. x is clamped to ±32, since an x² that overflows would make the term 0·inf.
-        const acc_t c = fmin(fmax(x, acc_t(-32)), acc_t(32));
-        const acc_t slope = acc_t(2.0 * SQRT_2_OVER_PI) + acc_t(6.0 * SQRT_2_OVER_PI * KAPPA) * c * c;
-        return gate.open + c * gate.open * gate.closed * slope;
-    } else {
-        return erf_derivative(x);
-    }
-}
+__device__ __forceinline__ acc_t gelu(acc_t x) { return x * (TANH ? tanh_cdf(x) : normal_cdf(x)); }
+
+__device__ __forceinline__ acc_t gelu_derivative(acc_t x) { return TANH ? tanh_derivative(x) : erf_derivative(x); }

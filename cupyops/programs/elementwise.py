@@ -22,6 +22,7 @@ class Program:
         inputs: names of the arrays that are read.
         scalars: names of the parameters that are numbers.
         results: assigned names that are written to arrays. If there are several results, a call may omit some of them.
+        headers: names of headers with functions that the program calls.
     """
 
     name: str
@@ -29,10 +30,15 @@ class Program:
     inputs: tuple[str, ...]
     scalars: tuple[str, ...]
     results: tuple[str, ...]
+    headers: tuple[str, ...] = ()
 
 
-def text_of(program: Program) -> str:
+def text_of(program: Program, placed: bool = False) -> str:
     """Returns the CUDA source: the two kernels, and the device function that they share.
+
+    Args:
+        program: the program.
+        placed: the kernel for operands of different layouts writes its results to views, too.
 
     >>> from .expressions import parse
     >>> swish = Program("swish", tuple(parse("y = x / (1 + exp(-x))", "swish")), ("x",), (), ("y",))
@@ -67,7 +73,8 @@ def text_of(program: Program) -> str:
     capture = ", ".join(map(in_source, scalars))
     operands = ", ".join(f"operand({x})" for x in names)
     given = "".join(f", {in_source(s)}" for s in scalars)
-    strides = ", ".join(f"Int64s<NDIM> {x}__stride" for x in inputs)
+    views = (*inputs, *results) if placed else inputs
+    strides = ", ".join(f"Int64s<NDIM> {x}__stride" for x in views)
     told = ", ".join(f"{x}: {type_in_source(x)}" for x in inputs)
     lines = [
         *(f"// {s}" for s in program.statements),
@@ -76,6 +83,7 @@ def text_of(program: Program) -> str:
         '#include "pointwise.cuh"',
         '#include "scalar.cuh"',
         '#include "strided.cuh"',
+        *(f'#include "{header}"' for header in program.headers),
         "",
         "// One element; an operand is rounded to the result's dtype first, as PyTorch promotes.",
         f"__device__ __forceinline__ void {name}_of({', '.join([f'acc_t {x}' for x in names] + numbers)}, "
@@ -102,12 +110,12 @@ def text_of(program: Program) -> str:
         "// Operands of different layouts: each thread makes VECTOR_WIDTH elements of one innermost row.",
         f'extern "C" __global__ void __launch_bounds__(128) {name}_strided(',
         *(f"{a}  // a view" for a in arrays),
-        *(f"{o}  // (groups__, VECTOR_WIDTH){null}" for o in outputs),
+        *(f"{o}  // {'a view' if placed else '(groups__, VECTOR_WIDTH)'}{null}" for o in outputs),
         f"    {', '.join([*numbers, 'long long groups__', 'Int64s<NDIM> size__', 'Int64s<NDIM> divider__', strides])}) {{",
         "    const long long group = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;",
         "    if (group >= groups__) return;",
-        f"    const Int64s<NDIM> strides[] = {{{', '.join(f'{x}__stride' for x in inputs)}}};",
-        f"    long long at[{len(inputs)}];",
+        f"    const Int64s<NDIM> strides[] = {{{', '.join(f'{x}__stride' for x in views)}}};",
+        f"    long long at[{len(views)}];",
         "    places_of<VECTOR_WIDTH, WIDE>(group, size__, divider__, strides, at);",
         *(
             f"    const Vector<{type_in_source(x)}, VECTOR_WIDTH> {x}__vector = "
@@ -122,8 +130,13 @@ def text_of(program: Program) -> str:
         *(f"        packs[{i}].element[k] = results[{i}];" for i in range(count)),
         "    }",
         *(
-            f"    {f'if ({y}) ' if count > 1 else ''}reinterpret_cast<Vector<scalar_t, VECTOR_WIDTH>*>({y})[group] = packs[{i}];"
-            for i, y in enumerate(map(in_source, results))
+            f"    {f'if ({in_source(y)}) ' if count > 1 else ''}"
+            + (
+                f"store_vector({in_source(y)} + at[{len(inputs) + i}], {y}__stride[0], packs[{i}]);"
+                if placed
+                else f"reinterpret_cast<Vector<scalar_t, VECTOR_WIDTH>*>({in_source(y)})[group] = packs[{i}];"
+            )
+            for i, y in enumerate(results)
         ),
         "}",
     ]

@@ -29,6 +29,7 @@ from .row_needs import CLUSTER_BLOCK, MOST_VECTORS, SMALL_BLOCK, WHOLE_LINE, Nee
 from .row_source import text_of
 from .rows import EXPS, REDUCED, RowProgram
 from .rows_at_once import rows_at_once
+from .samples import RowsOfSamples
 from .shared_rows import HELD_ALONE, MOST_CLUSTER, SHARED_SLICE, in_shared_memory
 from .tiled_rows import in_tiles
 
@@ -223,5 +224,7 @@ def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str)
     types = {program.type_of(x) for x in (*program.inputs, *program.results)} - {"acc_t", "long long"}
     choice = dict.fromkeys(sorted(types), dtype)
     geometry = config.persistent("blocks__")
+    if program.samples:
+        geometry = RowsOfSamples(geometry.rows, geometry.block, blocks_per_row=geometry.blocks_per_row)
     text = text_of(program, tiles=True) if config.stages else text
     return config.kernel(text, kernel_name(program.name), choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from .expressions import ROUNDED, arithmetic, kernel_name
 from .names import in_source
 from .rows import EXPS, RowProgram, Step, reach
+from .samples import by_samples
 
 __all__ = ["text_of"]
 
@@ -96,7 +97,8 @@ def text_of(program: RowProgram, tiles: bool = False) -> str:
         f"    else unaligned_rows__({passed}, {', '.join(names)});",
         "}",
     ]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return by_samples(text, program) if program.samples else text
 
 
 def _alone(program: RowProgram, name: str) -> str:

@@ -40,6 +40,7 @@ class RowProgram:
         leads: the array (M, N) whose dtype is ``scalar_t``; by default the first of ``elements``.
         over: a pair of a result (M, N) and an array of ``elements`` with the same memory and dtype, or nothing. The thread
             that writes an element is the only one that reads it, but for ``x[t]``, which is read before the reductions.
+        samples: inputs of the forward that have a row (N) for each sample; those that are read are in ``columns``.
     """
 
     name: str
@@ -54,6 +55,11 @@ class RowProgram:
     like: tuple[tuple[str, str], ...] = ()
     leads: str = ""
     over: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+
+    def of_samples(self, result: str) -> bool:
+        """Returns whether a sum over rows is one for each sample."""
+        return dict(self.like).get(result) in self.samples
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -21,6 +21,16 @@ template <int N, typename T> __device__ __forceinline__ Vector<T, N> load_vector
     return vector;
 }
 
+// Stores N consecutive elements of a view, by one access if they are aligned and the innermost stride is 1.
+template <int N, typename T> __device__ __forceinline__ void store_vector(T* p, long long stride, const Vector<T, N>& vector) {
+    if (stride == 1 && aligned<N>(p)) {
+        *reinterpret_cast<Vector<T, N>*>(p) = vector;
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; ++k) p[k * stride] = vector.element[k];
+}
+
 template <bool CONDITION, typename Yes, typename No> struct Select {
     typedef Yes type;
 };

@@ -14,6 +14,7 @@ from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
 from tests.mutants.mutants_lltm import LLTM
 from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
 from tests.mutants.mutants_lltm_tensor_cores import LLTM_TENSOR_CORES
+from tests.mutants.mutants_rotary_embedding import ROTARY_EMBEDDING
 from tests.mutants.mutants_row_programs import ROW_PROGRAMS, SHARED_ROWS, TILED_ROWS
 
 
@@ -218,7 +219,7 @@ MUTANTS = [
         _INT,
         _HALF_ROUNDING,
         ("gate swapped", GELU, "Gate{large, small} : Gate{small, large}", "Gate{small, large} : Gate{large, small}"),
-        ("wrong half of the gate", GELU, "return x * tanh_gate(x).open;", "return x * tanh_gate(x).closed;"),
+        ("wrong half of the gate", GELU, "return tanh_gate(x).open;", "return tanh_gate(x).closed;"),
         (
             "tail of the wrong sign",
             GELU,
@@ -326,8 +327,8 @@ MUTANTS = [
         (
             "the derivative of the other form",
             GELU,
-            "    if constexpr (TANH) {\n        const Gate gate",
-            "    if constexpr (!TANH) {\n        const Gate gate",
+            "TANH ? tanh_derivative(x) : erf_derivative(x)",
+            "TANH ? erf_derivative(x) : tanh_derivative(x)",
         ),
     ),
     *(
@@ -340,6 +341,7 @@ MUTANTS = [
         for kernel, (tests, faults) in LAYER_NORM_TANGENT.items()
         for mutant in _of(kernel, tests, *faults, stem="layer_norm_tangent")
     ),
+    *_of("rotary_embedding", "rotary or float64 or projection", *ROTARY_EMBEDDING, stem="rotary_embedding"),
     *(mutant for tests, faults in ROW_PROGRAMS for mutant in _of("row_passes", tests, *faults, stem="program")),
     *_of("row_copies", "softmax or bits", *SHARED_ROWS, stem="shared_row"),
     *_of("row_tiles", "wherever_they_begin or sums_over or several_results", *TILED_ROWS, stem="tiled_row"),

@@ -41,6 +41,7 @@ TESTS = (
     "tests/programs/test_{stem}_kernels.py",
     "tests/kernels/test_{stem}.py",
     "tests/operators/test_{stem}.py",
+    "tests/cases/{stem}.py",
     "tests/simulator/test_simulator_use.py",
     "tests/operators/test_operators.py",
     "tests/operators/test_check_op.py",

@@ -29,7 +29,15 @@ extern "C" __global__ void scale(const float* x, float* y, float factor, int n) 
     if (i < n) y[i] = factor * x[i];
 }
 """
-FIXED = {"add2 of a row", "linear_backward", "linear_gelu_backward", "LLTMLayers", "lltm"}
+FIXED = {
+    "add2 of a row",
+    "linear_backward",
+    "linear_gelu_backward",
+    "LLTMLayers",
+    "lltm",
+    "swiglu of halves",
+    "geglu tanh",
+}
 
 
 @pytest.fixture(autouse=True)

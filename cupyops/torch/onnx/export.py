@@ -275,6 +275,7 @@ def _put_in(model: Any, functions: Functions, custom_domain: bool) -> None:
     common.InlinePass()(model)
     common.ShapeInferencePass()(model)  # values of the inlined bodies have no types
     optimizer.fold_constants_ir(model)
+    told = [(y.type, y.shape) for y in model.graph.outputs]
     passes.Sequential(
         common.RemoveUnusedNodesPass(),
         common.RemoveUnusedFunctionsPass(),
@@ -286,6 +287,9 @@ def _put_in(model: Any, functions: Functions, custom_domain: bool) -> None:
         common.OutputFixPass(),
         common.NameFixPass(),
     )(model)
+    # A result that is also a part of another, or equals it, has become a value without a type.
+    for y, (dtype, shape) in zip(model.graph.outputs, told, strict=True):
+        y.type, y.shape = dtype, shape
     if custom_domain:
         model.functions.update(functions.by_identifier())
 

@@ -300,6 +300,14 @@ def _total(
     return loss.sum() * scale, *gradients
 
 
+def _total_sharding(x: Any, *args: Any) -> Iterable[Split]:
+    """Splits the rows: the parts of the loss, and of the gradients of what all rows share, are summed."""
+    of_x, *of_shared = args[-3:]
+    for dim in range(x.ndim - 1):
+        gradients = (dim if of_x else None, *("sum" if needed else None for needed in of_shared))
+        yield ("sum", *gradients), (dim, None, None, dim, None, None)
+
+
 def _total_fake(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
     return x.new_empty((), dtype=wide_dtype(x.dtype)), *_backward_fake(x, x, *args)
 
@@ -396,6 +404,7 @@ loss_sum = Operator(
     backward=_total_backward,
     wrt=_OPERANDS_OF_GRADIENT,
     reference=_total_reference,
+    sharding=_total_sharding,
     flops=lambda x, weight, *args: linear_flops(x, weight) * (1 + args[-3] + args[-2]),
     fake=_total_fake,
 )

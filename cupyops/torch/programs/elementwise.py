@@ -14,7 +14,6 @@ from cupyops.arrays import check_devices, is_dense
 from cupyops.errors import nearest
 from cupyops.programs.elementwise import Program, alike_kernel, strided_kernel, text_of
 from cupyops.programs.expressions import Statement, check_operations, inputs_of, parse, results_of
-from cupyops.programs.rows import RowProgram
 from cupyops.tiling.broadcasting import spread, strided_loop
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator, declared
@@ -30,11 +29,11 @@ class Written(Operator):
 
     Attributes:
         text: the CUDA C++ text of the forward kernel, and then of the backward kernel.
-        programs: for a row program, the programs of the forward and, if there is one, of the backward.
+        programs: the programs of the forward and, if there is one, of the backward.
     """
 
     text: str = ""
-    programs: tuple[RowProgram, ...] = ()
+    programs: tuple[Any, ...] = ()
     declare: Callable[[], "Written"] | None = None  # declares the same operator, in a process that loads a pickled one
 
     def __reduce__(self) -> Any:
@@ -56,6 +55,7 @@ def elementwise(
     name: str | None = None,
     scalars: Sequence[str] = (),
     results: Sequence[str] = (),
+    headers: Sequence[str] = (),
     **options: Any,
 ) -> Written:
     """Returns an operator that computes each element of its results from the inputs' elements at the same index.
@@ -76,6 +76,8 @@ def elementwise(
         name: the operator's name, ``"mylib::swiglu"``; by default a name with a hash of the program.
         scalars: inputs that are numbers. The operator takes the numbers after the tensors.
         results: names of the results; needed if the program reads a result again.
+        headers: names of headers of :mod:`kernels_cu` whose functions the program calls, ``::normal_cdf(x)``; needs a
+            ``reference``.
         options: other arguments of :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``onnx``, ``record``,
             ``vmap``, ``compiled``, ``recompute``.
 
@@ -99,16 +101,17 @@ def elementwise(
     if not inputs:
         raise ValueError(f"{where}: `{program}` reads no tensor")
     check_reference(where, options.get("reference"), (*inputs, *scalars))
-    forward = Program(where, tuple(statements), inputs, tuple(scalars), results)
+    if headers and options.get("reference") is None:
+        raise ValueError(f"{where}: a program that calls functions of {', '.join(headers)} needs a `reference`")
+    forward = Program(where, tuple(statements), inputs, tuple(scalars), results, tuple(headers))
     schema = schema_of(name, inputs, scalars, results)
     texts = [text_of(forward)]
     gradient, wrt = None, None
     if backward is not None:
         steps = parse(backward, f"{where}'s backward")
         wrt, reads = of_backward(where, steps, inputs, results, scalars)
-        program_back = Program(
-            f"{where}_backward", tuple(steps), reads, tuple(scalars), tuple(f"grad_{x}" for x in wrt)
-        )
+        back = f"{where}_backward", tuple(steps), reads, tuple(scalars), tuple(f"grad_{x}" for x in wrt)
+        program_back = Program(*back, tuple(headers))
         check_operations(f"{where}'s backward", steps, rows=False)
         texts.append(text_of(program_back))
         text = named_for_its_arguments(
@@ -135,7 +138,8 @@ def elementwise(
     if made.reference is None:
         made._with_derivatives = elementwise_reference(forward, promoted)
     made.text = "\n".join(texts)
-    named: Any = {"name": name, "scalars": scalars, "results": results}
+    made.programs = (forward,) if backward is None else (forward, program_back)
+    named: Any = {"name": name, "scalars": scalars, "results": results, "headers": headers}
     made.declare = functools.partial(elementwise, program, backward, **named, **options)
     return made
 

@@ -291,6 +291,8 @@ def row_reference(
             else (t.unsqueeze(-1) if name in program.rows else t).to(wide)
             for name, t in zip(names, tensors, strict=True)
         }  # fmt: skip
+        of_sample = (shape[0], *(1,) * (len(shape) - 2), shape[-1])
+        values |= {name: values[name].view(of_sample) for name in program.samples if name in names}
         values |= {**_named(program.scalars, scalars), "N": shape[-1], "j": torch.arange(shape[-1], device=x.device)}
         like = values[program.lead]
 
@@ -309,9 +311,10 @@ def row_reference(
         )
         for (name, expression), over_rows in zip(statements, summed, strict=True):
             value = place.tensor(expression.of(place))
-            place.values[name] = (
-                value if not over_rows else whole(value).reshape(math.prod(shape[:-1]), shape[-1]).sum(0)
-            )
+            if over_rows:
+                apart = shape[:1] if program.of_samples(name) else ()
+                value = whole(value).reshape(*apart, math.prod(shape[len(apart) : -1]), shape[-1]).sum(-2)
+            place.values[name] = value
         found = []
         wants = _wanted(program, len(names), args)
         for i, (name, kind, wanted) in enumerate(zip(program.results, kinds, wants, strict=True)):

@@ -23,7 +23,7 @@ from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
 from cupyops.programs.tiled_rows import pays
 from cupyops.programs.tree import bare, parsed
-from cupyops.sizes import least, surely
+from cupyops.sizes import greatest, least, surely
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
 from cupyops.tiling.rows import at_once
@@ -46,6 +46,7 @@ def row_reduce(
     rows: Sequence[str] = (),
     indices: Sequence[str] = (),
     columns: Sequence[str] = (),
+    samples: Sequence[str] = (),
     scalars: Sequence[str] = (),
     results: Sequence[str] = (),
     wide: Sequence[str] = (),
@@ -77,6 +78,8 @@ def row_reduce(
         indices: int64 inputs with one value per row. In the program an index is an int; values outside an int's range
             are clamped to ±(2^31 - 1).
         columns: inputs with one value per column, such as a weight of shape (N).
+        samples: inputs with one value per column and sample, of shape (B, N) beside rows (B, ..., N). In a backward,
+            ``column_sum`` is then the sum over the rows of a sample.
         scalars: inputs that are numbers. The operator takes the numbers after the tensors.
         results: names of the results; needed if the program reads a result again.
         wide: results in the dtype of the arithmetic: float32 for rows in 16 bits.
@@ -104,14 +107,14 @@ def row_reduce(
     whole = ("j", "N", *indices)
     check_operations(where, statements, rows=True, whole=whole)
     inputs = tuple(inputs_of(statements, [*scalars, "j", "N"]))
-    _check_kinds(where, inputs, rows=rows, indices=indices, columns=columns)
+    _check_kinds(where, inputs, rows=rows, indices=indices, columns=columns, samples=samples)
     results = named_results(where, statements, results)
     named_results(where, [s for s in statements if s.name in results], wide)
-    content = (program, backward, rows, indices, columns, scalars, results, *([wide] if wide else []))
+    content = (program, backward, rows, indices, columns, scalars, results, *(x for x in (wide, samples) if x))
     name = name or content_name(results[0], "rows", *content)
     where = name.rpartition(":")[2]
     kinds = {**dict.fromkeys(inputs, "element"), **dict.fromkeys(rows, "row"), **dict.fromkeys(indices, "index")}
-    kinds |= dict.fromkeys(columns, "column")
+    kinds |= dict.fromkeys((*columns, *samples), "column")
 
     def made(
         called: str, steps: Any, reads: Sequence[str], outputs: Sequence[str], like: Sequence[str] = ()
@@ -134,6 +137,7 @@ def row_reduce(
             () if like else tuple(wide),
             tuple(zip(outputs, like, strict=True)) if like else (),
             (of_rows or of["element"])[0],
+            samples=tuple(samples),
         )
 
     forward = made(where, statements, inputs, results)
@@ -185,7 +189,7 @@ def row_reduce(
         operator._with_derivatives = row_reference(forward, of_results, functools.partial(_dtype_of, forward))
     operator.text, operator.programs = "\n".join(texts), tuple(programs)
     named: Any = {"name": name, "rows": rows, "indices": indices, "columns": columns, "scalars": scalars}
-    named |= {"results": results, "wide": wide, "ahead": ahead}
+    named |= {"results": results, "wide": wide, "ahead": ahead, "samples": samples}
     operator.declare = functools.partial(row_reduce, program, backward, **named, **options)
     if ahead:
         declare_later(operator, functools.partial(_declare_ahead, tuple(ahead), programs, kernels))
@@ -219,17 +223,31 @@ def _check_kinds(where: str, inputs: Sequence[str], **given: Sequence[str]) -> N
 
 
 def _sharding_of(program: RowProgram, results: Sequence[str]) -> Callable[..., Iterable[Split]]:
-    """Returns the sharding rule of a program: it is split along each dimension of the rows.
+    """Returns the sharding rule of a program: it is split along each dimension of the rows; along the columns, too, if no
+    value of a row is computed or read.
 
     Args:
         program: the program.
         results: the kind of each result. A column result of a program is a sum over the rows.
     """
+    names = program.results
+    read = {name for s in program.statements for name in names_in(s.expression)} & {"j", "N"}
+    kinds = {**dict.fromkeys(program.elements, "element"), **dict.fromkeys(program.columns, "column")}
+    by_row = program.rows or program.indices or any(step.kind == "row" for step in program.steps)
 
     def rule(*args: Any) -> Iterable[Split]:
         for dim in range(args[0].ndim - 1):
-            places: list[Place] = [None if x in program.columns else dim for x in program.inputs]
-            yield ["sum" if kind == "column" else dim for kind in results], places
+            apart = program.samples if dim == 0 else ()
+            places: list[Place] = [None if x in program.columns and x not in apart else dim for x in program.inputs]
+            own = [
+                kind != "column" or (dim == 0 and program.of_samples(y)) for y, kind in zip(names, results, strict=True)
+            ]
+            yield [dim if mine else "sum" for mine in own], places
+        if not (read or by_row):
+            last = args[0].ndim - 1
+            of = {"element": last, "column": 0}
+            within: list[Place] = [1 if x in program.samples else of[kinds[x]] for x in program.inputs]
+            yield [1 if program.of_samples(y) else of[kind] for y, kind in zip(names, results, strict=True)], within
 
     return rule
 
@@ -286,12 +304,20 @@ def body_of(
     def configured(tensors: Sequence[Tensor], wanted: Sequence[bool]) -> _Call:
         _check(program, tensors)
         x = tensors[lead]
-        n, rows = x.shape[-1], math.prod(x.shape[:-1])
+        samples, of_sample = (x.shape[:1], x.shape[1:-1]) if program.samples else ((), x.shape[:-1])
+        n, rows = x.shape[-1], math.prod(of_sample)
         shapes = {"element": x.shape, "row": x.shape[:-1], "column": x.shape[-1:]}
         dtypes = [_dtype_of(program, i, tensors) for i in range(made)]
-        outs = [(shapes[kind], d, kind) if w else None for kind, d, w in zip(kinds, dtypes, wanted, strict=True)]
+        outs: list[Any] = [
+            (shapes[kind], d, kind) if w else None for kind, d, w in zip(kinds, dtypes, wanted, strict=True)
+        ]
+        outs = [
+            ((*samples, n), d, kind) if out and program.of_samples(y) else out
+            for y, out, kind, d in zip(program.results, outs, kinds, dtypes, strict=True)
+        ]
         call = _Call(None, (), outs, wide_dtype(x.dtype))
-        if _library.skips(x) or rows == 0 or n == 0 or not any(wanted):
+        count = math.prod(samples)
+        if _library.skips(x) or rows == 0 or n == 0 or count == 0 or not any(wanted):
             return call
         dtype = DTYPE_NAMES[x.dtype]
         device = device_of(library_of(x), x)
@@ -313,22 +339,22 @@ def body_of(
         if config.stages:
             chosen = kernel(config, dtype)
             blocks = at_once(chosen, _types(chosen, names, tensors), dtype, device)
-            if not surely(pays(config, rows, blocks)):
+            if samples or not surely(pays(config, rows, blocks)):
                 config = config.untiled()
-        if not column and not config.stages and surely(rows <= FEW_ROWS):
+        if not column and not config.stages and surely(rows * count <= FEW_ROWS):
             config = config.few_rows(n, work, call.wide.itemsize, capability)
         chosen = kernel(config, dtype)
         blocks = least(-(-rows // config.groups), 2**31 - 1)
         if column or config.prefetch or config.stages:  # persistent blocks
-            blocks = least(blocks, max(1, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
+            blocks = greatest(1, least(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device) // count))
         if not column:
-            return call._replace(kernel=chosen, sizes=(rows, n, blocks))
+            return call._replace(kernel=chosen, sizes=(rows, n, blocks, *samples))
         # If neither registers nor shared memory hold the column sums of a block, the kernel adds to them in global
         # memory, which must start at zero.
         return call._replace(
             kernel=chosen,
-            sizes=(rows, n, blocks, blocks),
-            summed=(blocks, n),
+            sizes=(rows, n, blocks, blocks, *samples),
+            summed=(*samples, blocks, n),
             zeros=config.stream and not config.sums_shared,
         )
 
@@ -365,7 +391,7 @@ def body_of(
             call.kernel.launch_vouched(*given, *outs, *scalars, *call.sizes)
             if column:
                 outs = [
-                    y if y is None or out is None or out[2] != "column" else _summed(y, out[1])
+                    y if y is None or out is None or out[2] != "column" else _summed(y, *out[:2])
                     for y, out in zip(outs, call.outs, strict=True)
                 ]
         if made == 1:
@@ -398,9 +424,13 @@ def _allocate(call: "_Call", out: tuple[Any, torch.dtype, str], like: Tensor) ->
     return made
 
 
-def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns the sum of the blocks' sums."""
-    blocks, n = parts.shape
+def _summed(parts: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Returns the sum of the blocks' sums, one for each sample or one for all."""
+    if len(shape) == 2:
+        return (parts.sum(1) if parts.shape[1] > 1 else parts.squeeze(1)).to(dtype)
+    n = parts.shape[-1]
+    parts = parts.view(-1, n)
+    blocks = parts.shape[0]
     name = DTYPE_NAMES[dtype]
     if wide_dtype(dtype) is not parts.dtype:  # a float64 result of float32 rows
         return parts.sum(0, dtype=dtype)
@@ -470,7 +500,10 @@ def _check(program: RowProgram, tensors: Sequence[Tensor]) -> None:
         **dict.fromkeys(program.elements, ("have the shape", x.shape)),
         **dict.fromkeys((*program.rows, *program.indices), ("have a value for each row", x.shape[:-1])),
         **dict.fromkeys(program.columns, ("have a value for each column", x.shape[-1:])),
+        **dict.fromkeys(program.samples, ("have a row for each sample", (*x.shape[:1], x.shape[-1]))),
     }
+    if program.samples and x.dim() < 2:
+        raise ValueError(expected(program.name, lead, "have rows of samples, two dimensions", tuple(x.shape)))
     for name, tensor in zip(program.inputs, tensors, strict=True):
         words, shape = wanted[name]
         if tensor.shape != shape:
