@@ -25,6 +25,8 @@ WITHOUT = {
     "linear_gelu_backward": {"autocast"},
     # Its forward makes the gradients, which autograd makes of the reference once more.
     "linear_cross_entropy": {"flops"},
+    # Its FLOPs leave out the logits, which are counted for the forward.
+    "linear_cross_entropy_rows_backward": {"flops"},
     # Its gradient is that of its reference, a loop over the steps, so that another number of steps is another program; and over the
     # thousand steps that `sizes` takes, the gradient leaves the range of float16.
     "lltm_backward": {"compile_dynamic", "sizes"},

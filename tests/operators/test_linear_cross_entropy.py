@@ -120,6 +120,21 @@ def test_compiled_and_under_autocast(device: str) -> None:
     assert torch.autograd.grad(lower, module.linear.weight)[0].dtype == torch.float32
 
 
+def test_jagged_rows_with_their_gradients(device: str) -> None:
+    (x, weight), target = operands(device, 21, torch.float64, bias=False)
+    x, weight, offsets = (
+        x.detach().requires_grad_(),
+        weight.detach().requires_grad_(),
+        torch.tensor([0, 4, ROWS], device=device),
+    )
+    whole = linear_cross_entropy(x, weight, target)
+    rows, targets = (torch.nested.nested_tensor_from_jagged(t, offsets) for t in (x, target))
+    jagged = linear_cross_entropy(rows, weight, targets)
+    torch.testing.assert_close(jagged, whole)
+    for a, b in zip(*(torch.autograd.grad(y, (x, weight)) for y in (jagged, whole)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_leading_dimensions_and_class_probabilities(device: str) -> None:
     (x, weight), target = operands(device, 21, torch.float64, bias=False)
     by_rows = linear_cross_entropy(x, weight, target, reduction="none")

@@ -357,6 +357,17 @@ UNUSUAL: dict[str, tuple[Callable[[], tuple[Operator, Samples]], dict[str, str]]
         lambda: (plain("(Tensor x, int draw) -> Tensor", other_dither, seeding), [(normal(19, 7), 3)]),
         {"values": "the operator is random: operator and reference draw other numbers by `draw`, and their means"},
     ),
+    "noise by a number of any name, of rows by their indices": (
+        lambda: (
+            plain(
+                "(Tensor x, Tensor rows, int draw) -> Tensor",
+                lambda x, rows, draw: other_dither(x[rows], draw),
+                lambda x, rows, draw: dither(x[rows], draw),
+            ),
+            [(normal(19, 7), torch.arange(18, -1, -1), 3)],
+        ),
+        {"values": "the operator is random: operator and reference draw other numbers by `draw`, and their means"},
+    ),
     "noise of PyTorch's generator": (
         lambda: (plain("(Tensor x) -> Tensor", other_noise, noise), [(normal(19, 7),)]),
         {"determinism": "two calls of the reference with equal arguments give different results"},

@@ -14,6 +14,7 @@ import cupyops
 from cupyops.launch import recording
 from cupyops.torch import Operator
 from cupyops.torch.check.scale import _end_forward_mode
+from cupyops.torch.core.gradients import Schema, gradient_of
 from tests.conftest import CUDA
 
 SIMULATED = pytest.mark.parametrize(
@@ -237,6 +238,18 @@ def test_tangents_of_a_user_are_differentiated_by_the_reference() -> None:
         twice = jvp(lambda y: jvp(lambda x: op(x, x.cos()), y, T), X, T)
     torch.testing.assert_close(hessian, torch.func.hessian(lambda x: (x * x.cos()).sin().sum())(X))
     torch.testing.assert_close(twice, jvp(lambda y: jvp(lambda x: x * x.cos(), y, T), X, T))
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_the_gradient_of_a_reference_has_the_tangents_of_its_inputs(mode: Callable[[], Any]) -> None:
+    gradient = gradient_of(
+        lambda x: x**3, Schema.parse("jvp_test::cube(Tensor x) -> Tensor y"), ("grad_y", "x"), ("x",)
+    )
+    assert gradient is not None
+    with mode():
+        tangent = dual(lambda x: gradient(T, x), X, T)
+    torch.testing.assert_close(tangent, 6 * X * T * T)
+    assert not tangent.requires_grad
 
 
 def test_a_parameter_with_the_default_none_gets_no_zeros() -> None:

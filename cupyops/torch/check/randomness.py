@@ -80,7 +80,7 @@ def _asked(subject: Subject) -> tuple[str, str]:
             seeded = _seeded(args, i)
             if (
                 seeded is None
-                or not (named or _drawn(subject, args) != _drawn(subject, seeded(1)))
+                or not (named or _draws_by(subject, args, seeded(1)))
                 or not all(
                     _differ(_of(subject, args, f), _of(subject, seeded(1), f)) for f in (subject.reference, None)
                 )
@@ -104,10 +104,19 @@ def _seeded(args: Arguments, place: int) -> Callable[[int], Arguments] | None:
     return (lambda k: (*args[:place], seed + k, *args[place + 1 :])) if whole else None
 
 
+def _draws_by(subject: Subject, args: Arguments, others: Arguments) -> bool:
+    """Returns whether the reference draws by other seeds with other arguments. The reference is asked on the CPU: the other arguments
+    may have an index beyond a tensor's end, which raises an error there, and on a GPU ends all work of the process."""
+    try:
+        return _drawn(subject, args) != _drawn(subject, others)
+    except Exception:
+        return False
+
+
 def _drawn(subject: Subject, args: Arguments) -> list[int]:
     """Returns the seeds by which the reference draws."""
     with _Drawn() as drawn:
-        _of(subject, args, subject.reference)
+        _of(subject, tuple(x.cpu() if isinstance(x, Tensor) else x for x in args), subject.reference)
     return drawn.seeds
 
 

@@ -279,7 +279,10 @@ def gradient_of(
             return tuple(found[i] for i in taken)
 
         primals = [given[x] for x in wanted]
-        found = pullback(forward, primals, [given[f"grad_{schema.results[i]}"] for i in taken]) if wanted else ()
+        # In forward mode, a gradient's graph to tensors of pullback would have the tangents require grad.
+        differentiated = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
+        with torch.set_grad_enabled(differentiated):
+            found = pullback(forward, primals, [given[f"grad_{schema.results[i]}"] for i in taken]) if wanted else ()
         filled = [torch.zeros_like(x) if g is None else g for x, g in zip(primals, found, strict=True)]
         grads = dict(zip(wanted, filled, strict=True))
         # A gradient may be the incoming gradient itself. An operator must not return one of its arguments.
@@ -332,7 +335,7 @@ def pullback(
     # PyTorch's dispatcher excludes autograd inside an operator's implementation. The guard includes autograd again.
     autograd = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
     with autograd, torch.enable_grad():
-        variables = [x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_() for x in primals]
+        variables = [x.view_as(x) if again and x.requires_grad else _leaf(x) for x in primals]
         pairs = [(y, g) for y, g in zip(function(*variables), cotangents, strict=True) if y.requires_grad]
         if not pairs:
             return [None] * len(primals)
@@ -340,6 +343,12 @@ def pullback(
             [y for y, _ in pairs], variables, [g for _, g in pairs], create_graph=again, allow_unused=True
         )
     return found
+
+
+def _leaf(x: Tensor) -> Tensor:
+    """Returns a tensor of x's memory that requires a gradient, and has x's tangent in forward mode, which ``detach()`` drops."""
+    with torch.no_grad():
+        return x.view_as(x).requires_grad_()
 
 
 class Context:

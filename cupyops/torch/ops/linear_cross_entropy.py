@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cupyops.errors import expected
 from cupyops.torch.core.dispatch import autocast_dtypes, forward_mode, grad_enabled, is_compiling, transforms_active
@@ -121,11 +122,16 @@ def linear_cross_entropy(
     scale = _scale(x, target, class_weight, ignore_index, reduction)
     # A factor of 65536, by which a scaler of gradients keeps float16 above its least number, is known in the backward alone.
     direct = x.dtype is not torch.float16 and any(wants) and not (transforms_active() or forward_mode())
-    if not (direct and all(t is None or type(t) in PLAIN_TENSORS or is_compiling() for t in tensors)):
+    if not (direct and all(t is None or _is_dense(t) for t in tensors)):
         return losses.call(*tensors, *numbers).sum() * scale
     if is_compiling():
         return loss_sum.call(*tensors, scale, *numbers, *wants)[0]
     return _Sum.apply(*tensors, scale, *numbers)
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Returns whether x is no tensor of tensors, such as a DTensor or a jagged tensor, whose losses are computed by rows."""
+    return type(x) in PLAIN_TENSORS or (is_compiling() and not is_traceable_wrapper_subclass(x))
 
 
 def _cast(*tensors: Tensor | None) -> list[Any]:

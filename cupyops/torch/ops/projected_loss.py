@@ -14,7 +14,6 @@ from cupyops.errors import expected
 from cupyops.launch.hooks import declare_later
 from cupyops.ops.linear.body import SUMS
 from cupyops.ops.linear.products import check_product
-from cupyops.torch.core.gradients import Schema, gradient_of
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import wide_dtype
 from cupyops.torch.scale.sharding import Split
@@ -187,6 +186,50 @@ def _backward(grad_loss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None,
     return _body(x, weight, bias, target, class_weight, grad_loss, ignore, smoothing, softcap, z_loss, wants)[1:]
 
 
+def _gradients_reference(
+    grad_loss: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    class_weight: Tensor | None,
+    ignore: float,
+    smoothing: float,
+    softcap: float,
+    z_loss: float,
+    want_x: bool,
+    want_weight: bool,
+    want_bias: bool,
+) -> tuple[Tensor, ...]:
+    """Returns the gradients of x, weight and bias by that of the logits z, which is g·(p·(Q + 2·z_loss·log Σ e^z) - q), where q is the
+    smoothed and weighted target of each class, and Q = Σ q. A reference that called autograd would have a checkpoint around
+    it compute itself again within its forward."""
+    check_operands(x, weight, bias, target, class_weight)
+    z = F.linear(x, weight, bias)
+    z = z.to(wide_dtype(z.dtype))
+    if softcap > 0:
+        z = softcap * torch.tanh(z / softcap)
+    classes = torch.arange(z.shape[-1], device=z.device)
+    q = (classes == target.unsqueeze(-1)).to(z.dtype)
+    if smoothing > 0:
+        q = (1 - smoothing) * q + smoothing / z.shape[-1]
+    if class_weight is not None:
+        q = q * class_weight.to(z.dtype)
+    total = q.sum(-1, keepdim=True)
+    if z_loss:
+        total = total + 2 * z_loss * z.logsumexp(-1, keepdim=True)
+    of_logits = z.softmax(-1) * total - q
+    if softcap > 0:
+        of_logits = of_logits * (1 - (z / softcap) ** 2)
+    of_logits = of_logits * torch.where(target == ignore, 0, grad_loss).unsqueeze(-1)
+    rows = of_logits.to(x.dtype).reshape(-1, z.shape[-1])
+    return (
+        (rows @ weight).reshape(x.shape) if want_x else x.new_empty(0),
+        rows.t() @ x.reshape(rows.shape[0], x.shape[-1]) if want_weight else x.new_empty(0),
+        rows.sum(0) if want_bias and bias is not None else x.new_empty(0),
+    )
+
+
 def _sharding(x: Any, *args: Any) -> Iterable[Split]:
     """Splits the rows."""
     for dim in range(x.ndim - 1):
@@ -260,9 +303,7 @@ _OPERANDS_OF_GRADIENT = ("x", "weight", "bias")
 losses_backward = Operator(
     _SCHEMA_BACKWARD,
     _backward,
-    reference=gradient_of(
-        _reference, Schema.parse(_SCHEMA), [*Schema.parse(_SCHEMA_BACKWARD).types], _OPERANDS_OF_GRADIENT
-    ),
+    reference=_gradients_reference,
     sharding=_backward_sharding,
     flops=_backward_flops,
     fake=_backward_fake,
@@ -300,14 +341,6 @@ def _total(
     return loss.sum() * scale, *gradients
 
 
-def _total_sharding(x: Any, *args: Any) -> Iterable[Split]:
-    """Splits the rows: the parts of the loss, and of the gradients of what all rows share, are summed."""
-    of_x, *of_shared = args[-3:]
-    for dim in range(x.ndim - 1):
-        gradients = (dim if of_x else None, *("sum" if needed else None for needed in of_shared))
-        yield ("sum", *gradients), (dim, None, None, dim, None, None)
-
-
 def _total_fake(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
     return x.new_empty((), dtype=wide_dtype(x.dtype)), *_backward_fake(x, x, *args)
 
@@ -321,48 +354,9 @@ def _total_reference(
     scale: Tensor,
     *args: Any,
 ) -> tuple[Tensor, ...]:
-    *numbers, need_x, need_weight, need_bias = args
-    check_operands(x, weight, bias, target, class_weight)
-    logits, nothing = F.linear(x, weight, bias), x.new_empty(0)
-    loss = _of_logits(logits, target, class_weight, *numbers).sum() * scale
-    of_logits = _gradient_of_logits(logits, target, class_weight, scale, *numbers).to(x.dtype)
-    rows = of_logits.reshape(-1, logits.shape[-1])
-    return (
-        loss,
-        of_logits @ weight if need_x else nothing,
-        rows.t() @ x.reshape(rows.shape[0], x.shape[-1]) if need_weight else nothing.clone(),
-        rows.sum(0) if need_bias and bias is not None else nothing.clone(),
-    )
-
-
-def _gradient_of_logits(
-    logits: Tensor,
-    target: Tensor,
-    class_weight: Tensor | None,
-    scale: Tensor,
-    ignore: float,
-    smoothing: float,
-    softcap: float,
-    z_loss: float,
-) -> Tensor:
-    """Returns scale·(p·(Q + 2·z_loss·log Σ e^z) - q), where q is the smoothed and weighted target of each class, and Q = Σ q. A reference
-    that called autograd would have a checkpoint around it compute itself again within its forward."""
-    z = logits.to(wide_dtype(logits.dtype))
-    if softcap > 0:
-        z = softcap * torch.tanh(z / softcap)
-    classes = torch.arange(z.shape[-1], device=z.device)
-    q = (classes == target.unsqueeze(-1)).to(z.dtype)
-    if smoothing > 0:
-        q = (1 - smoothing) * q + smoothing / z.shape[-1]
-    if class_weight is not None:
-        q = q * class_weight.to(z.dtype)
-    total = q.sum(-1, keepdim=True)
-    if z_loss:
-        total = total + 2 * z_loss * z.logsumexp(-1, keepdim=True)
-    found = z.softmax(-1) * total - q
-    if softcap > 0:
-        found = found * (1 - (z / softcap) ** 2)
-    return found * torch.where(target == ignore, 0, scale).unsqueeze(-1)
+    operands, (*numbers, _, _, _) = (x, weight, bias, target, class_weight), args
+    loss = _reference(*operands, *numbers).sum() * scale
+    return loss, *_gradients_reference(scale.expand(target.shape), *operands, *args)
 
 
 def _total_backward(
@@ -404,7 +398,6 @@ loss_sum = Operator(
     backward=_total_backward,
     wrt=_OPERANDS_OF_GRADIENT,
     reference=_total_reference,
-    sharding=_total_sharding,
     flops=lambda x, weight, *args: linear_flops(x, weight) * (1 + args[-3] + args[-2]),
     fake=_total_fake,
 )
