@@ -23,13 +23,14 @@ from .system_headers import folders_in, folders_of, found_in
 from .toolchain import header_version, nvrtc, nvrtc_version, reinstall_line
 
 __all__ = [
-    *("OPTIONS", "STANDARD", "advice_on", "answers", "binary_for", "check", "compile_text", "first_error"),
+    *("FEWER_BLOCKS", "OPTIONS", "STANDARD", "advice_on", "answers", "binary_for", "check", "compile_text", "first_error"),
     *("supported_architectures", "target_for"),
 ]
 
 # With -Xptxas=-v the log reports registers and spills.
 OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
 
+FEWER_BLOCKS = "FEWER_BLOCKS"  # a macro of a text; see binary_for
 STANDARD = re.compile(r"--?std=(\S+)")  # the option that chooses a version of C++
 _INT128 = re.compile(r"\b__u?int128(?:_t)?\b")  # NVRTC has them with an option, and nvcc has them
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
@@ -85,6 +86,10 @@ def target_for(capability: int) -> str:
 
 def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -> Binary:
     """Returns the binary of a final text from the cache, or compiles the text.
+
+    How many blocks fit a multiprocessor without spilled registers, the compiler alone knows. A text with the macro
+    :data:`FEWER_BLOCKS`, which its ``__launch_bounds__`` subtract from the blocks that it wishes for, is compiled with 0, and
+    then with more until no register is spilled, or the text refuses the number.
 
     With ``CUPYOPS_REQUIRE_SIGNED=1`` the cache is neither read nor written.
 
@@ -190,6 +195,20 @@ def compile_text(
     if linking.is_linked(text, options) and not relocatable:
         one = partial(compile_text, relocatable=True)
         return linking.compile_linked(text, what, target, options, one, resources_in)
+    compiled = partial(_by_standard, text, what, target, relocatable=relocatable, instances=instances)
+    binary, fewer = compiled(options), 0
+    while FEWER_BLOCKS in text and any(spilled for _, spilled in binary.resources.values()):
+        fewer += 1
+        try:
+            binary = compiled((*options, f"-D{FEWER_BLOCKS}={fewer}"))
+        except CompileError:  # the text has no fewer blocks
+            break
+    return binary
+
+
+def _by_standard(
+    text: str, what: str, target: str, options: Sequence[str], relocatable: bool, instances: bool
+) -> Binary:
     try:
         return _compiled(text, what, target, options, relocatable, instances)
     except CompileError as error:

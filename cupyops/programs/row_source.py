@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Collection, Sequence
 
+from cupyops.compile.compiler import FEWER_BLOCKS
+
 from .expressions import ROUNDED, arithmetic, kernel_name
 from .names import in_source
 from .rows import EXPS, RowProgram, Step, reach
@@ -86,7 +88,12 @@ def text_of(program: RowProgram, tiles: bool = False) -> str:
         f"    rows__(false, {passed}, arguments...);",
         "}",
         "",
-        'extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) '
+        f"#ifndef {FEWER_BLOCKS}",
+        f"#define {FEWER_BLOCKS} 0",
+        "#endif",
+        f'static_assert({FEWER_BLOCKS} < MIN_BLOCKS, "a block is resident");',
+        "",
+        f'extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS - {FEWER_BLOCKS}) '
         f"{kernel_name(program.name)}(",
         *_aligned(arrays),
         f"    {', '.join(sizes)}) {{",

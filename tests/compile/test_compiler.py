@@ -156,6 +156,33 @@ def test_registers_and_spills_of_each_kernel() -> None:
     assert resources["small"][1] == 0
 
 
+WISHES = """
+#ifndef FEWER_BLOCKS
+#define FEWER_BLOCKS 0
+#endif
+static_assert(FEWER_BLOCKS < WISHED, "a block is resident");
+extern "C" __global__ void __launch_bounds__(1024, WISHED - FEWER_BLOCKS) sums(const float* x, float* y, int n) {
+    float held[KEPT];
+#pragma unroll
+    for (int i = 0; i < KEPT; ++i) held[i] = x[i * n + threadIdx.x];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < KEPT; ++i) y[i * n + threadIdx.x] = held[i] * held[KEPT - 1 - i] + held[i];
+}
+"""
+
+
+@pytest.mark.parametrize(("wished", "kept", "spilled"), [(2, 8, False), (2, 18, False), (2, 90, True)])
+def test_a_text_has_as_many_blocks_as_the_compiler_finds_registers_for(wished: int, kept: int, spilled: bool) -> None:
+    pytest.importorskip("cupy")
+    options = (*OPTIONS, f"-DWISHED={wished}", f"-DKEPT={kept}")
+    bound = WISHES.replace("FEWER_BLOCKS", "FEWER")  # without the macro
+    of_wish = compile_text(bound, "sums", "sm_90", options).resources["sums"]
+    assert (of_wish[1] > 0) == (kept > 8)
+    registers, spills = compile_text(WISHES, "sums", "sm_90", options).resources["sums"]
+    assert (registers > 32, spills > 0) == (kept > 8, spilled)
+
+
 def test_warnings_are_told_from_everything_else_in_a_log() -> None:
     pytest.importorskip("cupy")
     log = compile_text(SPILLING, "k", "sm_80", (*OPTIONS, "--maxrregcount=24")).log
