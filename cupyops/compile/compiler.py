@@ -23,7 +23,17 @@ from .system_headers import folders_in, folders_of, found_in
 from .toolchain import header_version, nvrtc, nvrtc_version, reinstall_line
 
 __all__ = [
-    *("FEWER_BLOCKS", "OPTIONS", "STANDARD", "advice_on", "answers", "binary_for", "check", "compile_text", "first_error"),
+    *(
+        "FEWER_BLOCKS",
+        "OPTIONS",
+        "STANDARD",
+        "advice_on",
+        "answers",
+        "binary_for",
+        "check",
+        "compile_text",
+        "first_error",
+    ),
     *("supported_architectures", "target_for"),
 ]
 

@@ -29,8 +29,18 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
                 "static_cast<int>(of.M - first) :",
                 "static_cast<int>(of.M - first) - 1 :",
             ),
-            ("off by one in a row's bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
-            ("a row counted as full too early", ROWS, "FULL || of(v) < n", "FULL || of(v) < n + VECTOR_WIDTH"),
+            (
+                "off by one in a row's bound",
+                ROWS,
+                "FULL || v < INSIDE || of(v) < n",
+                "FULL || v < INSIDE || of(v) <= n",
+            ),
+            (
+                "a row counted as full too early",
+                ROWS,
+                "FULL || v < INSIDE || of(v) < n",
+                "FULL || of(v) < n + VECTOR_WIDTH",
+            ),
             ("dropped barrier", EXCHANGE, "wait(unsigned) const { __syncthreads(); }", "wait(unsigned) const {}"),
             ("cluster's barrier not waited for", REGISTERS, "        cluster_wait();\n", ""),
             (
@@ -218,7 +228,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
     "layer_norm_forward_streaming": (
         "forward and streaming",
         [
-            ("off by one in the bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
+            ("off by one in the bound", ROWS, "FULL || v < INSIDE || of(v) < n", "FULL || v < INSIDE || of(v) <= n"),
             ("dropped barrier", STREAMING, "\n    __syncthreads();\n", "\n"),
             (
                 "first pass without its tail",

@@ -349,7 +349,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
     "layer_norm_backward_streaming": (
         "backward and streaming",
         [
-            ("off by one in the bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
+            ("off by one in the bound", ROWS, "FULL || v < INSIDE || of(v) < n", "FULL || v < INSIDE || of(v) <= n"),
             ("dropped barrier", STREAMING, "    __syncthreads();\n", ""),
             (
                 "dropped sum over a warp",

@@ -1,6 +1,7 @@
 """Operators on DTensors, jagged tensors, under FLOP counters and symbolic tracing, by what they declare."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -89,7 +90,11 @@ def test_a_gradient_that_reads_a_partial_result_has_no_split_of_that() -> None:
 def test_every_shipped_operator_that_writes_to_no_argument_has_a_rule() -> None:
     shipped = [op for name, op in _DECLARED.items() if name.startswith("cupyops::") and not op._mutated]
     assert len(shipped) > 30
-    assert [op.name for op in shipped if op._scale.rule is None] == []
+    # linear_cross_entropy computes the sum of the losses on plain tensors alone; of other tensors, it computes the loss of each row.
+    of_sum = {
+        name for name in (op.name for op in shipped) if re.fullmatch("linear_cross_entropy(_backward_[0-9a-f]+)?", name)
+    }
+    assert {op.name for op in shipped if op._scale.rule is None} == of_sum
 
 
 def test_a_rule_of_another_name_is_refused() -> None:
