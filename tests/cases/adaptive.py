@@ -21,7 +21,9 @@ def of_sample(t: Tensor, x: Tensor) -> Tensor:
 
 
 def norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], None, None, eps) * (1 + of_sample(scale, x)) + of_sample(shift, x)
+    # Autocast leaves the dtype of the operator's result, and converts PyTorch's layer_norm to float32 on a GPU.
+    y = F.layer_norm(x, x.shape[-1:], None, None, eps) * (1 + of_sample(scale, x)) + of_sample(shift, x)
+    return y.to(torch.promote_types(x.dtype, scale.dtype))
 
 
 def added(residual: Tensor, x: Tensor, gate: Tensor) -> Tensor:
