@@ -211,9 +211,9 @@ def _tiled_rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str
         "    for (; tiles__.more(); tiles__.next()) {",
         "        tiles__.wait();",
         "        for (int r__ = 0; r__ < tiles__.count(); r__ += AT_ONCE_ROWS) {",
-        "        // Threads without a row take part in its reductions. They have no element.",
+        "        // Threads without a row compute the last row of the tile along, for the barriers, and store nothing.",
         "        const bool mine__ = tiles__.has(r__);",
-        "        const long long row__ = tiles__.row(r__), length__ = mine__ ? N : 0;",
+        "        const long long row__ = tiles__.row(r__);",
         *(f"        const auto {x}__loaded = {x}__next;" for x in ahead),
         *(f"        {x}__next = {in_source(x)}[tiles__.row_ahead(r__)];" for x in ahead),
         *(
@@ -225,16 +225,16 @@ def _tiled_rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str
         "        const auto load__ = [&](const Columns& at__) {",
         *(f"            {x}__row.load({at[x]}, at__, vectors__);" for x in loaded),
         "        };",
-        "        if (!STREAM) load__(columns_of_block(length__));",
+        "        if (!STREAM) load__(columns__);",
         *(f"        const acc_t {x}__row = ::convert<acc_t>({x}__loaded);" for x in program.rows),
         *(f"        const int {x}__row = ::whole_number({x}__loaded);" for x in program.indices),
         *(f"        acc_t {s.name}__row = 0;" for s in (*gathered, *before)),
         "        const auto gather__ = [&] {",
-        *(f"            {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, length__);" for s in gathered),
+        *(f"            {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, N);" for s in gathered),
         *(f"            {s.name}__row = {_in_row(program, s.expression, steps)};" for s in before),
         "        };",
         *([] if _reduced(first) else ["        gather__();"]),
-        *_row(program, steps, "length__", "::in_tile<{type}>({name}__at)"),
+        *_row(program, steps, "::in_tile<{type}>({name}__at)"),
         "        }",
         "        tiles__.computed();",
         *(f"        tiles__.store({slot}, {in_source(y)});" for y, slot in slots.items()),
@@ -267,13 +267,12 @@ def _read_by_reductions(program: RowProgram, group: Sequence[Step]) -> list[Step
     return found
 
 
-def _row(program: RowProgram, steps: Sequence[Step], length: str = "N", to: str = "{result} + row__ * N") -> list[str]:
+def _row(program: RowProgram, steps: Sequence[Step], to: str = "{result} + row__ * N") -> list[str]:
     """Returns the CUDA code for one row: the passes that reduce, and the last pass, which stores the results (M, N).
 
     Args:
         program: the program.
         steps: the program's steps.
-        length: the length of the row in the passes.
         to: the address of a result's row, by the ``name`` and the ``type`` of the result, and its name in the source.
     """
     lines: list[str] = []
@@ -287,7 +286,7 @@ def _row(program: RowProgram, steps: Sequence[Step], length: str = "N", to: str 
                 lines += [
                     f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};" for s in before
                 ]
-            lines.extend(_reducing_pass(program, reduced, steps, made, first, length))
+            lines.extend(_reducing_pass(program, reduced, steps, made, first))
         for s in group:
             if not s.over and s not in before:
                 lines.append(f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};")
@@ -295,7 +294,7 @@ def _row(program: RowProgram, steps: Sequence[Step], length: str = "N", to: str 
                 given = f" && {in_source(s.name)}" if len(program.results) > 1 else ""
                 value = f"::convert<{program.type_of(s.name)}>({s.name}__row)"
                 lines.append(f"        if (mine__{given} && ::first_of_row()) {in_source(s.name)}[row__] = {value};")
-    last = _last_pass(program, steps, made, length, to)
+    last = _last_pass(program, steps, made, to)
     return [*lines, *(_begin_pass(program, lines) if last else []), *last]
 
 
@@ -367,7 +366,7 @@ def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:
 
 
 def _reducing_pass(
-    program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], made: set[str], first: bool, length: str
+    program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], made: set[str], first: bool
 ) -> list[str]:
     """Returns the CUDA code of one reducing pass, and adds the names that the pass keeps to ``made``."""
     expressions = [s.expression for s in reduced]
@@ -396,7 +395,7 @@ def _reducing_pass(
     return [
         *(f"        acc_t {name}__kept[VECTORS][VECTOR_WIDTH];" for name in sorted(keeps)),
         f"        Folded<{kinds}> {table};",
-        *_each(length, body, before, behind, f", [&] {{ {table}.end_turn(); }}, {'gather__' if first else '[] {}'}"),
+        *_each(body, before, behind, f", [&] {{ {table}.end_turn(); }}, {'gather__' if first else '[] {}'}"),
         f"        team__.reduce({table});",
         *(
             f"        const acc_t {s.name}__row = "
@@ -407,10 +406,10 @@ def _reducing_pass(
 
 
 def _each(
-    length: str, body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), others: str = ""
+    body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), others: str = ""
 ) -> list[str]:
     return [
-        f"        ::pass({length}, load__, [&](int v__, int column__) {{",
+        "        ::pass(N, load__, [&](int v__, int column__) {",
         *(f"            {line}" for line in before),
         "#pragma unroll",
         "            for (int k__ = 0; k__ < VECTOR_WIDTH; ++k__) {",
@@ -421,7 +420,7 @@ def _each(
     ]
 
 
-def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str], length: str, to: str) -> list[str]:
+def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str], to: str) -> list[str]:
     """Returns the CUDA code of the last pass, which stores the results (M, N) and adds to the sums over rows."""
     results = [s for s in steps if s.name in program.results and s.kind in ("element", "column")]
     if not results:
@@ -443,4 +442,4 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
     # One branch around the whole pass: with a branch in each access, the compiler could not move the loads of arrays
     # (N) of the next accesses before the branch. With sums over the rows these arrays are in registers, and one branch
     # around the pass would take more registers.
-    return [*([] if summed else ["        if (mine__)"]), *_each(length, body, before, behind)]
+    return [*([] if summed else ["        if (mine__)"]), *_each(body, before, behind)]

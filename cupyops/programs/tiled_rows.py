@@ -101,7 +101,7 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
                         columns_held=bool(work.columns),
                         unit=vectors,
                         late=True,
-                        inside=n // (threads * width) if threads >= 32 else 0,
+                        inside=n // (threads * width),
                         shared=block // team * stages * slot,
                     )
 

@@ -79,8 +79,9 @@ template <int LOADED, bool STORES, typename... In> struct RowTiles {
     __device__ __forceinline__ long long first() const { return tile * static_cast<long long>(ROWS_EACH); }
     __device__ __forceinline__ int count() const { return rows_of(tile); }
 
-    // This thread's row of the rows r to r + AT_ONCE_ROWS - 1 of the tile, and whether the tile has the row.
-    __device__ __forceinline__ long long row(int r) const { return first() + r + row_of_team(); }
+    // This thread's row of the rows r to r + AT_ONCE_ROWS - 1 of the tile, and whether the tile has the row. Without a row, it is
+    // the last row of the tile.
+    __device__ __forceinline__ long long row(int r) const { return first() + row_in_tile(r); }
     __device__ __forceinline__ bool has(int r) const { return AT_ONCE_ROWS == 1 || r + row_of_team() < count(); }
 
     // The row that this thread computes behind row(r), or a row of the matrix if there is none.
@@ -93,7 +94,7 @@ template <int LOADED, bool STORES, typename... In> struct RowTiles {
 
     // Returns the place of row(r) in `rows_memory`.
     template <typename T> __device__ __forceinline__ int row_at(int slot, int r) const {
-        return tile_at(slot, turn, tile) + (r + row_of_team()) * n * static_cast<int>(sizeof(T));
+        return tile_at(slot, turn, tile) + row_in_tile(r) * n * static_cast<int>(sizeof(T));
     }
 
     // Returns when the tile is in shared memory. All threads of the team.
@@ -163,6 +164,8 @@ private:
     static __device__ __forceinline__ int row_of_team() {
         return AT_ONCE_ROWS == 1 ? 0 : static_cast<int>(threadIdx.x) % 32 / ROW_THREADS;
     }
+
+    __device__ __forceinline__ int row_in_tile(int r) const { return has(r) ? r + row_of_team() : count() - 1; }
 
     struct Range {
         const unsigned char *begin, *end;
