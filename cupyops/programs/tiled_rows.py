@@ -31,6 +31,7 @@ CONFLICTS = 3.4  # the same, relative to it, where the threads of a warp access 
 OVERLAP = 6.0  # the norm by which the parts of a cost that overlap are joined
 OTHERS, OF_ARITHMETIC = 10, 6  # registers of a thread beside its elements: in all, and for each byte of the arithmetic
 MOST_VECTORS = 32  # accesses of a thread; the loops over them are unrolled
+STREAMING, AT_ONCE = 512, 8  # threads of a longer row, which each pass reads in shared memory, and their accesses at once
 TURNS = 2  # tiles of a team from which on loading ahead pays
 
 THREADS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # threads of a row
@@ -71,8 +72,10 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
     each_access = width * (each * acc // 4 + 1)
     for threads in THREADS:
         vectors = -(-n // (threads * width))
-        if vectors > MOST_VECTORS or (threads > THREADS[0] and n <= (threads // 2) * width):
+        stream = vectors > MOST_VECTORS and threads >= STREAMING
+        if (vectors > MOST_VECTORS and (not stream or work.sums)) or (threads > THREADS[0] and n <= (threads // 2) * width):
             continue
+        vectors = AT_ONCE if stream else vectors
         team = max(32, threads)
         # The threads of a row in several warps meet at a barrier of the block, so the block has no other team.
         block = SMALL_BLOCK if team == 32 else team
@@ -84,7 +87,7 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
             own = (room // blocks - RESERVED) // (block // team)  # shared memory of a team
             for stages in (3, 2, 1):
                 fit = (own // stages // 16 * 16 - 48 * len(work.slots)) // row
-                if stages == 1 and fit > 1:  # two stages of fewer rows fit
+                if stages == 1 and (fit > 1 or stream):  # two stages of fewer rows fit; or a row is read from memory at once
                     continue
                 for rows in {min(fit, 1 << i) for i in range(7)} if fit > 0 else ():
                     slot = sum((rows * n * size + 30) // 16 * 16 for size in work.slots)
@@ -97,11 +100,11 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
                         stages=stages,
                         min_blocks=blocks,
                         full=False,
-                        stream=False,
-                        columns_held=bool(work.columns),
+                        stream=stream,
+                        columns_held=bool(work.columns) and not stream,
                         unit=vectors,
                         late=True,
-                        inside=n // (threads * width),
+                        inside=0 if stream else n // (threads * width),
                         shared=block // team * stages * slot,
                     )
 
