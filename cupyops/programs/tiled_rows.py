@@ -14,21 +14,19 @@ from .program_config import REGISTERS, ProgramConfig, Work
 
 __all__ = ["in_tiles", "pays"]
 
-# Constants of an H200. Its data sheet and CUDA's programming guide have the first four. BANDWIDTH to OVERLAP were fitted to the times
-# of 248 tilings of softmax, two norms and a loss, of rows of 25, 197, 198, 1025 and 12289 elements: the fastest four of nine that were
-# drawn for each case. Of 190 tilings at 99, 333, 1026 and 3333 elements, which were left out of the fit, the one with the lowest cost
-# takes 1.00 times the time of the fastest one of its case (median; 95th percentile 1.10, most 1.31). Other tilings were not compared.
+# Constants of an H200. Its data sheet and CUDA's programming guide have the first three. BANDWIDTH to OVERLAP were fitted to the times
+# of softmax, rms_norm and cross_entropy, forward and backward, of rows of 99, 333, 1026 and 12289 elements, of up to nine tilings each.
+# At 197, 1025 and 3333 elements, which were left out of the fit, the tiling with the lowest cost takes 1.00 times the time of the fastest
+# one of its case (median; mean 1.02, 95th percentile 1.16, most 1.18). Other tilings were not compared.
 ROOM = 227 * 1024  # bytes of shared memory of a multiprocessor
 RESERVED = 3 * 1024  # bytes of it for each block, for the system, exchanges and barriers
 ISSUED = 4.0  # instructions of a warp a cycle
-CHAIN = 4.0  # cycles from one addition to the next that needs its sum
-BANDWIDTH = 16.0  # bytes a cycle that a multiprocessor moves from and to memory, all of them at once
-ROW, TILE = 17.0, 210.0  # instructions of a warp for a row beside its elements, and for a tile
-REDUCTION = 48.0  # instructions of a warp for each reduction of a row
-REDUCTION_CYCLES, BARRIER_CYCLES = 370.0, 410.0  # latency of a reduction, and of a barrier
-ACCESS = 2.0  # instructions of an access to an array in shared memory
-CONFLICTS = 3.4  # the same, relative to it, where the threads of a warp access several rows, whose elements share banks
-OVERLAP = 6.0  # the norm by which the parts of a cost that overlap are joined
+BANDWIDTH = 15.3  # bytes a cycle that a multiprocessor moves from and to memory, all of them at once
+ROW, TILE = 47.0, 77.0  # instructions of a warp for a row beside its elements, and for a tile
+REDUCTION = 47.0  # instructions of a warp for each reduction of a row
+REDUCTION_CYCLES, BARRIER_CYCLES = 66.0, 140.0  # latency of a reduction, and of a barrier
+ELEMENT_CYCLES = 61.0  # latency of an element of a thread
+OVERLAP = 4.0  # the norm by which the parts of a cost that overlap are joined
 OTHERS, OF_ARITHMETIC = 10, 6  # registers of a thread beside its elements: in all, and for each byte of the arithmetic
 MOST_VECTORS = 32  # accesses of a thread; the loops over them are unrolled
 STREAMING, AT_ONCE = 512, 8  # threads of a longer row, which each pass reads in shared memory, and their accesses at once
@@ -114,15 +112,12 @@ def cost(config: ProgramConfig, n: int, work: Work) -> float:
     teams = config.min_blocks * config.teams
     turns = -(-config.rows_each * config.row_threads // max(32, config.row_threads))
     several = config.row_threads > 32
-    accesses = config.vectors * config.vector_width
-    access = ACCESS * (CONFLICTS if config.row_threads < 32 else 1)
-    of_turn = (
-        accesses * (work.operations + access * (len(work.elements) + work.stored)) + ROW + REDUCTION * work.reductions
-    )
+    elements = -(-n // config.slice) * config.vectors * config.vector_width * (work.passes if config.stream else 1)
+    of_turn = elements * work.operations + ROW + REDUCTION * work.reductions
     warps = max(32, config.row_threads) / 32
     issue = warps * (turns * of_turn + TILE) / config.rows_each / ISSUED
     barrier = BARRIER_CYCLES * several
-    latency = turns * ((REDUCTION_CYCLES + barrier) * work.reductions + accesses * CHAIN) + barrier
+    latency = turns * ((REDUCTION_CYCLES + barrier) * work.reductions + elements * ELEMENT_CYCLES) + barrier
     memory = n * (sum(work.elements) + work.written) / BANDWIDTH
     # With stores, a stage is loaded again one turn later. A team without a further stage waits for its own tile.
     alone = config.stages - (work.stored > 0) < 2
