@@ -405,9 +405,7 @@ def _reducing_pass(
     ]
 
 
-def _each(
-    body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), others: str = ""
-) -> list[str]:
+def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), others: str = "") -> list[str]:
     return [
         "        ::pass(N, load__, [&](int v__, int column__) {",
         *(f"            {line}" for line in before),

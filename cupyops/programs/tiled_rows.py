@@ -15,21 +15,29 @@ from .program_config import REGISTERS, ProgramConfig, Work
 __all__ = ["in_tiles", "pays"]
 
 # Constants of an H200. Its data sheet and CUDA's programming guide have the first three. BANDWIDTH to OVERLAP were fitted to the times
-# of softmax, rms_norm and cross_entropy, forward and backward, of rows of 99, 333, 1026 and 12289 elements, of up to nine tilings each.
-# At 197, 1025 and 3333 elements, which were left out of the fit, the tiling with the lowest cost takes 1.00 times the time of the fastest
-# one of its case (median; mean 1.02, 95th percentile 1.16, most 1.18). Other tilings were not compared.
+# of softmax, rms_norm and cross_entropy, forward and backward, in bfloat16 and float32, of rows of 99, 257, 577, 1026, 2049 and 12289
+# elements, of up to 18 tilings each. At 197, 333, 1025, 3333 and 6145 elements, which were left out of the fit, the tiling with the
+# lowest cost takes 1.015 times the time of the fastest one of its case (median of 60 cases; mean 1.030, 95th percentile 1.115, most
+# 1.184). Other tilings were not compared.
 ROOM = 227 * 1024  # bytes of shared memory of a multiprocessor
 RESERVED = 3 * 1024  # bytes of it for each block, for the system, exchanges and barriers
 ISSUED = 4.0  # instructions of a warp a cycle
 BANDWIDTH = 15.3  # bytes a cycle that a multiprocessor moves from and to memory, all of them at once
-ROW, TILE = 47.0, 77.0  # instructions of a warp for a row beside its elements, and for a tile
-REDUCTION = 47.0  # instructions of a warp for each reduction of a row
-REDUCTION_CYCLES, BARRIER_CYCLES = 66.0, 140.0  # latency of a reduction, and of a barrier
-ELEMENT_CYCLES = 61.0  # latency of an element of a thread
+ROW, TILE = 52.0, 96.0  # instructions of a warp for a row beside its elements, and for a tile
+REDUCTION = 52.0  # instructions of a warp for each reduction of a row
+ELEMENT_CYCLES, TILE_CYCLES, BARRIER_CYCLES = (
+    45.0,
+    787.0,
+    48.0,
+)  # latency of an element of a thread, of a tile, and of a barrier
+ALONE = 0.3  # the share of the transfer of a tile that a team without a further stage waits for
 OVERLAP = 4.0  # the norm by which the parts of a cost that overlap are joined
 OTHERS, OF_ARITHMETIC = 10, 6  # registers of a thread beside its elements: in all, and for each byte of the arithmetic
 MOST_VECTORS = 32  # accesses of a thread; the loops over them are unrolled
-STREAMING, AT_ONCE = 512, 8  # threads of a longer row, which each pass reads in shared memory, and their accesses at once
+STREAMING, AT_ONCE = (
+    768,
+    8,
+)  # threads of a longer row, which each pass reads in shared memory, and their accesses at once
 TURNS = 2  # tiles of a team from which on loading ahead pays
 
 THREADS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # threads of a row
@@ -71,7 +79,9 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
     for threads in THREADS:
         vectors = -(-n // (threads * width))
         stream = vectors > MOST_VECTORS and threads >= STREAMING
-        if (vectors > MOST_VECTORS and (not stream or work.sums)) or (threads > THREADS[0] and n <= (threads // 2) * width):
+        if (vectors > MOST_VECTORS and (not stream or work.sums)) or (
+            threads > THREADS[0] and n <= (threads // 2) * width
+        ):
             continue
         vectors = AT_ONCE if stream else vectors
         team = max(32, threads)
@@ -85,7 +95,9 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
             own = (room // blocks - RESERVED) // (block // team)  # shared memory of a team
             for stages in (3, 2, 1):
                 fit = (own // stages // 16 * 16 - 48 * len(work.slots)) // row
-                if stages == 1 and (fit > 1 or stream):  # two stages of fewer rows fit; or a row is read from memory at once
+                if stages == 1 and (
+                    fit > 1 or stream
+                ):  # two stages of fewer rows fit; or a row is read from memory at once
                     continue
                 for rows in {min(fit, 1 << i) for i in range(7)} if fit > 0 else ():
                     slot = sum((rows * n * size + 30) // 16 * 16 for size in work.slots)
@@ -111,15 +123,14 @@ def cost(config: ProgramConfig, n: int, work: Work) -> float:
     """Returns the cycles of a multiprocessor for a row."""
     teams = config.min_blocks * config.teams
     turns = -(-config.rows_each * config.row_threads // max(32, config.row_threads))
-    several = config.row_threads > 32
     elements = -(-n // config.slice) * config.vectors * config.vector_width * (work.passes if config.stream else 1)
     of_turn = elements * work.operations + ROW + REDUCTION * work.reductions
     warps = max(32, config.row_threads) / 32
     issue = warps * (turns * of_turn + TILE) / config.rows_each / ISSUED
-    barrier = BARRIER_CYCLES * several
-    latency = turns * ((REDUCTION_CYCLES + barrier) * work.reductions + elements * ELEMENT_CYCLES) + barrier
+    barrier = BARRIER_CYCLES * (config.row_threads > 32)
+    latency = turns * (barrier * work.reductions + elements * ELEMENT_CYCLES) + barrier + TILE_CYCLES
     memory = n * (sum(work.elements) + work.written) / BANDWIDTH
-    # With stores, a stage is loaded again one turn later. A team without a further stage waits for its own tile.
+    # With stores, a stage is loaded again one turn later.
     alone = config.stages - (work.stored > 0) < 2
-    waits = latency / config.rows_each / teams + alone * memory / teams
+    waits = (latency / config.rows_each + alone * ALONE * memory) / teams
     return (memory**OVERLAP + issue**OVERLAP + waits**OVERLAP) ** (1 / OVERLAP)
