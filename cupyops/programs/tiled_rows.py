@@ -24,6 +24,7 @@ RESERVED = 3 * 1024  # bytes of it for each block, for the system, exchanges and
 ISSUED = 4.0  # instructions of a warp a cycle
 BANDWIDTH = 15.3  # bytes a cycle that a multiprocessor moves from and to memory, all of them at once
 ROW, TILE = 52.0, 96.0  # instructions of a warp for a row beside its elements, and for a tile
+CHECKED = 3.0  # instructions of an access that may lie beyond the end of the row
 REDUCTION = 52.0  # instructions of a warp for each reduction of a row
 ELEMENT_CYCLES, TILE_CYCLES, BARRIER_CYCLES = (
     45.0,
@@ -76,14 +77,7 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
     # The compiler widens the elements of an access, and of the arrays beside it, long before their use.
     each = len(work.elements) + len(work.columns) + work.sums + work.kept + work.exponentials
     each_access = width * (each * acc // 4 + 1)
-    for threads in THREADS:
-        vectors = -(-n // (threads * width))
-        stream = vectors > MOST_VECTORS and threads >= STREAMING
-        if (vectors > MOST_VECTORS and (not stream or work.sums)) or (
-            threads > THREADS[0] and n <= (threads // 2) * width
-        ):
-            continue
-        vectors = AT_ONCE if stream else vectors
+    for threads, vectors, stream in _of_a_row(n, width, work):
         team = max(32, threads)
         # The threads of a row in several warps meet at a barrier of the block, so the block has no other team.
         block = SMALL_BLOCK if team == 32 else team
@@ -95,9 +89,8 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
             own = (room // blocks - RESERVED) // (block // team)  # shared memory of a team
             for stages in (3, 2, 1):
                 fit = (own // stages // 16 * 16 - 48 * len(work.slots)) // row
-                if stages == 1 and (
-                    fit > 1 or stream
-                ):  # two stages of fewer rows fit; or a row is read from memory at once
+                # Two stages of fewer rows fit. And what would wait for each row is as well read from memory in each pass.
+                if stages == 1 and (fit > 1 or stream):
                     continue
                 for rows in {min(fit, 1 << i) for i in range(7)} if fit > 0 else ():
                     slot = sum((rows * n * size + 30) // 16 * 16 for size in work.slots)
@@ -119,12 +112,22 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
                     )
 
 
+def _of_a_row(n: int, width: int, work: Work) -> Iterator[tuple[int, int, bool]]:
+    """Yields the threads of a row, the accesses of a thread at once, and whether each pass reads the row in its tile."""
+    for threads in THREADS:
+        vectors = -(-n // (threads * width))
+        if vectors <= MOST_VECTORS and (threads == THREADS[0] or n > threads // 2 * width):
+            yield threads, vectors, False
+        if threads >= STREAMING and vectors > AT_ONCE and not work.sums:
+            yield threads, AT_ONCE, True
+
+
 def cost(config: ProgramConfig, n: int, work: Work) -> float:
     """Returns the cycles of a multiprocessor for a row."""
     teams = config.min_blocks * config.teams
     turns = -(-config.rows_each * config.row_threads // max(32, config.row_threads))
     elements = -(-n // config.slice) * config.vectors * config.vector_width * (work.passes if config.stream else 1)
-    of_turn = elements * work.operations + ROW + REDUCTION * work.reductions
+    of_turn = elements * (work.operations + CHECKED * config.stream) + ROW + REDUCTION * work.reductions
     warps = max(32, config.row_threads) / 32
     issue = warps * (turns * of_turn + TILE) / config.rows_each / ISSUED
     barrier = BARRIER_CYCLES * (config.row_threads > 32)

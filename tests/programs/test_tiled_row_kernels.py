@@ -1,6 +1,7 @@
 """Tiles of rows in shared memory: bulk copies bring rows of any length, and threads read and write their elements there."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def config_for(program: RowProgram, n: int, dtype: torch.dtype, tiling: tuple[in
         stream=False,
         unit=vectors,
         late=True,
-        inside=n // threads if threads >= 32 else 0,
+        inside=n // threads,
         shared=teams * stages * slots,
     )
 
@@ -125,6 +126,17 @@ def test_rows_of_any_length_wherever_they_begin(m: int, n: int, tiling: tuple[in
     (grad,) = run(back, config_for(back, n, dtype, tiling), {"grad_y": g, "y": y}, off=1)
     exact = y.double() * (g.double() - (g.double() * y.double()).sum(-1, keepdim=True))
     torch.testing.assert_close(grad.double(), exact, **close(dtype))
+
+
+@pytest.mark.parametrize(("threads", "n"), [(32, 197), (64, 513), (96, 1025)])
+def test_each_pass_reads_a_row_that_no_registers_hold_in_its_tile(threads: int, n: int) -> None:
+    x, g = torch.randn(2, 5, n).bfloat16().unbind()
+    for program, inputs in zip(SOFTMAX.programs, ({"x": x}, {"grad_y": g, "y": torch.softmax(x, -1)}), strict=True):
+        held = config_for(program, n, torch.bfloat16, (threads, 1, 2, 2))
+        streamed = replace(held, vectors=2, unit=2, stream=True, inside=0)
+        found = run(program, streamed, inputs, off=1)[0]
+        torch.testing.assert_close(found, run(program, held, inputs)[0], **close(torch.bfloat16))
+        assert torch.equal(run(program, streamed.untiled(), inputs)[0], found)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -180,3 +192,11 @@ def test_rows_of_whole_accesses_have_no_tiles(n: int, dtype: str) -> None:
     assert config_of(n, dtype, work, 90).stages == 0
     assert config_of(n + 1, dtype, work, 80).stages == 0
     assert config_of(n + 1, dtype, work, 90).stages > 0
+
+
+def test_the_longest_rows_in_tiles_are_streamed() -> None:
+    work = work_of(SOFTMAX.programs[0], {"x": 2})
+    held, streamed, longest = (config_of(n, "bfloat16", work, 90) for n in (12289, 50257, 131071))
+    assert (held.stages > 0, held.stream) == (True, False)
+    assert (streamed.stages > 0, streamed.stream) == (True, True)
+    assert longest.stages == 0
