@@ -9,7 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cupyops.torch.models.recognise import Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
+from cupyops.torch.models.recognise import (
+    Norm,
+    gate_form,
+    gelu_candidate,
+    gelu_form,
+    is_conv1d,
+    norm_candidate,
+    norm_of,
+)
 
 from .stand_ins import (
     WIDTH,
@@ -24,6 +32,7 @@ from .stand_ins import (
     OneMoreRMSNorm,
     QuickGELU,
     RootNorm,
+    SiLUActivation,
     gelu,
 )
 
@@ -54,6 +63,47 @@ SWEEP = json.loads(Path(__file__).with_name("sweep.json").read_text(encoding="ut
 )
 def test_a_form_of_gelu_is_known_by_its_values(function: Any, form: Any) -> None:
     assert gelu_form(function)[0] == form
+
+
+class Swish(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.sigmoid()
+
+
+class HeldSiLU(nn.Module):
+    """An attribute decides what it computes, and may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.function = F.silu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class LeakySwish(Swish):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (0.99 * x).sigmoid()
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [
+        (nn.SiLU(), F.silu),
+        (nn.ReLU(), F.relu),
+        (SiLUActivation(), F.silu),
+        (Swish(), F.silu),
+        (HeldSiLU(), None),
+        (LeakySwish(), None),
+        (nn.ReLU(inplace=True), None),
+        (nn.ReLU6(), None),
+        (nn.LeakyReLU(), None),
+        (nn.GELU(), None),
+        (nn.Identity(), None),
+    ],
+)
+def test_silu_and_relu_are_known_by_the_values_of_their_class(module: nn.Module, function: Any) -> None:
+    assert gate_form(module) is function
 
 
 class LearnedGELU(nn.Module):

@@ -8,8 +8,8 @@ device can be recognised.
 
 import re
 import warnings
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ __all__ = [
     "RMS_NORM_KEEPS_DTYPE",
     "Form",
     "Norm",
+    "gate_form",
     "gelu_candidate",
     "gelu_form",
     "is_conv1d",
@@ -83,7 +84,7 @@ def _numbers() -> Callable[..., Tensor]:
     return lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
-# GELU -----------------------------------------------------------------------------------------------------------------
+# Activations ----------------------------------------------------------------------------------------------------------
 
 # Numbers far from 0 distinguish a clipped GELU from GELU.
 _POINTS = (-1e3, -30.0, -12.0, *(i / 8 for i in range(-64, 65)), 12.0, 30.0, 1e3, 1e6)
@@ -99,22 +100,48 @@ def gelu_candidate(module: nn.Module) -> bool:
     return "gelu" in type(module).__name__.lower() or bool(names & {"gelu", "erf", "tanh"})
 
 
-@_with_values
 def gelu_form(function: Callable[..., Any]) -> tuple[Form | None, float]:
     """Returns the form of GELU that a function computes, or None, and the least difference from a form.
 
     The difference is the largest of |y - gelu(x)|/max(1, |x|) over the probe, in float64.
     """
-    x = torch.tensor(_POINTS, dtype=torch.float64, device="cpu")
-    y = _quiet(function, x.clone())
-    if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != x.dtype or y.device != x.device:
-        return None, float("inf")
-    found = {}
-    for approximate in ("none", "tanh"):
-        apart = (y - F.gelu(x, approximate=approximate)).abs() / x.abs().clamp(min=1)
-        found[approximate] = float(apart.max())
-    approximate, least = min(found.items(), key=lambda item: item[1])
+    approximate, least = _nearest(function, _GELUS)
     return (Form(approximate, least <= _EXACT) if least <= _NEAR else None), least
+
+
+def gate_form(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """Returns ``F.silu`` or ``F.relu`` for a module whose class computes this function, or None.
+
+    Such a module has no state, and its ``forward`` reads no attribute of it but ``inplace``: its class alone decides what it
+    computes.
+    """
+    code = getattr(type(module).forward, "__code__", None)
+    if module._parameters or module._buffers or module._modules or code is None:
+        return None
+    if not {"silu", "relu", "sigmoid", "clamp"} & set(code.co_names):
+        return None
+    if {name for name in code.co_names if hasattr(module, name)} - {"inplace"}:
+        return None
+    name, least = _nearest(lambda x: type(module).forward(module, x), _GATES)
+    return _GATES[name] if least <= _EXACT else None
+
+
+_GELUS = {"none": F.gelu, "tanh": partial(F.gelu, approximate="tanh")}
+_GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "relu": F.relu}
+
+
+@_with_values
+def _nearest(function: Callable[..., Any], candidates: Mapping[str, Callable[[Tensor], Tensor]]) -> tuple[str, float]:
+    """Returns which candidate a function is nearest to, and the largest of |y - candidate(x)|/max(1, |x|) over the probe, in
+    float64. The difference is infinite if the function returns another shape or dtype, or changes its argument."""
+    x = torch.tensor(_POINTS, dtype=torch.float64, device="cpu")
+    y = _quiet(function, given := x.clone())
+    same = isinstance(y, Tensor) and (y.shape, y.dtype, y.device) == (x.shape, x.dtype, x.device)
+    if not same or not torch.equal(given, x):
+        return "", float("inf")
+    scale = x.abs().clamp(min=1)
+    found = {name: float(((y - of(x)).abs() / scale).max()) for name, of in candidates.items()}
+    return min(found.items(), key=lambda item: item[1])
 
 
 # Normalisations -------------------------------------------------------------------------------------------------------
