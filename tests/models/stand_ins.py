@@ -356,6 +356,77 @@ class OwnFunction(nn.Module):
         return gelu(hidden_states)
 
 
+def rotate_half(x: Tensor) -> Tensor:
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return torch.cat((-x2, x1), dim=-1)
+
+
+def rotate_pairs(x: Tensor) -> Tensor:
+    return torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
+
+
+def apply_rotary_pos_emb(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Llama's."""
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+
+
+def apply_rotary_in_float32(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
+) -> tuple[Tensor, Tensor]:
+    """ModernBERT's."""
+    dtype = q.dtype
+    q, k = apply_rotary_pos_emb(q.float(), k.float(), cos.float(), sin.float(), unsqueeze_dim)
+    return q.to(dtype), k.to(dtype)
+
+
+def apply_rotary_to_pairs(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, position_ids: Any = None, unsqueeze_dim: int = 1
+) -> tuple[Tensor, Tensor]:
+    """GLM's: a part of the columns, in pairs of neighbours, with tables of halves."""
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    cos, sin = (t[..., : t.shape[-1] // 2].repeat_interleave(2, dim=-1) for t in (cos, sin))
+    n = cos.shape[-1]
+    q_embed, k_embed = (x[..., :n] * cos + rotate_pairs(x[..., :n]) * sin for x in (q, k))
+    return torch.cat([q_embed, q[..., n:]], dim=-1), torch.cat([k_embed, k[..., n:]], dim=-1)
+
+
+def apply_rot_embed_cat(x: Tensor, emb: Tensor, half: bool = False) -> Tensor:
+    """timm's: an argument says how the pairs lie."""
+    sin, cos = emb.chunk(2, -1)
+    turned = x * cos + (rotate_half(x) if half else rotate_pairs(x)) * sin
+    return turned.to(x.dtype)
+
+
+class Attention(nn.Module):
+    """The rows of two heads, turned in several ways."""
+
+    def __init__(self, columns: int = WIDTH // 2) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.columns, self.half = (
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+            columns,
+            True,
+        )
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        q, k = (f(hidden_states).unflatten(-1, (2, -1)) for f in (self.q_proj, self.k_proj))
+        angles = hidden_states[..., : self.columns].detach()
+        cos, sin = angles.cos(), angles.sin()
+        if self.columns < WIDTH // 2:
+            q, k = apply_rotary_to_pairs(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
+            return torch.cat((q, k), -1).transpose(1, 2).flatten(2)
+        q, k = apply_rotary_in_float32(q, k, cos, sin, unsqueeze_dim=2)
+        q, k = apply_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
+        emb = torch.cat((sin, cos), -1)[:, None]
+        q, k = apply_rot_embed_cat(q, emb), apply_rot_embed_cat(k, emb=emb, half=self.half)
+        return torch.cat((q, k), -1).transpose(1, 2).flatten(2)
+
+
 class Functions(nn.Module):
     """Calls PyTorch's functions, and one that an attribute holds."""
 
@@ -409,6 +480,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
     "gate last": (lambda: GluMlp(gate_last=True), {"aten.addmm": 3, "geglu_of_halves": 1, "reglu": 1}),
     "gate first": (lambda: GluMlp(gate_last=False), {"aten.addmm": 3, "geglu_of_halves": 1, "reglu": 1}),
     "gated functions": (GatedFunction, {"aten.addmm": 3, "swiglu_of_halves": 1, "reglu": 1}),
+    "attention": (Attention, {"aten.addmm": 2, "rotary_embedding": 6}),
+    "partial rotary": (lambda: Attention(4), {"aten.addmm": 2, "rotary_embedding": 2}),
     "own function": (OwnFunction, {"linear_gelu": 1}),
     "functions": (Functions, {"linear_gelu": 2, "layer_norm": 1, "rms_norm": 1, "gelu": 1}),
     "channels first": (Picture, {"layer_norm": 2, "gelu": 1}),

@@ -16,6 +16,7 @@ rewritten method every statement stays, and each replaced call decides at run ti
 ``s = a + b`` and ``self.norm(s)`` behind   :func:`.fused.add_and_norm`, if nothing else is called between them
 ``F.gelu(x)``, ``F.layer_norm(x, ...)``,    the operator with the same arguments; also a function of the model's own
 ``F.rms_norm(x, ...)``                      that computes GELU
+``apply_rotary_pos_emb(q, k, cos, sin)``    the operator (:mod:`.rotary`), for a function of the model's own that computes it
 ``super().forward(x)``,                     the operator, if that is the ``forward`` of a module of ``torch.nn``
 ``nn.LayerNorm.forward(self, x)``
 ==========================================  ==========================================================================
@@ -39,6 +40,7 @@ from cupyops.torch.ops.gated import GATES
 from . import fused
 from .leaves import unit_of
 from .recognise import gelu_candidate, gelu_form
+from .rotary import own_rotary
 from .source import compiled, innermost, parsed, redecorated
 
 __all__ = ["Change", "called_paths", "mentions", "own_gelu", "rewritten"]
@@ -78,7 +80,14 @@ def mentions(function: FunctionType, names: set[str]) -> bool:
 
 
 def _sounds_like(name: str) -> bool:
-    return "gelu" in name.lower() or name in ("layer_norm", "rms_norm", "LayerNorm", "RMSNorm", "silu", "relu")
+    return any(part in name.lower() for part in ("gelu", "rotary", "apply_rot")) or name in (
+        "layer_norm",
+        "rms_norm",
+        "LayerNorm",
+        "RMSNorm",
+        "silu",
+        "relu",
+    )
 
 
 def called_paths(function: FunctionType) -> set[Path]:
@@ -282,6 +291,9 @@ class _Rewriter(ast.NodeTransformer):
             operator, drop_in = entry
             new = ast.Call(self.constant(operator, drop_in), node.args, node.keywords)
             return self.generic_visit(self.change(operator, node, new))
+        if function is not None and (turn := own_rotary(function)) is not None:
+            new = ast.Call(self.constant(function.__name__, turn), node.args, node.keywords)
+            return self.generic_visit(self.change("rotary_embedding", node, new))
         if self.kind(node.func) != "gelu" and (found := self.activation(node)) is not None:
             x, act = found
             return self.generic_visit(self.change("gelu", node, ast.Call(act, [x], [])))

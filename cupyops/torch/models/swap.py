@@ -47,6 +47,7 @@ def optimize(
     Linear whose weight is a DTensor                 :func:`autograd_bridge.linear`
     a linear layer, and GELU behind it               :func:`autograd_bridge.linear_gelu`
     SiLU, GELU or ReLU, and a product behind it      :func:`autograd_bridge.swiglu`, ``geglu``, ``reglu``
+    functions that apply rotary position embedding   :func:`autograd_bridge.rotary_embedding`
     an addition, and a layer norm behind it          :func:`autograd_bridge.add_layer_norm`
     an addition, and an RMS norm behind it           :func:`autograd_bridge.add_rms_norm`
     ===============================================  ================================
