@@ -356,7 +356,9 @@ def test_a_compiled_model_has_one_graph_and_calls_the_operators(name: str) -> No
     optimize(module)
     torch.testing.assert_close(torch.compile(module, fullgraph=True, backend=backend)(x), wanted)
     (graph,) = graphs
-    assert Counter(in_graph(graph)) == {operator: n for operator, n in MODELS[name][1].items() if "." not in operator}
+    # Inductor fuses a function for rotary embedding with the operations beside it.
+    wanted_calls = {o: n for o, n in MODELS[name][1].items() if "." not in o and o != "rotary_embedding"}
+    assert Counter(in_graph(graph)) == wanted_calls
 
 
 @pytest.mark.parametrize("name", [n for n in MODELS if n not in ("encoder layer", "norms", "channels first")])

@@ -40,6 +40,7 @@ __all__ = [
     "gated_halves",
     "known_function",
     "linear_then_gelu",
+    "operands_of",
     "sequential_forward",
 ]
 
@@ -159,7 +160,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
         return act(linear(x))
     form = getattr(act, "_cupyops_gelu", None)
     if form is not None and type(x) in PLAIN and (approximate := form(x)) is not None:
-        operands = _operands(linear, traced)
+        operands = operands_of(linear, traced)
         # A library for quantised weights exchanges the weight for a subclass of Tensor, and keeps the layer.
         if (
             operands is not None
@@ -173,7 +174,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     return act(linear(x))
 
 
-def _operands(linear: Any, traced: bool) -> Any:
+def operands_of(linear: Any, traced: bool) -> Any:
     """Returns the weight (N, K) and the bias of a linear layer, or None if the call of the layer does anything else."""
     if type(linear) is Linear:  # Dynamo guards less here than in product_of
         return None if _hooked(linear, traced) else (linear.weight, linear.bias)

@@ -17,6 +17,8 @@ rewritten method every statement stays, and each replaced call decides at run ti
 ``F.gelu(x)``, ``F.layer_norm(x, ...)``,    the operator with the same arguments; also a function of the model's own
 ``F.rms_norm(x, ...)``                      that computes GELU
 ``apply_rotary_pos_emb(q, k, cos, sin)``    the operator (:mod:`.rotary`), for a function of the model's own that computes it
+``z = self.head(x)``, if a call of a loss   :func:`.lazy.lazy_linear`, if ``lazy``
+reads z below
 ``super().forward(x)``,                     the operator, if that is the ``forward`` of a module of ``torch.nn``
 ``nn.LayerNorm.forward(self, x)``
 ==========================================  ==========================================================================
@@ -38,6 +40,7 @@ from torch import nn
 from cupyops.torch.ops.gated import GATES
 
 from . import fused
+from .lazy import lazy_linear
 from .leaves import unit_of
 from .recognise import gelu_candidate, gelu_form
 from .rotary import own_rotary
@@ -103,7 +106,11 @@ def called_paths(function: FunctionType) -> set[Path]:
 
 
 def rewritten(
-    function: FunctionType, kinds: Mapping[Path, str], parent: Parent | None = None, fuse: bool = True
+    function: FunctionType,
+    kinds: Mapping[Path, str],
+    parent: Parent | None = None,
+    fuse: bool = True,
+    lazy: bool = False,
 ) -> tuple[FunctionType, list[Change]]:
     """Returns a method with calls replaced, and the changes; the method itself if there are none.
 
@@ -114,16 +121,17 @@ def rewritten(
             computes GELU, and the name of the gated unit for SiLU and ReLU.
         parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
         fuse: whether calls that stand beside each other become one.
+        lazy: whether a linear layer whose result a loss reads returns :class:`.lazy.LazyLogits`.
 
     Raises:
         UnreadableError: the source of the method cannot be read.
     """
     done = _DONE.setdefault(function, {})
-    key = frozenset(kinds.items()), parent and parent[0], fuse
+    key = frozenset(kinds.items()), parent and parent[0], fuse, lazy
     if key not in done:
         inner = innermost(function)
         tree, made = copy.deepcopy(parsed(inner)), function
-        rewriter = _Rewriter(tree, inner, kinds, parent, fuse)
+        rewriter = _Rewriter(tree, inner, kinds, parent, fuse, lazy)
         tree.body = [rewriter.visit(s) for s in rewriter.block(tree.body)]
         if rewriter.changes:
             tree = ast.fix_missing_locations(tree)
@@ -162,6 +170,7 @@ class _Rewriter(ast.NodeTransformer):
         kinds: Mapping[Path, str],
         parent: Parent | None,
         fuse: bool,
+        lazy: bool,
     ) -> None:
         code = function.__code__
         self.kinds, self.parent, self.fuse = kinds, parent if function.__name__ == "forward" else None, fuse
@@ -172,6 +181,7 @@ class _Rewriter(ast.NodeTransformer):
         self.loads = _readers(tree)
         # A handler could read a variable that the rewritten statement did not assign.
         self.plain = not any(isinstance(n, _TRIES) for n in ast.walk(tree)) and "locals" not in code.co_names
+        self.of_losses = _read_by_losses(tree) if lazy else set()
         self.values: dict[str, Any] = {}
         self.changes: list[Change] = []
 
@@ -272,6 +282,14 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         return node if isinstance(node, _SCOPES) else super().visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        name, call = _single_target(node), node.value
+        x = self.called(call, "linear") if name in self.of_losses and name in self.private else None
+        if x is not None and isinstance(call, ast.Call) and self.owner is not None:
+            owner = ast.Name(self.owner, ast.Load())
+            node.value = self.change("linear_cross_entropy", call, self.helper(lazy_linear, owner, call.func, x))
+        return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         new = self.gated(node) if self.fuse else None
@@ -494,6 +512,14 @@ def _readers(tree: ast.AST) -> Counter[str]:
     names = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
     names += [n.target for n in nodes if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)]
     return Counter(n.id for n in names)
+
+
+def _read_by_losses(tree: ast.AST) -> set[str]:
+    """Returns the names that the arguments of a call of a loss read, such as ``self.loss_function(logits=logits, ...)``. The
+    name of a loss says so."""
+    calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call))
+    losses = (c for c in calls if any(word in ast.unparse(c.func).lower() for word in ("loss", "cross_entropy")))
+    return {name for c in losses for a in (*c.args, *c.keywords) for name in _readers(a)}
 
 
 def _is_super_forward(node: ast.Call) -> bool:

@@ -3,6 +3,9 @@
 Such a function, ``apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1)`` in most models of transformers, is found by what it
 computes (:func:`.recognise.rotary_forms`). Its parameters are known by name: ``cos`` and ``sin``, or ``emb`` with sin and cos
 as halves; the others without a default are tensors to turn, and a parameter with a default is an option.
+
+While Dynamo traces, the function itself is called: its operations on single elements fuse with those beside them in Inductor,
+and an operator would not.
 """
 
 import inspect
@@ -20,7 +23,7 @@ from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.ops.rotary_embedding import rotary_embedding
 
 from .recognise import Rotary, rotary_forms
-from .small import PLAIN
+from .small import PLAIN, is_traced
 
 __all__ = ["own_rotary"]
 
@@ -90,7 +93,7 @@ def _listed(names: Sequence[str] | Mapping[str, Any]) -> str:
 
 def _turned(forms: Forms, options: tuple[Any, ...], tables: tuple[Any, ...], rows: tuple[Any, ...]) -> Any:
     """Returns the turned rows by the operator, or None if it does not compute what the function computes."""
-    if not all(type(o) in _OPTIONS for o in options):
+    if is_traced() or not all(type(o) in _OPTIONS for o in options):
         return None
     for t in (*tables, *rows):
         if type(t) not in PLAIN or not t.is_floating_point() or t.device != rows[0].device:

@@ -33,6 +33,7 @@ def optimize(
     include: Filter = None,
     exclude: Filter = None,
     fuse: bool = True,
+    lazy_logits: bool = False,
     step: Callable[[], Any] | None = None,
 ) -> OptimizeReport:
     """Has the modules of a model call the shipped operators, in place.
@@ -48,6 +49,7 @@ def optimize(
     a linear layer, and GELU behind it               :func:`autograd_bridge.linear_gelu`
     SiLU, GELU or ReLU, and a product behind it      :func:`autograd_bridge.swiglu`, ``geglu``, ``reglu``
     functions that apply rotary position embedding   :func:`autograd_bridge.rotary_embedding`
+    a head and its loss, with ``lazy_logits=True``   :func:`autograd_bridge.linear_cross_entropy`
     an addition, and a layer norm behind it          :func:`autograd_bridge.add_layer_norm`
     an addition, and an RMS norm behind it           :func:`autograd_bridge.add_rms_norm`
     ===============================================  ================================
@@ -76,6 +78,12 @@ def optimize(
             ``(name, module) -> bool``. The default is every module.
         exclude: which modules to leave alone, in the same form.
         fuse: whether calls that stand beside each other become one operator.
+        lazy_logits: whether the head of a language model and its loss become :func:`autograd_bridge.linear_cross_entropy`, whose
+            logits are never in memory as a whole. In training mode, a linear layer with more columns than its argument, whose
+            result the same method passes to a loss, then returns an object that computes the logits when something else than
+            ``F.cross_entropy`` reads them: ``outputs.logits.argmax(-1)`` works, and ``isinstance(outputs.logits, Tensor)`` is
+            false. Logits that are read first after the weight has changed raise a RuntimeError. In eval mode, without
+            gradients and in ``torch.compile``, logits are tensors.
         step: runs the model once as it will be used, eagerly and without arguments:
             ``lambda: loss(model(x), y).backward()``. The default measures nothing.
 
@@ -98,7 +106,7 @@ def optimize(
     if step is not None and not callable(step):
         raise TypeError(expected("optimize", "step", "be a function without arguments", type(step).__name__))
     wanted, notes = _selection(root, include, exclude)
-    plan = _Plan(wanted, fuse)
+    plan = _Plan(wanted, fuse, lazy_logits)
     for name, module in _modules(root):
         plan.leaf(name, module)
     plan.settle()
@@ -184,6 +192,7 @@ class _Plan:
     Attributes:
         wanted: whether a module passes the filters.
         fuse: whether calls that stand beside each other become one.
+        lazy: whether logits are computed when they are read.
         classes: the new classes.
         replaced: the sites of the report, by the module that gets a new class.
         skipped: the other sites.
@@ -194,6 +203,7 @@ class _Plan:
 
     wanted: Callable[[str, nn.Module], bool]
     fuse: bool
+    lazy: bool
     classes: dict[nn.Module, type[nn.Module]] = field(default_factory=dict)
     replaced: dict[nn.Module, list[Site]] = field(default_factory=dict)
     skipped: list[Site] = field(default_factory=list)
@@ -319,7 +329,7 @@ class _Plan:
                     continue
                 try:
                     kinds = self.kinds(module, called_paths(function))
-                    made, found = rewritten(function, kinds, parent, self.fuse)
+                    made, found = rewritten(function, kinds, parent, self.fuse, self.lazy)
                 except UnreadableError as error:
                     if self.concerned(module, function):
                         self.skip(name, module, f"{method} cannot be rewritten: {error}")
