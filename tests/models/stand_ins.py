@@ -260,6 +260,87 @@ class Gpt2Mlp(nn.Module):
         return self.c_proj(hidden_states)
 
 
+class SiLUActivation(nn.Module):
+    """A library's own class for SiLU."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.silu(input)
+
+
+class GatedMlp(nn.Module):
+    """Llama's, and with another activation Gemma's."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(WIDTH, HIDDEN, bias=False), nn.Linear(WIDTH, HIDDEN, bias=False)
+        self.down_proj, self.act_fn = nn.Linear(HIDDEN, WIDTH), act
+
+    def forward(self, x: Tensor) -> Tensor:
+        down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        return down_proj  # noqa: RET504 - as it is written in models
+
+
+class GatedDense(nn.Module):
+    """T5's: another linear layer stands between the activation and the product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wi_0, self.wi_1, self.wo = nn.Linear(WIDTH, HIDDEN), nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
+        self.act, self.dropout = NewGELU(), nn.Identity()
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden_gelu = self.act(self.wi_0(hidden_states))
+        hidden_linear = self.wi_1(hidden_states)
+        hidden_states = hidden_gelu * hidden_linear
+        hidden_states = self.dropout(hidden_states)
+        return self.wo(hidden_states)  # type: ignore[no-any-return]
+
+
+class PackedMlp(nn.Module):
+    """Phi-3's: the gate is the first half of one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up_proj, self.down_proj = nn.Linear(WIDTH, 2 * HIDDEN), nn.Linear(HIDDEN, WIDTH)
+        self.activation_fn = nn.SiLU()
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        up_states = self.gate_up_proj(hidden_states)
+        gate, up_states = up_states.chunk(2, dim=-1)
+        up_states = up_states * self.activation_fn(gate)
+        return self.down_proj(up_states)  # type: ignore[no-any-return]
+
+
+class GluMlp(nn.Module):
+    """ModernBERT's and timm's: an attribute says which half is the gate."""
+
+    def __init__(self, *, gate_last: bool) -> None:
+        super().__init__()
+        self.fc1, self.act, self.fc2 = nn.Linear(WIDTH, 2 * HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH)
+        self.Wi, self.gelu, self.gate_last = nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), gate_last
+
+    def forward(self, x: Tensor) -> Tensor:
+        input, gate = self.Wi(x).chunk(2, dim=-1)
+        x = x + self.gelu(input) * gate
+        x = self.fc1(x)
+        x1, x2 = x.chunk(2, -1)
+        x = x1 * self.act(x2) if self.gate_last else self.act(x1) * x2
+        return self.fc2(x)  # type: ignore[no-any-return]
+
+
+class GatedFunction(nn.Module):
+    """DINOv2's and LFM2's: PyTorch's function, and one that an attribute holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w1, self.w3, self.act = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, WIDTH), F.relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        x1, x2 = torch.chunk(self.w1(x), 2, dim=-1)
+        hidden = nn.functional.silu(x1) * x2
+        return self.act(self.w3(hidden)) * self.w3(x)
+
+
 def gelu(x: Tensor) -> Tensor:
     """A model's own function, as ESM-2 has it."""
     return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
@@ -273,6 +354,77 @@ class OwnFunction(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden_states = self.dense(hidden_states)
         return gelu(hidden_states)
+
+
+def rotate_half(x: Tensor) -> Tensor:
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return torch.cat((-x2, x1), dim=-1)
+
+
+def rotate_pairs(x: Tensor) -> Tensor:
+    return torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
+
+
+def apply_rotary_pos_emb(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Llama's."""
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+
+
+def apply_rotary_in_float32(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
+) -> tuple[Tensor, Tensor]:
+    """ModernBERT's."""
+    dtype = q.dtype
+    q, k = apply_rotary_pos_emb(q.float(), k.float(), cos.float(), sin.float(), unsqueeze_dim)
+    return q.to(dtype), k.to(dtype)
+
+
+def apply_rotary_to_pairs(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, position_ids: Any = None, unsqueeze_dim: int = 1
+) -> tuple[Tensor, Tensor]:
+    """GLM's: a part of the columns, in pairs of neighbours, with tables of halves."""
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    cos, sin = (t[..., : t.shape[-1] // 2].repeat_interleave(2, dim=-1) for t in (cos, sin))
+    n = cos.shape[-1]
+    q_embed, k_embed = (x[..., :n] * cos + rotate_pairs(x[..., :n]) * sin for x in (q, k))
+    return torch.cat([q_embed, q[..., n:]], dim=-1), torch.cat([k_embed, k[..., n:]], dim=-1)
+
+
+def apply_rot_embed_cat(x: Tensor, emb: Tensor, half: bool = False) -> Tensor:
+    """timm's: an argument says how the pairs lie."""
+    sin, cos = emb.chunk(2, -1)
+    turned = x * cos + (rotate_half(x) if half else rotate_pairs(x)) * sin
+    return turned.to(x.dtype)
+
+
+class Attention(nn.Module):
+    """The rows of two heads, turned in several ways."""
+
+    def __init__(self, columns: int = WIDTH // 2) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.columns, self.half = (
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+            columns,
+            True,
+        )
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        q, k = (f(hidden_states).unflatten(-1, (2, -1)) for f in (self.q_proj, self.k_proj))
+        angles = hidden_states[..., : self.columns].detach()
+        cos, sin = angles.cos(), angles.sin()
+        if self.columns < WIDTH // 2:
+            q, k = apply_rotary_to_pairs(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
+            return torch.cat((q, k), -1).transpose(1, 2).flatten(2)
+        q, k = apply_rotary_in_float32(q, k, cos, sin, unsqueeze_dim=2)
+        q, k = apply_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
+        emb = torch.cat((sin, cos), -1)[:, None]
+        q, k = apply_rot_embed_cat(q, emb), apply_rot_embed_cat(k, emb=emb, half=self.half)
+        return torch.cat((q, k), -1).transpose(1, 2).flatten(2)
 
 
 class Functions(nn.Module):
@@ -321,6 +473,15 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
     "encoder layer": (EncoderLayer, {"aten.addmm": 2, "add_layer_norm": 1, "linear_gelu": 1}),
     "decoder layer": (DecoderLayer, {"rms_norm": 1, "aten.addmm": 2, "add_rms_norm": 2}),
     "conv1d": (Gpt2Mlp, {"linear_gelu": 1, "aten.addmm": 1}),
+    "swiglu": (lambda: GatedMlp(SiLUActivation()), {"aten.addmm": 1, "swiglu": 1}),
+    "geglu": (lambda: GatedMlp(HeldGELU(tanh=True)), {"aten.addmm": 1, "geglu_tanh": 1}),
+    "t5": (GatedDense, {"aten.addmm": 3, "geglu_tanh": 1}),
+    "phi": (PackedMlp, {"aten.addmm": 2, "swiglu_of_halves": 1}),
+    "gate last": (lambda: GluMlp(gate_last=True), {"aten.addmm": 3, "geglu_of_halves": 1, "reglu": 1}),
+    "gate first": (lambda: GluMlp(gate_last=False), {"aten.addmm": 3, "geglu_of_halves": 1, "reglu": 1}),
+    "gated functions": (GatedFunction, {"aten.addmm": 3, "swiglu_of_halves": 1, "reglu": 1}),
+    "attention": (Attention, {"aten.addmm": 2, "rotary_embedding": 6}),
+    "partial rotary": (lambda: Attention(4), {"aten.addmm": 2, "rotary_embedding": 2}),
     "own function": (OwnFunction, {"linear_gelu": 1}),
     "functions": (Functions, {"linear_gelu": 2, "layer_norm": 1, "rms_norm": 1, "gelu": 1}),
     "channels first": (Picture, {"layer_norm": 2, "gelu": 1}),

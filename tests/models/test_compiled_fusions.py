@@ -102,7 +102,27 @@ class Conv1D(nn.Module):
         return self.gelu(z.view(*x.shape[:-1], 16))
 
 
+class Gated(nn.Module):
+    """As in Llama, and the halves of one tensor as in ModernBERT."""
+
+    def __init__(self, act: Callable[[Tensor], Tensor], halves: bool = False) -> None:
+        super().__init__()
+        self.act, self.halves = act, halves
+        self.gate, self.up = nn.Linear(N, 2 * N if halves else N), nn.Linear(N, N)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.halves:
+            input, gate = self.gate(x).chunk(2, dim=-1)
+            return self.act(input) * gate
+        return self.up(x) * self.act(self.gate(x))
+
+
 MODELS = {
+    "SwiGLU": (lambda: Gated(nn.SiLU()), ["mul: swiglu"]),
+    "SwiGLU, halves": (lambda: Gated(F.silu, halves=True), ["mul: swiglu"]),
+    "ReGLU": (lambda: Gated(torch.relu), ["mul: reglu"]),
+    "GeGLU": (lambda: Gated(nn.GELU("tanh")), ["mul: geglu"]),
+    "GeGLU, erf, halves": (lambda: Gated(spelled_erf, halves=True), ["mul_2: geglu"]),
     "pre-norm": (PreNorm, ["norm: add_layer_norm", "act: linear_gelu"]),
     "post-norm": (PostNorm, ["norm: add_layer_norm"]),
     "RMS norm": (PostRMSNorm, ["norm: add_rms_norm"]),
@@ -199,6 +219,36 @@ def test_checkpointed_blocks_are_found() -> None:
     assert len(fusions.sites) == 2
 
 
+class GatesApart(nn.Module):
+    """Products of activations that must not become one operation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        again = F.silu(x)
+        y = again * x + again
+        broadcast = F.gelu(x) * x[0]
+        z = x * 1
+        act = F.silu(z)
+        z.add_(1)
+        changed = act * z
+        inside = F.relu(x * 1, inplace=True) * x
+        same = F.silu(x) * 2 + F.relu(x).square()
+        w = x * 2
+        squared = (act_of_w := F.silu(w)) * act_of_w
+        return y + broadcast + changed + inside + same + squared
+
+
+def test_products_that_must_stay_apart_stay_and_are_said() -> None:
+    model, fusions, x = GatesApart(), Fusions(devices="cpu", backend="aot_eager"), torch.randn(2, 3, N)
+    with torch.no_grad():
+        found = torch.compile(model, backend=fusions, fullgraph=True)(x)
+        torch.testing.assert_close(found, model(x))
+    assert [(s.fusion, s.refusal) for s in fusions.sites] == [
+        ("swiglu", "the activation is used again"),
+        ("geglu", "the product broadcasts"),
+        ("swiglu", "something is changed in place between the activation and the product"),
+    ]
+
+
 class Apart(nn.Module):
     """Operations that must not become one."""
 
@@ -232,7 +282,7 @@ def test_what_must_stay_apart_stays_and_is_said() -> None:
         "it adds a matrix, and not a bias",
     ]
     assert "linear_gelu, left alone: the product is used again" in str(fusions)
-    assert repr(fusions) == "<Fusions: add_layer_norm, add_rms_norm, linear_gelu; 0 found>"
+    assert repr(fusions) == "<Fusions: swiglu, geglu, reglu, add_layer_norm, add_rms_norm, linear_gelu; 0 found>"
 
 
 def test_tensors_that_the_operators_do_not_take_are_left_alone() -> None:
@@ -245,9 +295,8 @@ def test_tensors_that_the_operators_do_not_take_are_left_alone() -> None:
     assert refusals() == {"a tensor is on cpu"}, "on a CPU, Inductor's own code is faster"
     assert refusals(devices=("cpu", "cuda")) == {""}
     assert refusals(devices=("cpu",), fusions="linear_gelu") == set()
-    with pytest.raises(
-        ValueError, match="Fusions: `fusions` must be among add_layer_norm, add_rms_norm, linear_gelu, got 'gelu'"
-    ):
+    names = "swiglu, geglu, reglu, add_layer_norm, add_rms_norm, linear_gelu"
+    with pytest.raises(ValueError, match=f"Fusions: `fusions` must be among {names}, got 'gelu'"):
         Fusions("gelu")
 
 

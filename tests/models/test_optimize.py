@@ -33,6 +33,7 @@ from .stand_ins import (
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+PLAIN_GATES = ("swiglu", "swiglu_of_halves", "reglu")  # without them, PyTorch computes SiLU and ReLU
 ROOT = Path(__file__).parents[2]
 
 
@@ -87,13 +88,15 @@ def test_a_model_calls_the_operators_and_no_other(name: str) -> None:
 def test_without_fuse_each_module_calls_its_own_operator(name: str) -> None:
     module = model(name)
     report = optimize(module, fuse=False)
-    assert not {site.operator for site in report.replaced} & {"linear_gelu", "add_layer_norm", "add_rms_norm"}
+    fused = {"linear_gelu", "add_layer_norm", "add_rms_norm", "swiglu", "geglu", "reglu"}
+    assert not {site.operator for site in report.replaced} & fused
     with Calls() as calls, torch.no_grad():
         module(torch.randn(4, 3, WIDTH))
     wanted = Counter(MODELS[name][1])
     norms = (("add_layer_norm", ("layer_norm",)), ("add_rms_norm", ("rms_norm",)))
-    for fused, parts in (("linear_gelu", ("aten.addmm", "gelu")), *norms):
-        wanted.update(dict.fromkeys(parts, wanted.pop(fused, 0)))
+    gates = (("geglu_tanh", ("gelu",)), ("geglu_of_halves", ("gelu",)), *((f, ()) for f in PLAIN_GATES))
+    for operator, parts in (("linear_gelu", ("aten.addmm", "gelu")), *norms, *gates):
+        wanted.update(dict.fromkeys(parts, wanted.pop(operator, 0)))
     assert calls.counts == +wanted
 
 
@@ -353,7 +356,9 @@ def test_a_compiled_model_has_one_graph_and_calls_the_operators(name: str) -> No
     optimize(module)
     torch.testing.assert_close(torch.compile(module, fullgraph=True, backend=backend)(x), wanted)
     (graph,) = graphs
-    assert Counter(in_graph(graph)) == {operator: n for operator, n in MODELS[name][1].items() if "." not in operator}
+    # Inductor fuses a function for rotary embedding with the operations beside it.
+    wanted_calls = {o: n for o, n in MODELS[name][1].items() if "." not in o and o != "rotary_embedding"}
+    assert Counter(in_graph(graph)) == wanted_calls
 
 
 @pytest.mark.parametrize("name", [n for n in MODELS if n not in ("encoder layer", "norms", "channels first")])

@@ -9,7 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cupyops.torch.models.recognise import Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
+from cupyops.torch.models.recognise import (
+    Norm,
+    Rotary,
+    gate_form,
+    gelu_candidate,
+    gelu_form,
+    is_conv1d,
+    norm_candidate,
+    norm_of,
+)
+from cupyops.torch.models.rotary import own_rotary
 
 from .stand_ins import (
     WIDTH,
@@ -24,7 +34,11 @@ from .stand_ins import (
     OneMoreRMSNorm,
     QuickGELU,
     RootNorm,
+    SiLUActivation,
+    apply_rotary_in_float32,
+    apply_rotary_pos_emb,
     gelu,
+    rotate_half,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,6 +68,47 @@ SWEEP = json.loads(Path(__file__).with_name("sweep.json").read_text(encoding="ut
 )
 def test_a_form_of_gelu_is_known_by_its_values(function: Any, form: Any) -> None:
     assert gelu_form(function)[0] == form
+
+
+class Swish(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.sigmoid()
+
+
+class HeldSiLU(nn.Module):
+    """An attribute decides what it computes, and may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.function = F.silu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class LeakySwish(Swish):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (0.99 * x).sigmoid()
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [
+        (nn.SiLU(), F.silu),
+        (nn.ReLU(), F.relu),
+        (SiLUActivation(), F.silu),
+        (Swish(), F.silu),
+        (HeldSiLU(), None),
+        (LeakySwish(), None),
+        (nn.ReLU(inplace=True), None),
+        (nn.ReLU6(), None),
+        (nn.LeakyReLU(), None),
+        (nn.GELU(), None),
+        (nn.Identity(), None),
+    ],
+)
+def test_silu_and_relu_are_known_by_the_values_of_their_class(module: nn.Module, function: Any) -> None:
+    assert gate_form(module) is function
 
 
 class LearnedGELU(nn.Module):
@@ -146,6 +201,78 @@ def test_a_conv1d_is_known_by_its_values() -> None:
     other = ConvolvedConv1D()
     type(other).__name__ = "Conv1D"
     assert not is_conv1d(other)
+
+
+def opposite_rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+    """nanochat turns in the other direction."""
+    return apply_rotary_pos_emb(q, k, cos, -sin, unsqueeze_dim)
+
+
+def rotary_of_last_queries(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    return apply_rotary_pos_emb(q, k * 2, cos, sin)
+
+
+def rotary_in_place(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    q[:], k[:] = apply_rotary_pos_emb(q, k, cos, sin)
+    return q, k
+
+
+def rotary_of_any(*args: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+    return apply_rotary_pos_emb(*args, cos, sin)
+
+
+HALVES = {(1, 4, 3): Rotary(1, False, False, False, False), (2, 4, 3): Rotary(2, False, False, False, False)}
+
+
+@pytest.mark.parametrize(
+    ("function", "forms"),
+    [
+        (apply_rotary_pos_emb, {**HALVES, (1, 3, 2): Rotary(1, False, False, False, False)}),
+        (
+            apply_rotary_in_float32,
+            {
+                (1, 4, 3): Rotary(1, False, False, False, True),
+                (2, 4, 3): Rotary(2, False, False, False, True),
+                (1, 3, 2): Rotary(1, False, False, False, True),
+            },
+        ),
+        (opposite_rotary, None),
+        (rotary_of_last_queries, None),
+        (rotary_in_place, None),
+        (rotary_of_any, None),
+        (rotate_half, None),
+        (torch.rot90, None),
+    ],
+)
+def test_a_function_for_rotary_embedding_is_known_by_its_values(function: Any, forms: Any) -> None:
+    call: Any = own_rotary(function)
+    assert (call and call.__globals__["cupyops_forms"]) == forms
+
+
+def test_a_call_of_rotary_embedding_that_the_operator_does_not_compute_is_the_function_s() -> None:
+    """Other dtypes, dimensions and options."""
+    call: Any = own_rotary(apply_rotary_pos_emb)
+    q, k, table = torch.randn(2, 3, 5, 8), torch.randn(2, 1, 5, 8), torch.randn(2, 5, 8)
+    given: list[tuple[Any, ...]] = [
+        (q, k, table, table),
+        (q.bfloat16(), k, table, table),
+        (q, k, table.double(), table.double()),
+        (q, k, table.double(), table),
+        (q[:1], k[:1], table, table),
+        (q[0], k[0], table[0, 0], table[0, 0], 0),
+        (q, k, table, table, -3),
+        (q, k, table[..., :1], table[..., :1]),
+        (q, k, torch.ones(2, 5, 8, dtype=torch.int64), table),
+        (q.long(), k, table, table),
+    ]
+    for args in given:
+        for got, want in zip(call(*args), apply_rotary_pos_emb(*args), strict=True):
+            assert got.dtype is want.dtype
+            torch.testing.assert_close(got, want)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        call(q, k, table[..., :4], table[..., :4])
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'sin'"):
+        call(q, k, table)
 
 
 # The sweep ------------------------------------------------------------------------------------------------------------

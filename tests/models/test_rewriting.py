@@ -1,6 +1,7 @@
 """The rewriting of methods: which calls become one, and which must not."""
 # ruff: noqa: RET504 - the assignments are what is tested
 
+import copy
 import functools
 import importlib.util
 import linecache
@@ -28,6 +29,7 @@ class Base(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fc, self.act, self.norm = nn.Linear(UNITS, UNITS), nn.GELU(), nn.LayerNorm(UNITS)
+        self.silu, self.up = nn.SiLU(), nn.Linear(UNITS, UNITS)
         self.inner = nn.ModuleDict({"fc": nn.Linear(UNITS, UNITS), "act": nn.GELU("tanh")})
         self.late: Callable[[], Tensor] = torch.Tensor
 
@@ -132,6 +134,44 @@ def sum_and_residual(self: Any, x: Tensor) -> Tensor:
     return x + residual * other
 
 
+def gated(self: Any, x: Tensor) -> Tensor:
+    return self.silu(self.fc(x)) * self.up(x)
+
+
+def gated_the_other_way_round(self: Any, x: Tensor) -> Tensor:
+    return self.up(x) * self.act(inplace(self.fc(x)))
+
+
+def gated_by_items(self: Any, x: Tensor) -> Tensor:
+    parts = x.split(4, dim=-1)
+    return F.relu(parts[0]) * parts[1]
+
+
+def gated_further_down(self: Any, x: Tensor) -> Tensor:
+    a = F.silu(self.fc(x))
+    x = self.up(x)
+    x = x * a
+    return x + 1
+
+
+def gated_by_a_variable(self: Any, x: Tensor) -> Tensor:
+    g = inplace(x * 2)
+    a = self.act(g)
+    y = a * g
+    return y + g
+
+
+def gated_halves(self: Any, x: Tensor) -> Tensor:
+    g, u = self.fc(x).chunk(2, -1)
+    u = self.silu(g) * u
+    return u + 1
+
+
+def gated_second_half(self: Any, x: Tensor) -> Tensor:
+    u, g = self.fc(x).chunk(2, -1)
+    return u * self.silu(g)
+
+
 FUSED: list[tuple[Callable[..., Tensor], list[str]]] = [
     (nested, ["linear_gelu"]),
     (same_name, ["linear_gelu"]),
@@ -145,6 +185,13 @@ FUSED: list[tuple[Callable[..., Tensor], list[str]]] = [
     (norm_of_a_sum, ["add_layer_norm"]),
     (sum_and_norm, ["add_layer_norm"]),
     (sum_and_residual, ["add_layer_norm"]),
+    (gated, ["swiglu"]),
+    (gated_the_other_way_round, ["geglu"]),
+    (gated_by_items, ["reglu"]),
+    (gated_further_down, ["swiglu"]),
+    (gated_by_a_variable, ["geglu"]),
+    (gated_halves, ["swiglu"]),
+    (gated_second_half, ["swiglu"]),
     (twice(nested), ["linear_gelu"]),
     (twice(twice(sum_and_norm)), ["add_layer_norm"]),
 ]
@@ -248,7 +295,65 @@ def subtracted(self: Any, x: Tensor) -> Tensor:
     return self.norm(x - self.fc(x))
 
 
+def gate_changed_by_the_other_factor(self: Any, x: Tensor) -> Tensor:
+    return self.silu(x) * inplace(x)
+
+
+def gate_changed_before_the_product(self: Any, x: Tensor) -> Tensor:
+    a = self.silu(x)
+    u = inplace(x)
+    return a * u
+
+
+def gate_changed_in_the_statement_of_the_product(self: Any, x: Tensor) -> Tensor:
+    a = self.silu(x)
+    return inplace(x) + a * x
+
+
+def activation_read_again(self: Any, x: Tensor) -> Tensor:
+    a = self.silu(self.fc(x))
+    y = a * x
+    return y + a
+
+
+def activation_read_in_a_loop(self: Any, x: Tensor) -> Tensor:
+    a = self.silu(self.fc(x))
+    for _ in range(2):
+        x = a * x
+    return x
+
+
+def activation_replaced_before_the_product(self: Any, x: Tensor) -> Tensor:
+    a = self.silu(self.fc(x))
+    if self.training:
+        a = x
+    return a * x
+
+
+def activation_of_two_arguments(self: Any, x: Tensor) -> Tensor:
+    return F.relu(x.clone(), True) * F.silu(x, inplace=False)
+
+
+def gate_shadowed(self: Any, x: Tensor) -> Tensor:
+    silu = torch.tanh
+    return silu(x) * x
+
+
+def chunks_of_another_dimension(self: Any, x: Tensor) -> Tensor:
+    g, u = torch.cat((x, x + 1)).chunk(2, 0)
+    return g + u
+
+
 UNFUSED = [
+    gate_changed_by_the_other_factor,
+    gate_changed_before_the_product,
+    gate_changed_in_the_statement_of_the_product,
+    activation_read_again,
+    activation_read_in_a_loop,
+    activation_replaced_before_the_product,
+    activation_of_two_arguments,
+    gate_shadowed,
+    chunks_of_another_dimension,
     read_again,
     read_and_written_in_place,
     read_in_the_same_statement,
@@ -289,6 +394,46 @@ def test_calls_beside_each_other_become_one(forward: Callable[..., Tensor], oper
 @pytest.mark.parametrize("forward", UNFUSED, ids=lambda f: f.__name__)
 def test_calls_of_which_something_sees_the_value_between_stay_two(forward: Callable[..., Tensor]) -> None:
     assert compared(forward) == []
+
+
+@pytest.mark.parametrize(
+    ("dim", "last"),
+    [(0, "g"), (-1, "u")],
+)
+def test_halves_that_something_reads_again_stay_two_tensors(dim: int, last: str) -> None:
+    """The gate and the other half have the shape of a half, along whichever dimension."""
+
+    def halves(self: Any, x: Tensor) -> Tensor:
+        g, u = torch.cat((self.fc(x), x), dim).chunk(2, dim)
+        y = self.silu(g) * u
+        return y + (g if last == "g" else u)
+
+    assert compared(halves) == ["swiglu"]
+
+
+def test_a_gate_or_a_factor_that_the_operator_does_not_take_is_multiplied_as_before() -> None:
+    """Other shapes, dtypes and kinds of a factor, a hook of the activation, and one that changes its argument."""
+
+    class Gated(Base):
+        def forward(self, x: Any, u: Any) -> Any:
+            return self.silu(x) * u
+
+    module, x = Gated(), torch.randn(3, UNITS)
+    plain = copy.deepcopy(module)
+    optimize(module)
+    for u in (2.0, torch.randn(UNITS), torch.arange(UNITS), x.bfloat16(), x.double(), x.to_sparse()):
+        wanted = plain(x, u)
+        found = module(x, u)
+        assert found.dtype is wanted.dtype
+        torch.testing.assert_close(found, wanted)
+    seen: list[Any] = []
+    module.silu.register_forward_hook(lambda *args: seen.append(args[2]))
+    module(x, x)
+    torch.testing.assert_close(seen, [F.silu(x)])
+    other = nn.SiLU(inplace=True)
+    module.silu = plain.silu = other
+    y = module(z := x.clone(), x)
+    torch.testing.assert_close([y, z], [F.silu(x) * x, F.silu(x)])
 
 
 def test_a_value_that_a_function_reads_after_the_method_is_the_one_that_it_read() -> None:

@@ -19,6 +19,7 @@ from .stand_ins import (
     Conv1D,
     FastGELU,
     Functions,
+    GatedFunction,
     HeldGELU,
     NewGELU,
     NoWeightLayerNorm,
@@ -131,6 +132,19 @@ def test_an_addition_and_its_norm_are_pytorch_s_below_the_limit() -> None:
     many, calls = called(module, MANY)
     torch.testing.assert_close(many, called(plain, MANY)[0])
     assert dict(calls.ours) == {"layer_norm": 1, "add_layer_norm": 1, "linear_gelu": 1}
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_an_activation_and_its_product_are_pytorch_s_below_the_limit() -> None:
+    module = GatedFunction()
+    plain = copy.deepcopy(module)
+    optimize(module)
+    few, calls = called(module, (3, WIDTH))
+    torch.testing.assert_close(few, called(plain, (3, WIDTH))[0])
+    assert not calls.ours
+    many, calls = called(module, MANY)
+    torch.testing.assert_close(many, called(plain, MANY)[0])
+    assert dict(calls.ours) == {"swiglu_of_halves": 1, "reglu": 1}
 
 
 @pytest.mark.usefixtures("on_gpu")

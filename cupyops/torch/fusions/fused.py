@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
+from cupyops.torch.ops.gated import geglu, reglu, swiglu
 from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear_gelu import linear_gelu
 from cupyops.torch.ops.rms_norm import rms_norm
@@ -15,7 +16,10 @@ __all__ = [
     "add_then_layer_norm",
     "add_then_rms_norm",
     "addmm_then_gelu",
+    "gelu_then_product",
     "linear_then_gelu",
+    "relu_then_product",
+    "silu_then_product",
     "sum_then_layer_norm",
     "sum_then_rms_norm",
 ]
@@ -67,3 +71,18 @@ def linear_then_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate
 def addmm_then_gelu(bias: Tensor, x: Tensor, weight: Tensor, approximate: str) -> Tensor:
     """Returns gelu(x·W + b) for x (M, K), a weight W (K, N) and a bias (N)."""
     return linear_gelu(x, weight.t(), bias, approximate)
+
+
+def silu_then_product(gate: Tensor, up: Tensor) -> Tensor:
+    """Returns silu(gate)·up."""
+    return swiglu(gate, up)
+
+
+def relu_then_product(gate: Tensor, up: Tensor) -> Tensor:
+    """Returns relu(gate)·up."""
+    return reglu(gate, up)
+
+
+def gelu_then_product(gate: Tensor, up: Tensor, approximate: str) -> Tensor:
+    """Returns gelu(gate)·up."""
+    return geglu(gate, up, approximate)

@@ -1,14 +1,17 @@
-"""Rewrites the graph that Dynamo traces: an addition and a norm, or a product and GELU, become one call.
+"""Rewrites the graph that Dynamo traces: an addition and a norm, a linear layer and GELU, or an activation and a product of
+elements become one call.
 
 The graph has PyTorch's functions before autograd. The gradient of a call is therefore the gradient of the operator, and
 the backward needs no rewriting.
 """
 
+import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import getitem
+from functools import partial
+from operator import getitem, itemgetter
 from typing import Any
 
 import torch
@@ -22,11 +25,14 @@ from .fused import (
     add_then_layer_norm,
     add_then_rms_norm,
     addmm_then_gelu,
+    gelu_then_product,
     linear_then_gelu,
+    relu_then_product,
+    silu_then_product,
     sum_then_layer_norm,
     sum_then_rms_norm,
 )
-from .spelled import ADDITIONS, find_gelu
+from .spelled import ADDITIONS, find_gate, find_gelu, is_operation
 
 __all__ = ["FUSIONS", "Site", "fuse_own_norms", "rewrite"]
 
@@ -41,7 +47,7 @@ class Site:
     """A place in a model with operations that one operator can compute together.
 
     Attributes:
-        fusion: ``"add_layer_norm"``, ``"add_rms_norm"`` or ``"linear_gelu"``. Two norms of one sum are two places.
+        fusion: a key of :data:`FUSIONS`. Two norms of one sum are two places.
         where: the module that has the last of the operations, or the name of the graph's node.
         refusal: the reason why the operations are not fused; empty if they are one call.
     """
@@ -68,17 +74,21 @@ def rewrite(module: GraphModule, fusions: Collection[str], devices: Collection[s
     """
     sites: list[Site] = []
     for part in (m for m in module.modules() if isinstance(m, GraphModule)):
-        before = len(sites)
-        for node in list(part.graph.nodes):
-            for name in fusions:
+        nodes, found = list(part.graph.nodes), list[tuple[int, Site]]()
+        # One fusion after the other, because a gate and the linear layer before it may be a place of two.
+        for name in (n for n in FUSIONS if n in fusions):
+            for i, node in enumerate(nodes):
+                if node._erased:
+                    continue
                 try:
                     if FUSIONS[name](node, devices):
-                        sites.append(Site(name, _place(node)))
+                        found.append((i, Site(name, _place(node))))
                 except _Refused as refusal:
-                    sites.append(Site(name, _place(node), str(refusal)))
-        if any(not site.refusal for site in sites[before:]):
+                    found.append((i, Site(name, _place(node), str(refusal))))
+        if any(not site.refusal for _, site in found):
             part.graph.lint()
             part.recompile()
+        sites += (site for _, site in sorted(found, key=itemgetter(0)))
     return sites
 
 
@@ -309,8 +319,67 @@ def _linear_gelu(gelu: Node, devices: Collection[str]) -> bool:
     return True
 
 
+def _gated(product: Node, devices: Collection[str], unit: str) -> bool:
+    """Replaces ``act(gate) * up``.
+
+    Args:
+        product: the node.
+        devices: as for :func:`rewrite`.
+        unit: the name of the gated unit.
+
+    Returns:
+        Whether the node is a product of this activation.
+
+    Raises:
+        _Refused: the operations must stay apart.
+    """
+    if not is_operation(product, "mul") or len(product.args) != 2:
+        return False
+    for act, up in (product.args, product.args[::-1]):
+        if not (isinstance(act, Node) and isinstance(up, Node)) or act is up:
+            continue
+        if (found := find_gate(act)) is None or found.unit != unit or up in found.inner:
+            continue
+        of_gate, of_up, of_y = _fakes((found.z, up, product), devices)
+        if of_gate.shape != of_up.shape:
+            raise _Refused("the product broadcasts")
+        if of_y.dtype != torch.promote_types(of_gate.dtype, of_up.dtype):
+            raise _Refused(f"its result is {of_y.dtype}, and its operands are {of_gate.dtype} and {of_up.dtype}")
+        if len(act.users) > 1:
+            raise _Refused("the activation is used again")
+        nodes = list(product.graph.nodes)
+        if any(map(_writes, nodes[nodes.index(act) : nodes.index(product)])):
+            raise _Refused("something is changed in place between the activation and the product")
+        with product.graph.inserting_before(product):
+            operands = (found.z, up, found.approximate) if found.approximate else (found.z, up)
+            y = product.graph.call_function(_PRODUCTS[unit], operands)
+        y.meta = dict(product.meta)
+        _replace(product, y, (act, *sorted(found.inner, key=nodes.index, reverse=True)))
+        return True
+    return False
+
+
+def _writes(node: Node) -> bool:
+    """Returns whether an operation may change a tensor that it gets."""
+    if (schema := getattr(node.target, "_schema", None)) is not None:
+        return bool(schema.is_mutable)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return (
+        in_place or node.target in _IN_PLACE or bool(node.kwargs.get("inplace")) or node.kwargs.get("out") is not None
+    )
+
+
+_IN_PLACE = {getattr(operator, name) for name in dir(operator) if name.startswith("i") and hasattr(operator, name[1:])}
+_IN_PLACE |= {operator.setitem}
+_PRODUCTS: dict[str, Callable[..., Any]] = {
+    "swiglu": silu_then_product,
+    "geglu": gelu_then_product,
+    "reglu": relu_then_product,
+}
 # The functions that look at one node each, and replace it if they find the last of the operations.
 FUSIONS: dict[str, Callable[[Node, Collection[str]], bool]] = {
+    **{unit: partial(_gated, unit=unit) for unit in _PRODUCTS},
     "add_layer_norm": _add_layer_norm,
     "add_rms_norm": _add_rms_norm,
     "linear_gelu": _linear_gelu,

@@ -1,4 +1,4 @@
-"""Finds GELU in a graph of torch.fx: as one operation, or spelled out in elementary operations."""
+"""Finds activations in a graph of torch.fx: as one operation, and GELU also spelled out in elementary operations."""
 
 import itertools
 import math
@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from cupyops.torch.core.composite import shipped
+from cupyops.torch.ops.gated import GATES
 
-__all__ = ["ADDITIONS", "Gelu", "find_gelu"]
+__all__ = ["ADDITIONS", "Gate", "find_gate", "find_gelu", "is_operation"]
 
 ADDITIONS = (operator.add, torch.add, "add")
 _TARGETS: dict[str, tuple[Any, ...]] = {
@@ -51,36 +52,47 @@ _FORMS: dict[Any, str] = {
 }
 
 
-class Gelu:
-    """GELU in a graph.
+class Gate:
+    """An activation in a graph.
 
     Attributes:
         z: the node of the operand.
-        approximate: ``"none"`` or ``"tanh"``.
+        unit: the name of the activation's gated unit (:data:`cupyops.torch.ops.gated.GATES`).
+        approximate: ``"none"`` or ``"tanh"`` for GELU, and ``""`` for another activation.
         inner: the nodes of a form that is spelled out, without the last. Nothing outside the form uses them.
     """
 
-    def __init__(self, z: Node, approximate: str, inner: frozenset[Node] = frozenset()) -> None:
-        self.z, self.approximate, self.inner = z, approximate, inner
+    def __init__(self, z: Node, unit: str, approximate: str = "", inner: frozenset[Node] = frozenset()) -> None:
+        self.z, self.unit, self.approximate, self.inner = z, unit, approximate, inner
 
 
-def find_gelu(node: Node) -> Gelu | None:
+def find_gelu(node: Node) -> Gate | None:
     """Returns the GELU whose result is the result of a node, or None."""
     if node.op == "call_function" and (node.target is F.gelu or node.target is shipped("_gelu_call")):
         approximate = node.kwargs.get("approximate", node.args[1] if len(node.args) > 1 else "none")
         z = node.args[0] if node.args else node.kwargs.get("input")
-        return Gelu(z, str(approximate)) if isinstance(z, Node) else None
-    if not _is(node, "mul"):
+        return Gate(z, "geglu", str(approximate)) if isinstance(z, Node) else None
+    if not is_operation(node, "mul"):
         return None
     for form, approximate in _FORMS.items():
         for nodes in _matches(node, form, {}):
             z, inner = nodes.pop(_Z), frozenset(n for n in nodes.values() if n is not node)
             if all(user is node or user in inner for n in inner for user in n.users):
-                return Gelu(z, approximate, inner)
+                return Gate(z, "geglu", approximate, inner)
     return None
 
 
-def _is(node: Any, operation: str) -> bool:
+def find_gate(node: Node) -> Gate | None:
+    """Returns the activation whose result is the result of a node, or None. An activation in place is no gate."""
+    if (found := find_gelu(node)) is not None:
+        return found
+    if node.op != "call_function" or node.target not in GATES or any(node.args[1:]):
+        return None
+    z, *rest = (*node.args[:1], *node.kwargs.values())
+    return Gate(z, GATES[node.target].__name__) if isinstance(z, Node) and not any(rest) else None
+
+
+def is_operation(node: Any, operation: str) -> bool:
     if not isinstance(node, Node) or node.op not in ("call_function", "call_method"):
         return False
     return node.target in _TARGETS[operation] and not node.kwargs
@@ -95,7 +107,7 @@ def _matches(given: Any, form: Any, found: dict[Any, Node]) -> Iterator[dict[Any
     elif isinstance(form, float):
         if isinstance(given, (int, float)) and math.isclose(given, form, rel_tol=1e-6):
             yield dict(found)
-    elif _is(given, form[0]) and len(given.args) == len(form) - 1:
+    elif is_operation(given, form[0]) and len(given.args) == len(form) - 1:
         orders = itertools.permutations(given.args) if form[0] in _COMMUTE else [given.args]
         for args in orders:
             ways: list[dict[Any, Node]] = [{**found, given: given}]

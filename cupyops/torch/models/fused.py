@@ -6,7 +6,7 @@ checked in every call: a module may get a hook, another class, another ``forward
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -19,12 +19,13 @@ from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.core.dispatch import in_graph
 from cupyops.torch.ops.add_layer_norm import add_layer_norm, add_layer_norm_node
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
+from cupyops.torch.ops.gated import geglu
 from cupyops.torch.ops.gelu import gelu, gelu_node
 from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear_gelu import linear_gelu, linear_gelu_node
 from cupyops.torch.ops.rms_norm import rms_norm
 
-from .leaves import by_operator, product_of
+from .leaves import by_operator, product_of, unit_of
 from .recognise import RMS_NORM_KEEPS_DTYPE, Form
 from .small import PLAIN, is_small, is_small_product, is_traced
 
@@ -34,8 +35,12 @@ __all__ = [
     "add_and_norm",
     "add_then_norm",
     "as_operator",
+    "gated",
+    "gated_after",
+    "gated_halves",
     "known_function",
     "linear_then_gelu",
+    "operands_of",
     "sequential_forward",
 ]
 
@@ -124,14 +129,12 @@ def _observed(module: Any, traced: bool = False) -> bool:
     """Returns whether a call of a module does more than its class's ``forward``.
 
     Args:
-        module: the module, or a :class:`GeluCall`.
+        module: the module, a function, or a :class:`GeluCall`.
         traced: whether Dynamo traces, which traces through a compiled module.
     """
     if isinstance(module, GeluCall):
         module = module.function
-        if not isinstance(module, nn.Module):
-            return False
-    return _hooked(module, traced)
+    return isinstance(module, nn.Module) and _hooked(module, traced)
 
 
 def _hooked(module: Any, traced: bool) -> bool:
@@ -157,7 +160,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
         return act(linear(x))
     form = getattr(act, "_cupyops_gelu", None)
     if form is not None and type(x) in PLAIN and (approximate := form(x)) is not None:
-        operands = _operands(linear, traced)
+        operands = operands_of(linear, traced)
         # A library for quantised weights exchanges the weight for a subclass of Tensor, and keeps the layer.
         if (
             operands is not None
@@ -171,12 +174,51 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     return act(linear(x))
 
 
-def _operands(linear: Any, traced: bool) -> Any:
+def operands_of(linear: Any, traced: bool) -> Any:
     """Returns the weight (N, K) and the bias of a linear layer, or None if the call of the layer does anything else."""
     if type(linear) is Linear:  # Dynamo guards less here than in product_of
         return None if _hooked(linear, traced) else (linear.weight, linear.bias)
     product = product_of(linear)
     return None if product is None or _hooked(linear, traced) else product(linear)
+
+
+@inlined_only
+def gated(act: Any, gate: Any, up: Any) -> Any:
+    """Returns ``act(gate) * up``, by one operator if ``act`` is an optimised GELU, SiLU or ReLU."""
+    unit = _unit(act, gate, up)
+    return act(gate) * up if unit is None else unit(gate, up)
+
+
+@inlined_only
+def gated_after(up: Any, act: Any, gate: Any) -> Any:
+    """Returns ``up * act(gate)``, as :func:`gated` does."""
+    unit = _unit(act, gate, up)
+    return up * act(gate) if unit is None else unit(gate, up)
+
+
+@inlined_only
+def gated_halves(act: Any, x: Any) -> Any:
+    """Returns ``act(gate) * up`` for the halves ``gate, up = x.chunk(2, dim=-1)``, as :func:`gated` does."""
+    if (unit := _unit(act, x, x)) is not None and x.dim() and x.size(-1) % 2 == 0:
+        return unit(x)
+    gate, up = x.chunk(2, dim=-1)
+    return act(gate) * up
+
+
+def _unit(act: Any, gate: Any, up: Any) -> Callable[..., Tensor] | None:
+    """Returns the operator of ``act(gate) * up``, or None if there is none for the operands."""
+    traced = in_graph()
+    if type(gate) not in PLAIN or type(up) not in PLAIN or (not traced and is_small(gate)):
+        return None
+    if gate.shape != up.shape or gate.device != up.device or not (gate.is_floating_point() and up.is_floating_point()):
+        return None
+    if _observed(act, traced):
+        return None
+    form = getattr(act, "_cupyops_gelu", None)
+    if form is None:
+        return unit_of(act)
+    approximate = form(gate)
+    return None if approximate is None else partial(geglu, approximate=approximate)
 
 
 @inlined_only

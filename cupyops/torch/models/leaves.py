@@ -9,6 +9,9 @@ operator computes a DTensor of any size: it takes less of the host's time there 
 A linear layer gets another class only if its product is padded (:mod:`cupyops.ops.linear.odd`), or if its weight is a
 DTensor. PyTorch computes most other products of the operator, and the operator's Python code would add to the host's
 time. A fused operator reads the operands of a linear layer by :func:`product_of`.
+
+SiLU and ReLU keep their class, too: :func:`unit_of` returns the gated unit that computes such an activation with the
+product behind it.
 """
 
 import re
@@ -27,6 +30,7 @@ from cupyops.codegen import write
 from cupyops.ops.linear.odd import has_odd_rows
 from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.core.dispatch import in_graph
+from cupyops.torch.ops.gated import GATES
 from cupyops.torch.ops.gelu import gelu, gelu_node
 from cupyops.torch.ops.layer_norm import layer_norm, layer_norm_node
 from cupyops.torch.ops.linear import linear
@@ -34,10 +38,19 @@ from cupyops.torch.ops.rms_norm import rms_norm
 from cupyops.torch.scale.distributed import is_dtensor
 
 from .classes import is_optimised, made_class
-from .recognise import RMS_NORM_KEEPS_DTYPE, Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
+from .recognise import (
+    RMS_NORM_KEEPS_DTYPE,
+    Norm,
+    gate_form,
+    gelu_candidate,
+    gelu_form,
+    is_conv1d,
+    norm_candidate,
+    norm_of,
+)
 from .small import PLAIN, is_small, is_small_padded
 
-__all__ = ["FORWARDS", "TRAITS", "Leaf", "by_operator", "leaf_of", "product_of", "unfit"]
+__all__ = ["FORWARDS", "TRAITS", "Leaf", "by_operator", "leaf_of", "product_of", "unfit", "unit_of"]
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -47,8 +60,8 @@ class Leaf(NamedTuple):
 
     Attributes:
         operator: the operator that the module calls.
-        make: returns the module's new class; None for a linear layer that keeps its class. A fused operator may take
-            the operands of a linear layer in either case.
+        make: returns the module's new class; None for a module that keeps its class. A fused operator may take the
+            place of such a module, too.
     """
 
     operator: str
@@ -133,6 +146,32 @@ def _conv1d_operands(module: Any) -> tuple[Tensor, Tensor | None]:
     return module.weight.t(), module.bias
 
 
+_ARE_GATES: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+# The gated units of the activations that have no operator of their own, by PyTorch's function, and by the ``forward`` of a class.
+_UNITS: dict[Any, Callable[..., Tensor]] = {f: unit for f, unit in GATES.items() if f is not F.gelu}
+
+
+def unit_of(activation: Any) -> Callable[..., Tensor] | None:
+    """Returns the gated unit act(gate)·up of a function or a module that computes SiLU or ReLU, or None."""
+    if isinstance(activation, nn.Module):
+        return None if getattr(activation, "inplace", False) else _UNITS.get(type(activation).forward)
+    try:
+        return _UNITS.get(activation)
+    except TypeError:  # an object that has no hash
+        return None
+
+
+def _is_gate(module: nn.Module) -> bool:
+    """Returns whether a module computes SiLU or ReLU, for which :func:`unit_of` then returns a gated unit."""
+    cls = type(module)
+    if cls not in _ARE_GATES and not getattr(module, "inplace", False):
+        function = gate_form(module)
+        _ARE_GATES[cls] = function is not None
+        if function is not None:
+            _UNITS[cls.forward] = GATES[function]
+    return unit_of(module) is not None
+
+
 def leaf_of(module: nn.Module, by_functions: Callable[[type[nn.Module]], Callable[..., Any]]) -> Leaf | str | None:
     """Returns what a module becomes, or the reason why it is left alone, or None for a module of another kind.
 
@@ -147,6 +186,8 @@ def leaf_of(module: nn.Module, by_functions: Callable[[type[nn.Module]], Callabl
         return "it is optimised already"
     forward = cls.forward
     kind = FORWARDS.get(forward) or _look_alike(module)
+    if kind is None and _is_gate(module):
+        return unfit(module) or Leaf("gate", None)
     if kind is None or isinstance(kind, str):
         return kind
     if (reason := unfit(module)) is not None:

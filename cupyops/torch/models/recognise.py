@@ -8,8 +8,8 @@ device can be recognised.
 
 import re
 import warnings
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -17,15 +17,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from cupyops.torch.ops.rotary_embedding import rotary_embedding
+
 __all__ = [
     "RMS_NORM_KEEPS_DTYPE",
     "Form",
     "Norm",
+    "Rotary",
+    "gate_form",
     "gelu_candidate",
     "gelu_form",
     "is_conv1d",
     "norm_candidate",
     "norm_of",
+    "rotary_forms",
 ]
 
 
@@ -56,6 +61,30 @@ class Norm(NamedTuple):
     one_more: bool = False
 
 
+class Rotary(NamedTuple):
+    """A function that applies rotary position embedding to tensors with four or three dimensions.
+
+    Attributes:
+        unsqueeze: the dimension of size 1 that the tables get; None if they broadcast as they are.
+        interleaved: the layout of the pairs.
+        repeats: whether each element of the first half of a table is a pair's, in place of the table.
+        partial: whether columns beyond those of the tables are copied.
+        keeps_dtype: whether 16-bit rows with float32 tables stay 16-bit.
+    """
+
+    unsqueeze: int | None
+    interleaved: bool
+    repeats: bool
+    partial: bool
+    keeps_dtype: bool
+
+    def tables(self, *tables: Tensor) -> tuple[Tensor, ...]:
+        """Returns the tables that the operator takes."""
+        if self.repeats:
+            tables = tuple(t[..., : t.shape[-1] // 2].repeat_interleave(2, dim=-1) for t in tables)
+        return tables if self.unsqueeze is None else tuple(t.unsqueeze(self.unsqueeze) for t in tables)
+
+
 def _quiet(function: Callable[..., Any], *args: Any) -> Any:
     """Returns the result of a call without gradient, or None if the call raises. The generator's state is kept."""
     try:
@@ -83,7 +112,7 @@ def _numbers() -> Callable[..., Tensor]:
     return lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
-# GELU -----------------------------------------------------------------------------------------------------------------
+# Activations ----------------------------------------------------------------------------------------------------------
 
 # Numbers far from 0 distinguish a clipped GELU from GELU.
 _POINTS = (-1e3, -30.0, -12.0, *(i / 8 for i in range(-64, 65)), 12.0, 30.0, 1e3, 1e6)
@@ -99,22 +128,48 @@ def gelu_candidate(module: nn.Module) -> bool:
     return "gelu" in type(module).__name__.lower() or bool(names & {"gelu", "erf", "tanh"})
 
 
-@_with_values
 def gelu_form(function: Callable[..., Any]) -> tuple[Form | None, float]:
     """Returns the form of GELU that a function computes, or None, and the least difference from a form.
 
     The difference is the largest of |y - gelu(x)|/max(1, |x|) over the probe, in float64.
     """
-    x = torch.tensor(_POINTS, dtype=torch.float64, device="cpu")
-    y = _quiet(function, x.clone())
-    if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != x.dtype or y.device != x.device:
-        return None, float("inf")
-    found = {}
-    for approximate in ("none", "tanh"):
-        apart = (y - F.gelu(x, approximate=approximate)).abs() / x.abs().clamp(min=1)
-        found[approximate] = float(apart.max())
-    approximate, least = min(found.items(), key=lambda item: item[1])
+    approximate, least = _nearest(function, _GELUS)
     return (Form(approximate, least <= _EXACT) if least <= _NEAR else None), least
+
+
+def gate_form(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """Returns ``F.silu`` or ``F.relu`` for a module whose class computes this function, or None.
+
+    Such a module has no state, and its ``forward`` reads no attribute of it but ``inplace``: its class alone decides what it
+    computes.
+    """
+    code = getattr(type(module).forward, "__code__", None)
+    if module._parameters or module._buffers or module._modules or code is None:
+        return None
+    if not {"silu", "relu", "sigmoid", "clamp"} & set(code.co_names):
+        return None
+    if {name for name in code.co_names if hasattr(module, name)} - {"inplace"}:
+        return None
+    name, least = _nearest(lambda x: type(module).forward(module, x), _GATES)
+    return _GATES[name] if least <= _EXACT else None
+
+
+_GELUS = {"none": F.gelu, "tanh": partial(F.gelu, approximate="tanh")}
+_GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "relu": F.relu}
+
+
+@_with_values
+def _nearest(function: Callable[..., Any], candidates: Mapping[str, Callable[[Tensor], Tensor]]) -> tuple[str, float]:
+    """Returns which candidate a function is nearest to, and the largest of |y - candidate(x)|/max(1, |x|) over the probe, in
+    float64. The difference is infinite if the function returns another shape or dtype, or changes its argument."""
+    x = torch.tensor(_POINTS, dtype=torch.float64, device="cpu")
+    y = _quiet(function, given := x.clone())
+    same = isinstance(y, Tensor) and (y.shape, y.dtype, y.device) == (x.shape, x.dtype, x.device)
+    if not same or not torch.equal(given, x):
+        return "", float("inf")
+    scale = x.abs().clamp(min=1)
+    found = {name: float(((y - of(x)).abs() / scale).max()) for name, of in candidates.items()}
+    return min(found.items(), key=lambda item: item[1])
 
 
 # Normalisations -------------------------------------------------------------------------------------------------------
@@ -227,3 +282,51 @@ def is_conv1d(module: nn.Module) -> bool:
     values = {"weight": numbers(k, n), "bias": numbers(n)}
     x = numbers(1, 2, k)
     return _close(_quiet(_twin(module, values, torch.float32), x), x @ values["weight"] + values["bias"])
+
+
+# Rotary embedding -----------------------------------------------------------------------------------------------------
+
+# Sizes of rows and tables, and the dimension that the tables get. Other dimensions would not broadcast.
+_ROTATIONS: tuple[tuple[tuple[int, ...], tuple[int, ...], int | None], ...] = (
+    ((2, 3, 5, 8), (2, 5, 8), 1),
+    ((2, 5, 3, 8), (2, 5, 8), 2),
+    ((5, 3, 8), (5, 8), 1),
+    ((2, 3, 5, 8), (5, 8), None),
+    ((2, 3, 5, 8), (2, 1, 5, 8), None),
+)
+
+
+@_with_values
+def rotary_forms(function: Callable[..., Any], count: int) -> dict[tuple[int, int], Rotary]:
+    """Returns what a function (cos, sin, rows, ...) -> (turned rows, ...) computes, by the dimensions of rows and of tables.
+
+    Args:
+        function: takes the tables and ``count`` tensors of rows, and returns as many tensors.
+        count: the number of tensors. Those behind the first get other sizes in the dimension of the heads.
+    """
+    found = {}
+    numbers = _numbers()
+    for of_rows, of_tables, unsqueeze in _ROTATIONS:
+        heads = of_rows.index(3)
+        rows = [numbers(*of_rows[:heads], 3 - i, *of_rows[heads + 1 :]) for i in range(count)]
+        tables = [numbers(*of_tables) for _ in range(2)]
+        given = [t.clone() for t in (*tables, *rows)]
+        results = _quiet(function, *given)
+        if not isinstance(results, (tuple, list)) or len(results) != count:
+            continue
+        if not all(torch.equal(a, b) for a, b in zip(given, (*tables, *rows), strict=True)):
+            continue
+        for interleaved, repeats in ((False, False), (True, False), (True, True)):
+            form = Rotary(unsqueeze, interleaved, repeats, False, False)
+            if all(_close(y, _rotated(form, x, *tables)) for x, y in zip(rows, results, strict=True)):
+                narrow = _quiet(function, *(t[..., :4] for t in tables), *rows)
+                wanted = [_rotated(form, x, *(t[..., :4] for t in tables)) for x in rows]
+                partial = narrow is not None and all(_close(y, w) for y, w in zip(narrow, wanted, strict=True))
+                lower = _quiet(function, *tables, *(x.bfloat16() for x in rows))
+                keeps = lower is not None and all(y.dtype is torch.bfloat16 for y in lower)
+                found[len(of_rows), len(of_tables)] = form._replace(partial=partial, keeps_dtype=keeps)
+    return found
+
+
+def _rotated(form: Rotary, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return rotary_embedding(x, *form.tables(cos, sin), interleaved=form.interleaved)

@@ -8,10 +8,17 @@ rewritten method every statement stays, and each replaced call decides at run ti
 ==========================================  ==========================================================================
 ``self.act(self.fc1(x))``                   :func:`.fused.linear_then_gelu`; also as two statements, if nothing else
                                             reads the value between them
+``self.act(g) * u``, ``u * self.act(g)``    :func:`.fused.gated`; also as ``a = self.act(g)`` and ``a * u`` further down, if
+                                            nothing else reads a or can change g
+``g, u = z.chunk(2, dim=-1)`` and           :func:`.fused.gated_halves`, if nothing else reads g or u
+``self.act(g) * u`` behind
 ``self.norm(a + b)``                        :func:`.fused.add_then_norm`
 ``s = a + b`` and ``self.norm(s)`` behind   :func:`.fused.add_and_norm`, if nothing else is called between them
 ``F.gelu(x)``, ``F.layer_norm(x, ...)``,    the operator with the same arguments; also a function of the model's own
 ``F.rms_norm(x, ...)``                      that computes GELU
+``apply_rotary_pos_emb(q, k, cos, sin)``    the operator (:mod:`.rotary`), for a function of the model's own that computes it
+``z = self.head(x)``, if a call of a loss   :func:`.lazy.lazy_linear`, if ``lazy``
+reads z below
 ``super().forward(x)``,                     the operator, if that is the ``forward`` of a module of ``torch.nn``
 ``nn.LayerNorm.forward(self, x)``
 ==========================================  ==========================================================================
@@ -26,11 +33,17 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import torch
 import torch.nn.functional as F
 from torch import nn
 
+from cupyops.torch.ops.gated import GATES
+
 from . import fused
+from .lazy import lazy_linear
+from .leaves import unit_of
 from .recognise import gelu_candidate, gelu_form
+from .rotary import own_rotary
 from .source import compiled, innermost, parsed, redecorated
 
 __all__ = ["Change", "called_paths", "mentions", "own_gelu", "rewritten"]
@@ -60,7 +73,7 @@ def mentions(function: FunctionType, names: set[str]) -> bool:
 
     Args:
         function: a function.
-        names: names that such a call has, beside those of GELU and of PyTorch's normalisations.
+        names: names that such a call has, beside those of PyTorch's activations and normalisations.
     """
     codes = [innermost(function).__code__]
     for code in codes:
@@ -70,7 +83,14 @@ def mentions(function: FunctionType, names: set[str]) -> bool:
 
 
 def _sounds_like(name: str) -> bool:
-    return "gelu" in name.lower() or name in ("layer_norm", "rms_norm", "LayerNorm", "RMSNorm")
+    return any(part in name.lower() for part in ("gelu", "rotary", "apply_rot")) or name in (
+        "layer_norm",
+        "rms_norm",
+        "LayerNorm",
+        "RMSNorm",
+        "silu",
+        "relu",
+    )
 
 
 def called_paths(function: FunctionType) -> set[Path]:
@@ -86,7 +106,11 @@ def called_paths(function: FunctionType) -> set[Path]:
 
 
 def rewritten(
-    function: FunctionType, kinds: Mapping[Path, str], parent: Parent | None = None, fuse: bool = True
+    function: FunctionType,
+    kinds: Mapping[Path, str],
+    parent: Parent | None = None,
+    fuse: bool = True,
+    lazy: bool = False,
 ) -> tuple[FunctionType, list[Change]]:
     """Returns a method with calls replaced, and the changes; the method itself if there are none.
 
@@ -94,19 +118,20 @@ def rewritten(
         function: the method.
         kinds: what the attributes of the method's object hold: ``"linear"`` for a linear layer that may be fused,
             ``"gelu"``, ``"layer_norm"`` or ``"rms_norm"`` for an optimised module, ``"function"`` for a function that
-            computes GELU.
+            computes GELU, and the name of the gated unit for SiLU and ReLU.
         parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
         fuse: whether calls that stand beside each other become one.
+        lazy: whether a linear layer whose result a loss reads returns :class:`.lazy.LazyLogits`.
 
     Raises:
         UnreadableError: the source of the method cannot be read.
     """
     done = _DONE.setdefault(function, {})
-    key = frozenset(kinds.items()), parent and parent[0], fuse
+    key = frozenset(kinds.items()), parent and parent[0], fuse, lazy
     if key not in done:
         inner = innermost(function)
         tree, made = copy.deepcopy(parsed(inner)), function
-        rewriter = _Rewriter(tree, inner, kinds, parent, fuse)
+        rewriter = _Rewriter(tree, inner, kinds, parent, fuse, lazy)
         tree.body = [rewriter.visit(s) for s in rewriter.block(tree.body)]
         if rewriter.changes:
             tree = ast.fix_missing_locations(tree)
@@ -145,6 +170,7 @@ class _Rewriter(ast.NodeTransformer):
         kinds: Mapping[Path, str],
         parent: Parent | None,
         fuse: bool,
+        lazy: bool,
     ) -> None:
         code = function.__code__
         self.kinds, self.parent, self.fuse = kinds, parent if function.__name__ == "forward" else None, fuse
@@ -155,6 +181,7 @@ class _Rewriter(ast.NodeTransformer):
         self.loads = _readers(tree)
         # A handler could read a variable that the rewritten statement did not assign.
         self.plain = not any(isinstance(n, _TRIES) for n in ast.walk(tree)) and "locals" not in code.co_names
+        self.of_losses = _read_by_losses(tree) if lazy else set()
         self.values: dict[str, Any] = {}
         self.changes: list[Change] = []
 
@@ -198,6 +225,44 @@ class _Rewriter(ast.NodeTransformer):
             return x, self.constant(getattr(function, "__name__", "module"), call)
         return None
 
+    def gate(self, node: ast.AST) -> tuple[ast.expr, ast.expr, str] | None:
+        """Returns the argument of a call of an activation with a gated unit, an expression of what is called, and the name of
+        the unit; None for another call."""
+        if not isinstance(node, ast.Call):
+            return None
+        if (found := self.activation(node)) is not None:
+            return *found, "geglu"
+        if (g := _argument(node)) is None:
+            return None
+        if (kind := self.kind(node.func)) in _UNITS:
+            return g, node.func, kind
+        function = self.named(node.func)
+        unit = None if function is None or isinstance(function, nn.Module) else unit_of(function)
+        return None if unit is None else (g, node.func, unit.__name__)
+
+    def factors(self, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+        """Returns the factors of a product, or None."""
+        return (node.left, node.right) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else None
+
+    def gated(self, node: ast.AST) -> ast.expr | None:
+        """Returns the call that computes ``act(g) * u`` or ``u * act(g)``, or None."""
+        if (factors := self.factors(node)) is None:
+            return None
+        for (of_gate, u), before in ((factors, True), (factors[::-1], False)):
+            if (found := self.gate(of_gate)) is None:
+                continue
+            g, act, unit = found
+            if not before:
+                return self.change(unit, node, self.helper(fused.gated_after, u, act, g))
+            # u is evaluated before the activation now, and must not change g.
+            if _calls_nothing(u) or self.is_fresh(g):
+                return self.change(unit, node, self.helper(fused.gated, act, g, u))
+        return None
+
+    def is_fresh(self, node: ast.expr) -> bool:
+        """Returns whether an expression makes a tensor that nothing else holds: the result of a linear layer."""
+        return isinstance(node, ast.Call) and self.called(node, "linear") is not None
+
     # New expressions
 
     def constant(self, name: str, value: Any) -> ast.Name:
@@ -218,6 +283,18 @@ class _Rewriter(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         return node if isinstance(node, _SCOPES) else super().visit(node)
 
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        name, call = _single_target(node), node.value
+        x = self.called(call, "linear") if name in self.of_losses and name in self.private else None
+        if x is not None and isinstance(call, ast.Call) and self.owner is not None:
+            owner = ast.Name(self.owner, ast.Load())
+            node.value = self.change("linear_cross_entropy", call, self.helper(lazy_linear, owner, call.func, x))
+        return self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        new = self.gated(node) if self.fuse else None
+        return self.generic_visit(node if new is None else new)
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if self.fuse and (new := self.fused_call(node)) is not None:
             return self.generic_visit(new)
@@ -232,6 +309,9 @@ class _Rewriter(ast.NodeTransformer):
             operator, drop_in = entry
             new = ast.Call(self.constant(operator, drop_in), node.args, node.keywords)
             return self.generic_visit(self.change(operator, node, new))
+        if function is not None and (turn := own_rotary(function)) is not None:
+            new = ast.Call(self.constant(function.__name__, turn), node.args, node.keywords)
+            return self.generic_visit(self.change("rotary_embedding", node, new))
         if self.kind(node.func) != "gelu" and (found := self.activation(node)) is not None:
             x, act = found
             return self.generic_visit(self.change("gelu", node, ast.Call(act, [x], [])))
@@ -264,6 +344,8 @@ class _Rewriter(ast.NodeTransformer):
         rest = list(statements)
         while rest:
             first = rest.pop(0)
+            self.fuse_halves(first, rest)
+            self.fuse_gate(first, rest)
             self.fuse_activation(first, rest)
             self.fuse_norm(first, rest)
             done.append(first)
@@ -279,9 +361,7 @@ class _Rewriter(ast.NodeTransformer):
         call = _first_call(second)
         if x is None or call is None or (found := self.activation(call)) is None or not _is_name(found[0], z):
             return
-        # After the second statement nothing reads the value: it has no other reader, or another value, or the method ends.
-        dead = self.loads[z] == 1 or _single_target(second) == z or isinstance(second, ast.Return)
-        if _readers(second)[z] != 1 or not dead:
+        if not self.is_dead(z, second):
             return
         old = f"{ast.unparse(value)}; {ast.unparse(call)}"
         new = self.helper(fused.linear_then_gelu, value.func, found[1], x)
@@ -290,6 +370,85 @@ class _Rewriter(ast.NodeTransformer):
         _replace(second, call, found[0])
         if isinstance(second, ast.Assign) and _is_name(second.value, z) and _single_target(second) == z:
             del rest[0]  # z = z
+
+    def is_dead(self, name: str, statement: ast.stmt) -> bool:
+        """Returns whether a statement is the only reader of the value of a variable: it reads the variable once, and then the
+        variable has no other reader, or another value, or the method ends."""
+        if name not in self.private or _readers(statement)[name] != 1:
+            return False
+        return self.loads[name] == 1 or _single_target(statement) == name or isinstance(statement, ast.Return)
+
+    def fuse_halves(self, first: ast.stmt, rest: list[ast.stmt]) -> None:
+        """Rewrites ``g, u = z.chunk(2, dim=-1)`` and ``self.act(g) * u`` in the next statement."""
+        if not rest or (found := self.halves(first)) is None:
+            return
+        z, g, u = found
+        call = _first_call(rest[0])
+        gate = None if call is None else self.gate(call)
+        if call is None or gate is None or not _is_name(gate[0], g):
+            return
+        product = next((n for n in ast.walk(rest[0]) if (f := self.factors(n)) is not None and call in f), None)
+        if product is None or not any(_is_name(f, u) for f in self.factors(product) or ()):
+            return
+        if not (self.is_dead(g, rest[0]) and self.is_dead(u, rest[0])):
+            return
+        self.changes.append(Change(gate[2], f"{ast.unparse(first)}; {ast.unparse(product)}"))
+        first.targets, first.value = [ast.Name(g, ast.Store())], z  # type: ignore[attr-defined]
+        _replace(rest[0], product, ast.copy_location(self.helper(fused.gated_halves, gate[1], gate[0]), product))
+
+    def halves(self, node: ast.stmt) -> tuple[ast.expr, str, str] | None:
+        """Returns z and the names g and u of a statement ``g, u = z.chunk(2, dim=-1)``, or None."""
+        if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Call)):
+            return None
+        names, call = node.targets[0], node.value
+        if not (
+            isinstance(names, ast.Tuple) and len(names.elts) == 2 and all(isinstance(n, ast.Name) for n in names.elts)
+        ):
+            return None
+        if self.named(call.func) is torch.chunk and call.args:
+            z, *args = call.args
+        elif isinstance(call.func, ast.Attribute) and call.func.attr == "chunk":
+            z, args = call.func.value, call.args
+        else:
+            return None
+        g, u = (n.id for n in names.elts)  # type: ignore[attr-defined]
+        given = [ast.unparse(a) for a in args] + [f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords]
+        return (z, g, u) if given in (["2", "dim=-1"], ["2", "-1"]) and g != u else None
+
+    def fuse_gate(self, first: ast.stmt, rest: list[ast.stmt]) -> None:
+        """Rewrites ``a = self.act(g)`` and ``a * u`` in a later statement."""
+        a, gate = _single_target(first), self.gate(getattr(first, "value", first))
+        if a is None or gate is None:
+            return
+        for statement in rest:
+            value = getattr(statement, "value", None)
+            if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) or value is None:
+                return
+            for node in _in_order(value):
+                factors = self.factors(node)
+                if factors is not None and any(_is_name(f, a) for f in factors):
+                    if self.is_dead(a, statement):
+                        self.defer(first, statement, node, a, gate)
+                    return
+                # Until the product, nothing may change g.
+                if not isinstance(node, _PURE) and not self.is_fresh(gate[0]):
+                    return
+            if _readers(statement)[a] or a in _stored(statement):
+                return
+
+    def defer(
+        self, first: Any, statement: ast.stmt, product: Any, a: str, gate: tuple[ast.expr, ast.expr, str]
+    ) -> None:
+        """Has the variable of an activation hold ``(act, g)``, and the product call the gated unit."""
+        g, act, unit = gate
+        self.changes.append(Change(unit, f"{ast.unparse(first)}; {ast.unparse(product)}"))
+        both = ast.Starred(ast.Name(a, ast.Load()), ast.Load())
+        if _is_name(product.left, a):
+            new = self.helper(fused.gated, both, product.right)
+        else:
+            new = self.helper(fused.gated_after, product.left, both)
+        first.value = ast.copy_location(ast.Tuple([act, g], ast.Load()), first.value)
+        _replace(statement, product, ast.copy_location(new, product))
 
     def fuse_norm(self, first: ast.stmt, rest: list[ast.stmt]) -> None:
         """Rewrites ``s = a + b`` and ``self.norm(s)`` in the next statement that is not ``name = s``."""
@@ -355,6 +514,14 @@ def _readers(tree: ast.AST) -> Counter[str]:
     return Counter(n.id for n in names)
 
 
+def _read_by_losses(tree: ast.AST) -> set[str]:
+    """Returns the names that the arguments of a call of a loss read, such as ``self.loss_function(logits=logits, ...)``. The
+    name of a loss says so."""
+    calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call))
+    losses = (c for c in calls if any(word in ast.unparse(c.func).lower() for word in ("loss", "cross_entropy")))
+    return {name for c in losses for a in (*c.args, *c.keywords) for name in _readers(a)}
+
+
 def _is_super_forward(node: ast.Call) -> bool:
     """Returns whether a call is ``super().forward(...)``."""
     f = node.func
@@ -373,13 +540,21 @@ def _first_call(statement: ast.stmt) -> ast.Call | None:
     for node in _in_order(statement.value):
         if isinstance(node, ast.Call):
             return node
-        if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword | ast.expr_context):
+        if not isinstance(node, _PURE):
             return None
     return None
 
 
+def _calls_nothing(node: ast.AST) -> bool:
+    """Returns whether the evaluation of an expression reads names, attributes, constants and items of tensors alone."""
+    return all(isinstance(n, (*_PURE, *_ITEMS)) for n in ast.walk(node))
+
+
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)  # they have variables of their own
 _HOLDERS = (ModuleType, type)
+_PURE = (ast.Name, ast.Attribute, ast.Constant, ast.keyword, ast.expr_context)
+_ITEMS = (ast.Subscript, ast.Slice, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator)
+_UNITS = {unit.__name__ for unit in GATES.values()}
 _TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
 _ORDERED = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Attribute, ast.Starred, ast.keyword)
 

@@ -15,7 +15,7 @@ from cupyops.errors import expected
 
 from .classes import is_optimised, made_class
 from .fused import sequential_forward
-from .leaves import FORWARDS, TRAITS, by_operator, leaf_of, product_of, unfit
+from .leaves import FORWARDS, TRAITS, by_operator, leaf_of, product_of, unfit, unit_of
 from .measured import TOGETHER, Measured, measured
 from .report import OptimizeReport, Site
 from .rewrite import Change, Parent, Path, called_paths, mentions, own_gelu, rewritten
@@ -33,6 +33,7 @@ def optimize(
     include: Filter = None,
     exclude: Filter = None,
     fuse: bool = True,
+    lazy_logits: bool = False,
     step: Callable[[], Any] | None = None,
 ) -> OptimizeReport:
     """Has the modules of a model call the shipped operators, in place.
@@ -46,6 +47,9 @@ def optimize(
     Linear and Conv1D with odd sizes, such as 50257  :func:`autograd_bridge.linear`
     Linear whose weight is a DTensor                 :func:`autograd_bridge.linear`
     a linear layer, and GELU behind it               :func:`autograd_bridge.linear_gelu`
+    SiLU, GELU or ReLU, and a product behind it      :func:`autograd_bridge.swiglu`, ``geglu``, ``reglu``
+    functions that apply rotary position embedding   :func:`autograd_bridge.rotary_embedding`
+    a head and its loss, with ``lazy_logits=True``   :func:`autograd_bridge.linear_cross_entropy`
     an addition, and a layer norm behind it          :func:`autograd_bridge.add_layer_norm`
     an addition, and an RMS norm behind it           :func:`autograd_bridge.add_rms_norm`
     ===============================================  ================================
@@ -74,6 +78,12 @@ def optimize(
             ``(name, module) -> bool``. The default is every module.
         exclude: which modules to leave alone, in the same form.
         fuse: whether calls that stand beside each other become one operator.
+        lazy_logits: whether the head of a language model and its loss become :func:`autograd_bridge.linear_cross_entropy`, whose
+            logits are never in memory as a whole. In training mode, a linear layer with more columns than its argument, whose
+            result the same method passes to a loss, then returns an object that computes the logits when something else than
+            ``F.cross_entropy`` reads them: ``outputs.logits.argmax(-1)`` works, and ``isinstance(outputs.logits, Tensor)`` is
+            false. Logits that are read first after the weight has changed raise a RuntimeError. In eval mode, without
+            gradients and in ``torch.compile``, logits are tensors.
         step: runs the model once as it will be used, eagerly and without arguments:
             ``lambda: loss(model(x), y).backward()``. The default measures nothing.
 
@@ -96,7 +106,7 @@ def optimize(
     if step is not None and not callable(step):
         raise TypeError(expected("optimize", "step", "be a function without arguments", type(step).__name__))
     wanted, notes = _selection(root, include, exclude)
-    plan = _Plan(wanted, fuse)
+    plan = _Plan(wanted, fuse, lazy_logits)
     for name, module in _modules(root):
         plan.leaf(name, module)
     plan.settle()
@@ -182,20 +192,22 @@ class _Plan:
     Attributes:
         wanted: whether a module passes the filters.
         fuse: whether calls that stand beside each other become one.
+        lazy: whether logits are computed when they are read.
         classes: the new classes.
         replaced: the sites of the report, by the module that gets a new class.
         skipped: the other sites.
-        products: the linear layers whose operands a fused operator may take.
+        parts: the linear layers and activations that keep their class, and that a fused operator may compute.
         seen: the modules that have been decided about.
         excluded: the modules of which no name has been wanted so far.
     """
 
     wanted: Callable[[str, nn.Module], bool]
     fuse: bool
+    lazy: bool
     classes: dict[nn.Module, type[nn.Module]] = field(default_factory=dict)
     replaced: dict[nn.Module, list[Site]] = field(default_factory=dict)
     skipped: list[Site] = field(default_factory=list)
-    products: set[nn.Module] = field(default_factory=set)
+    parts: set[nn.Module] = field(default_factory=set)
     seen: set[nn.Module] = field(default_factory=set)
     excluded: dict[nn.Module, Site] = field(default_factory=dict)
 
@@ -223,7 +235,7 @@ class _Plan:
         elif not self.wanted(name, module):
             self.exclude(name, module, type(module).__name__)
         elif found.make is None:
-            self.products.add(module)
+            self.parts.add(module)
         else:
             self.take(name, module, found.operator, found.make)
 
@@ -317,7 +329,7 @@ class _Plan:
                     continue
                 try:
                     kinds = self.kinds(module, called_paths(function))
-                    made, found = rewritten(function, kinds, parent, self.fuse)
+                    made, found = rewritten(function, kinds, parent, self.fuse, self.lazy)
                 except UnreadableError as error:
                     if self.concerned(module, function):
                         self.skip(name, module, f"{method} cannot be rewritten: {error}")
@@ -343,16 +355,21 @@ class _Plan:
             return None
         if last in vars(module):
             value = vars(module)[last]
-            return "function" if callable(value) and own_gelu(value) is not None else None
+            if not callable(value):
+                return None
+            unit = None if isinstance(value, nn.Module) else unit_of(value)
+            return unit.__name__ if unit is not None else "function" if own_gelu(value) is not None else None
         return self.operator(module._modules.get(last))
 
     def operator(self, module: nn.Module | None) -> str | None:
-        """Returns the operator of a module whose operands a fused operator can take."""
+        """Returns the operator of a module that a fused operator can compute; for SiLU and ReLU, the gated unit."""
         if module is None:
             return None
         cls = self.classes.get(module, type(module))
-        if (module in self.products or is_optimised(cls)) and product_of(module) is not None:
+        if (module in self.parts or is_optimised(cls)) and product_of(module) is not None:
             return "linear"
+        if module in self.parts and (unit := unit_of(module)) is not None:
+            return unit.__name__
         return next((operator for operator, trait in TRAITS.items() if hasattr(cls, trait)), None)
 
     def pairs(self, module: nn.Module) -> list[Change]:

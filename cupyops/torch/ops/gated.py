@@ -20,7 +20,7 @@ from cupyops.torch.programs.views import into_views
 from .gelu import gelu_onnx
 from .onnx_values import cast, in_float32
 
-__all__ = ["geglu", "reglu", "swiglu"]
+__all__ = ["GATES", "geglu", "reglu", "swiglu"]
 
 _library = TorchLibrary()
 
@@ -239,3 +239,7 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     tensor([0., 2.])
     """
     return _call(_reglu, reglu, gate, up)
+
+
+# The gated unit of each activation, by PyTorch's function. GELU has two forms, which :func:`geglu` takes as an argument.
+GATES: dict[Any, Callable[..., Tensor]] = {F.silu: swiglu, F.relu: reglu, torch.relu: reglu, F.gelu: geglu}
