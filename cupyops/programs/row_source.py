@@ -222,7 +222,7 @@ def _tiled_rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str
         ),
         *(f"        const int {y}__at = {loaded[slot]}__at;" for y, slot in slots.items() if slot < len(loaded)),
         *(f"        Held<{program.type_of(x)}> {x}__row;" for x in loaded),
-        "        const auto load__ = [&](const Columns& at__) {",
+        "        const auto load__ = [&](const auto& at__) {",
         *(f"            {x}__row.load({at[x]}, at__, vectors__);" for x in loaded),
         "        };",
         "        if (!STREAM) load__(columns__);",

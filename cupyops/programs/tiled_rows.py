@@ -24,7 +24,6 @@ RESERVED = 3 * 1024  # bytes of it for each block, for the system, exchanges and
 ISSUED = 4.0  # instructions of a warp a cycle
 BANDWIDTH = 15.3  # bytes a cycle that a multiprocessor moves from and to memory, all of them at once
 ROW, TILE = 52.0, 96.0  # instructions of a warp for a row beside its elements, and for a tile
-CHECKED = 3.0  # instructions of an access that may lie beyond the end of the row
 REDUCTION = 52.0  # instructions of a warp for each reduction of a row
 ELEMENT_CYCLES, TILE_CYCLES, BARRIER_CYCLES = (
     45.0,
@@ -127,7 +126,7 @@ def cost(config: ProgramConfig, n: int, work: Work) -> float:
     teams = config.min_blocks * config.teams
     turns = -(-config.rows_each * config.row_threads // max(32, config.row_threads))
     elements = -(-n // config.slice) * config.vectors * config.vector_width * (work.passes if config.stream else 1)
-    of_turn = elements * (work.operations + CHECKED * config.stream) + ROW + REDUCTION * work.reductions
+    of_turn = elements * work.operations + ROW + REDUCTION * work.reductions
     warps = max(32, config.row_threads) / 32
     issue = warps * (turns * of_turn + TILE) / config.rows_each / ISSUED
     barrier = BARRIER_CYCLES * (config.row_threads > 32)

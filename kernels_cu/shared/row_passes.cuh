@@ -29,6 +29,9 @@
 #ifndef ROW_SHARED
 #define ROW_SHARED 0
 #endif
+#ifndef STAGES
+#define STAGES 0
+#endif
 #ifndef NAN
 #define NAN __int_as_float(0x7fffffff)
 #endif
@@ -50,7 +53,8 @@ template <typename T> __device__ __forceinline__ bool whole_accesses(const T* p)
 template <typename T> struct Held {
     Packed<T> of[VECTORS];
 
-    template <typename Vectors> __device__ __forceinline__ void load(const T* row, const Columns& at, Vectors vectors) {
+    template <typename At, typename Vectors>
+    __device__ __forceinline__ void load(const T* row, const At& at, Vectors vectors) {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (at.has(v)) of[v] = load_packed(row + at.of(v), vectors);
@@ -117,12 +121,17 @@ __device__ __forceinline__ void pass(long long n, const Load& load, const F& f, 
         if (STREAM && at.start >= at.n) break;
         // No row is empty. The branch keeps the compiler from placing what waits for earlier loads before the row's loads.
         if (FEW && !STREAM && at.n <= 0) return;
-        if (STREAM) load(at);
-        if (first) loaded();
-        first = false;
+        const auto turn = [&](const auto& columns) {
+            if (STREAM) load(columns);
+            if (first) loaded();
+            first = false;
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v)
-            if (at.has(v)) f(v, at.of(v));
+            for (int v = 0; v < VECTORS; ++v)
+                if (columns.has(v)) f(v, columns.of(v));
+        };
+        // Of a row in a tile, all turns but the last take a copy of the code without bounds checks.
+        if (STREAM && STAGES > 0 && at.start + SLICE <= at.n) turn(WholeColumns(at));
+        else turn(at);
         ended();
         if (!STREAM) break;
     }

@@ -113,6 +113,12 @@ struct Columns {
     __device__ __forceinline__ acc_t one_by_n() const { return acc_t(1) / acc_t(FULL ? CLUSTER * SLICE : n); }
 };
 
+// The columns of a slice that lies within the row: no bounds checks.
+struct WholeColumns : Columns {
+    __device__ __forceinline__ explicit WholeColumns(const Columns& at) : Columns(at) {}
+    __device__ __forceinline__ constexpr bool has(int) const { return true; }
+};
+
 __device__ __forceinline__ Columns columns_of_block(long long n) { return {block_of_cluster() * SLICE, static_cast<int>(n)}; }
 
 // Sums each of v[0] to v[COUNT - 1] over the threads of the group within a warp. All of these threads get the same
