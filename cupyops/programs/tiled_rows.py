@@ -83,7 +83,8 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
         registers = -(-(OTHERS + OF_ARITHMETIC * acc + vectors * each_access) // 8) * 8
         for resident in RESIDENT:
             blocks = min(resident, most) // block
-            if blocks == 0 or registers > REGISTERS // (blocks * block):
+            # The accesses of a streamed row are few. If they do not fit, the compiler is asked for fewer blocks.
+            if blocks == 0 or (registers > REGISTERS // (blocks * block) and not stream):
                 continue
             own = (room // blocks - RESERVED) // (block // team)  # shared memory of a team
             for stages in (3, 2, 1):
