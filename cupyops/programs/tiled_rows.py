@@ -34,10 +34,8 @@ ALONE = 0.3  # the share of the transfer of a tile that a team without a further
 OVERLAP = 4.0  # the norm by which the parts of a cost that overlap are joined
 OTHERS, OF_ARITHMETIC = 10, 6  # registers of a thread beside its elements: in all, and for each byte of the arithmetic
 MOST_VECTORS = 32  # accesses of a thread; the loops over them are unrolled
-STREAMING, AT_ONCE = (
-    768,
-    8,
-)  # threads of a longer row, which each pass reads in shared memory, and their accesses at once
+# The fewest threads of a row that each pass reads in its tile, and the accesses of a thread at once.
+STREAMING, AT_ONCE = 256, 8
 TURNS = 2  # tiles of a team from which on loading ahead pays
 
 THREADS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # threads of a row
