@@ -65,8 +65,9 @@ def in_tiles(n: int, work: Work, acc: int, width: int, capability: int) -> Progr
 
 
 def pays(config: ProgramConfig, rows: int, blocks: int) -> bool:
-    """Returns whether the teams of ``blocks`` blocks have so many tiles of ``rows`` rows that loading ahead pays."""
-    return rows >= TURNS * config.rows_each * config.teams * blocks
+    """Returns whether the kernel with tiles is faster than the one without: if the teams of ``blocks`` blocks have so many tiles of ``rows``
+    rows that loading ahead pays, or if a bulk copy brings a row for several passes."""
+    return config.stream or rows >= TURNS * config.rows_each * config.teams * blocks
 
 
 def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> Iterator[ProgramConfig]:
