@@ -71,10 +71,10 @@ def _drop_in(function: FunctionType) -> Callable[..., Any] | None:
     )
     text = [
         f"def {function.__name__}({header}):",
-        f"    turned = cupyops_turned(cupyops_forms, ({_listed(options)}), ({_listed(tables)}), ({_listed(rows)}))",
-        "    if turned is None:",
+        f"    cupyops_result = cupyops_turned(cupyops_forms, ({_listed(options)}), ({_listed(tables)}), ({_listed(rows)}))",
+        "    if cupyops_result is None:",
         f"        return cupyops_function({', '.join(f'{p.name}={p.name}' for p in parameters)})",
-        f"    return turned{'[0]' if len(rows) == 1 else ''}",
+        f"    return cupyops_result{'[0]' if len(rows) == 1 else ''}",
     ]
     scope = {"cupyops_turned": _turned, "cupyops_forms": forms, "cupyops_function": function, **defaults}
     return inlined_only(write(f"call of {function.__name__}", function.__name__, text, scope))
