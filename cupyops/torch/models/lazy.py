@@ -127,8 +127,8 @@ class LazyLogits:
         self, step: Callable[[Any], Any], rows: Tensor | None = None, cap: tuple[str, float] | None = None
     ) -> Any:
         """Returns ``step(logits)``. Logits that are in memory may have been changed in place, so that they are used from then
-        on."""
-        if self._head.logits is not None:
+        on. Without gradients, the result has none."""
+        if self._head.logits is not None or not torch.is_grad_enabled():
             return step(self.tensor())
         rows = self._rows if rows is None else rows
         return LazyLogits(self._head, rows, step(self._like), lambda: step(self.tensor()), cap or self._cap)
