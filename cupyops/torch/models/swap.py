@@ -24,6 +24,8 @@ from .source import UnreadableError
 __all__ = ["optimize"]
 
 Filter = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
+# What a method that cannot be read is reported for. Most activations without an operator of their own stand in no gated unit.
+_NAMED = (*TRAITS, "plain_layer_norm")
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
 
@@ -392,7 +394,7 @@ class _Plan:
     def concerned(self, module: nn.Module, function: FunctionType) -> bool:
         """Returns whether a method that cannot be read names what may be fused or replaced."""
         near = {n: self.operator(m) for n, m in module._modules.items()}
-        names = {n for n, operator in near.items() if operator not in (None, "linear")} if self.fuse else set()
+        names = {n for n, operator in near.items() if operator in _NAMED} if self.fuse else set()
         return mentions(function, names)
 
 
