@@ -59,7 +59,7 @@ class Scaled(Head):
     """Cohere's; Granite divides."""
 
     def forward(self, x: Tensor, labels: Tensor, **kwargs: Any) -> Any:
-        logits = self.lm_head(self.body(x))
+        logits = self.lm_head(self.body(x)).contiguous()
         logits = logits * 0.0625
         others = self.lm_head(x)
         loss = self.loss_function(logits, labels, CLASSES) + self.loss_function(others / 4, labels, CLASSES)

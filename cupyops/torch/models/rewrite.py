@@ -331,10 +331,17 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         name, call = _single_target(node), node.value
+        while (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and isinstance(call.func.value, ast.Call)
+        ):
+            call = call.func.value  # self.head(x) in self.head(x).float()
         x = self.called(call, "linear") if name in self.of_losses and name in self.private else None
         if x is not None and isinstance(call, ast.Call) and self.owner is not None:
             owner = ast.Name(self.owner, ast.Load())
-            node.value = self.change("linear_cross_entropy", call, self.helper(lazy_linear, owner, call.func, x))
+            new = self.change("linear_cross_entropy", call, self.helper(lazy_linear, owner, call.func, x))
+            _replace(node, call, new)
         return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
