@@ -427,6 +427,32 @@ class Attention(nn.Module):
         return torch.cat((q, k), -1).transpose(1, 2).flatten(2)
 
 
+def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    return x * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
+
+
+class DiTBlock(nn.Module):
+    """A block of a diffusion transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = (nn.LayerNorm(WIDTH, elementwise_affine=False, eps=1e-6) for _ in range(2))
+        self.attn, self.mlp, self.modulation = (
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, 6 * WIDTH),
+        )
+        self.norm_out = NoWeightLayerNorm()
+
+    def forward(self, x: Tensor) -> Tensor:
+        shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = self.modulation(x.mean(1)).chunk(6, dim=1)
+        x = x + gate.unsqueeze(1) * self.attn(modulate(self.norm1(x), shift, scale))
+        x = gate_mlp[:, None] * self.mlp(self.norm2(x) * (1 + scale_mlp[:, None]) + shift_mlp[:, None]) + x
+        norm_x = self.norm_out(x)
+        norm_x = norm_x * (1 + scale_mlp[:, None]) + shift[:, None]
+        return norm_x + x
+
+
 class Functions(nn.Module):
     """Calls PyTorch's functions, and one that an attribute holds."""
 
@@ -482,6 +508,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
     "gated functions": (GatedFunction, {"aten.addmm": 3, "swiglu_of_halves": 1, "reglu": 1}),
     "attention": (Attention, {"aten.addmm": 2, "rotary_embedding": 6}),
     "partial rotary": (lambda: Attention(4), {"aten.addmm": 2, "rotary_embedding": 2}),
+    "diffusion": (DiTBlock, {"aten.addmm": 3, "adaptive_layer_norm": 3}),
     "own function": (OwnFunction, {"linear_gelu": 1}),
     "functions": (Functions, {"linear_gelu": 2, "layer_norm": 1, "rms_norm": 1, "gelu": 1}),
     "channels first": (Picture, {"layer_norm": 2, "gelu": 1}),

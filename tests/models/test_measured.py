@@ -12,6 +12,8 @@ from cupyops.torch import optimize
 from cupyops.torch.models import measured
 from cupyops.torch.models.classes import is_optimised
 
+from .stand_ins import WIDTH, Attention, DiTBlock, GatedMlp, NoWeightLayerNorm
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -28,7 +30,32 @@ class Block(nn.Module):
         return self.last(x + y)
 
 
-KINDS = {nn.RMSNorm: "rms_norm", nn.LayerNorm: "layer_norm", nn.GELU: "gelu", Block: "add_layer_norm, linear_gelu"}
+class Head(nn.Module):
+    """A language model's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lm_head = nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.lm_head(x)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), torch.zeros(x[..., 0].numel(), dtype=torch.int64))
+
+
+NEW_KINDS = {
+    GatedMlp: "swiglu",
+    Attention: "rotary_embedding",
+    DiTBlock: "adaptive_layer_norm",
+    NoWeightLayerNorm: "layer_norm",
+    Head: "linear_cross_entropy",
+}
+KINDS = {
+    nn.RMSNorm: "rms_norm",
+    nn.LayerNorm: "layer_norm",
+    nn.GELU: "gelu",
+    Block: "add_layer_norm, linear_gelu",
+    **NEW_KINDS,
+}
 
 
 class Clock:
@@ -67,6 +94,16 @@ def optimized(costs: dict[str, float], monkeypatch: pytest.MonkeyPatch, noise: f
 
 def kept(model: nn.Module) -> set[str]:
     return {KINDS[type(m).__mro__[1]] for m in model.modules() if is_optimised(type(m))}
+
+
+@pytest.mark.parametrize("slow", NEW_KINDS.values())
+def test_every_kind_of_operator_is_undone_if_it_costs_time(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(GatedMlp(nn.SiLU()), Attention(), DiTBlock(), Head())
+    clock = Clock({kind: 1.0 if kind == slow else -1.0 for kind in NEW_KINDS.values()})
+    monkeypatch.setattr(measured, "time", SimpleNamespace(perf_counter_ns=clock.perf_counter_ns))
+    report = optimize(model, lazy_logits=True, step=clock.step(model))
+    assert {one.kind for one in report.measured} == {*NEW_KINDS.values(), measured.TOGETHER}
+    assert kept(model) == {*NEW_KINDS.values()} - {slow}
 
 
 def test_kinds_that_save_time_stay(monkeypatch: pytest.MonkeyPatch) -> None:

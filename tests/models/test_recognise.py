@@ -217,6 +217,10 @@ def rotary_in_place(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Ten
     return q, k
 
 
+def rotary_scaled(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    return apply_rotary_pos_emb(q * scale, k * scale, cos, sin)
+
+
 def rotary_of_any(*args: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
     return apply_rotary_pos_emb(*args, cos, sin)
 
@@ -240,6 +244,7 @@ HALVES = {(1, 4, 3): Rotary(1, False, False, False, False), (2, 4, 3): Rotary(2,
         (rotary_of_last_queries, None),
         (rotary_in_place, None),
         (rotary_of_any, None),
+        (rotary_scaled, None),
         (rotate_half, None),
         (torch.rot90, None),
     ],

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from cupyops.torch import optimize
 from cupyops.torch.models.classes import is_optimised
 
+from .calls import Calls
 from .stand_ins import NewGELU
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -29,6 +30,7 @@ class Base(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fc, self.act, self.norm = nn.Linear(UNITS, UNITS), nn.GELU(), nn.LayerNorm(UNITS)
+        self.plain = nn.LayerNorm(UNITS, elementwise_affine=False)
         self.silu, self.up = nn.SiLU(), nn.Linear(UNITS, UNITS)
         self.inner = nn.ModuleDict({"fc": nn.Linear(UNITS, UNITS), "act": nn.GELU("tanh")})
         self.late: Callable[[], Tensor] = torch.Tensor
@@ -172,6 +174,37 @@ def gated_second_half(self: Any, x: Tensor) -> Tensor:
     return u * self.silu(g)
 
 
+def scaled_by_an_attribute(self: Any, x: Tensor) -> Tensor:
+    return self.act(self.fc(x)) * self.fc.bias
+
+
+def modulated(self: Any, x: Tensor) -> Tensor:
+    x = x[:, None]
+    return self.plain(self.fc(x)) * (x + 1) + x
+
+
+def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    return x * (1 + scale) + shift
+
+
+def modulate_more(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    return x * (1.5 + scale) + shift
+
+
+def modulated_by_a_function(self: Any, x: Tensor) -> Tensor:
+    s = self.fc(x)[:, None]
+    return modulate(self.plain(x[:, None]), s, s)
+
+
+def modulated_after_an_addition(self: Any, x: Tensor) -> Tensor:
+    x = x + self.fc(x)
+    s = x[:, None]
+    x = x[:, None] + self.fc(s)
+    y = self.plain(x)
+    y = y * (1.0 + s) + s
+    return y + x
+
+
 FUSED: list[tuple[Callable[..., Tensor], list[str]]] = [
     (nested, ["linear_gelu"]),
     (same_name, ["linear_gelu"]),
@@ -192,6 +225,10 @@ FUSED: list[tuple[Callable[..., Tensor], list[str]]] = [
     (gated_by_a_variable, ["geglu"]),
     (gated_halves, ["swiglu"]),
     (gated_second_half, ["swiglu"]),
+    (scaled_by_an_attribute, ["linear_gelu"]),
+    (modulated, ["adaptive_layer_norm"]),
+    (modulated_by_a_function, ["adaptive_layer_norm"]),
+    (modulated_after_an_addition, ["adaptive_layer_norm"]),
     (twice(nested), ["linear_gelu"]),
     (twice(twice(sum_and_norm)), ["add_layer_norm"]),
 ]
@@ -344,7 +381,52 @@ def chunks_of_another_dimension(self: Any, x: Tensor) -> Tensor:
     return g + u
 
 
+def activation_times_a_number(self: Any, x: Tensor) -> Tensor:
+    a = self.silu(x)
+    return a * 2
+
+
+def activation_times_an_attribute(self: Any, x: Tensor) -> Tensor:
+    return self.silu(x) * self.fc.bias
+
+
+def activation_replaced_in_the_statement(self: Any, x: Tensor) -> Tensor:
+    a = self.silu(self.fc(x))
+    return (a := x) + a * x
+
+
+def modulated_with_weight(self: Any, x: Tensor) -> Tensor:
+    return self.norm(x) * (1 + x) + x
+
+
+def modulated_by_another_function(self: Any, x: Tensor) -> Tensor:
+    return modulate_more(self.plain(x), x, x)
+
+
+def modulated_after_a_change(self: Any, x: Tensor) -> Tensor:
+    h = self.plain(x)
+    return inplace(x) + (h * (1 + x) + x)
+
+
+def modulated_with_a_change(self: Any, x: Tensor) -> Tensor:
+    return self.plain(x) * (1 + inplace(x)) + x
+
+
+def modulated_and_read_again(self: Any, x: Tensor) -> Tensor:
+    h = self.plain(x)
+    y = h * (1 + x) + x
+    return y + h
+
+
 UNFUSED = [
+    activation_times_a_number,
+    activation_times_an_attribute,
+    activation_replaced_in_the_statement,
+    modulated_with_weight,
+    modulated_by_another_function,
+    modulated_after_a_change,
+    modulated_with_a_change,
+    modulated_and_read_again,
     gate_changed_by_the_other_factor,
     gate_changed_before_the_product,
     gate_changed_in_the_statement_of_the_product,
@@ -434,6 +516,45 @@ def test_a_gate_or_a_factor_that_the_operator_does_not_take_is_multiplied_as_bef
     module.silu = plain.silu = other
     y = module(z := x.clone(), x)
     torch.testing.assert_close([y, z], [F.silu(x) * x, F.silu(x)])
+
+
+def test_a_modulation_that_the_operator_does_not_compute_is_computed_as_before() -> None:
+    """Other shapes and dtypes of scale and shift, and a hook of the norm."""
+
+    class Modulated(Base):
+        def forward(self, x: Any, scale: Any, shift: Any) -> Any:
+            return self.plain(x) * (1 + scale) + shift, modulate(self.plain(x), shift, scale)
+
+    module, x = Modulated(), torch.randn(2, 3, UNITS)
+    plain = copy.deepcopy(module)
+    sites = [site.operator for site in optimize(module).replaced]
+    assert sites.count("adaptive_layer_norm") == 2
+    s = torch.randn(2, 1, UNITS)
+    with Calls() as calls:
+        module(x, s, s)
+        module(x, s.bfloat16(), s)
+        module(x, s[:1], s[:1])
+    assert dict(calls.ours) == {"adaptive_layer_norm": 6}
+    for rows, scale, shift in (
+        (x, s, s),
+        (x, 2.0, s),
+        (x, x, x),
+        (x, s, s[:1]),
+        (x, s[..., :1], s[..., :1]),
+        (x, s[0, 0], s[0, 0]),
+        (x[0], s[0], s[0]),
+        (x[:1], s, s),
+        (x.bfloat16(), s, s),
+        (x, s.double(), s.double()),
+        (x, s.long(), s.long()),
+    ):
+        for found, wanted in zip(module(rows, scale, shift), plain(rows, scale, shift), strict=True):
+            assert found.dtype is wanted.dtype
+            torch.testing.assert_close(found, wanted)
+    seen: list[Any] = []
+    module.plain.register_forward_hook(lambda *args: seen.append(args[2]))
+    module(x, s, s)
+    torch.testing.assert_close(seen, [plain.plain(x)] * 2)
 
 
 def test_a_value_that_a_function_reads_after_the_method_is_the_one_that_it_read() -> None:

@@ -5,7 +5,7 @@ modules themselves otherwise. A linear layer in front of an optimised GELU keeps
 checked in every call: a module may get a hook, another class, another ``forward`` or another weight at any time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.nn.modules import module as nn_module
 
 from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.core.dispatch import in_graph
+from cupyops.torch.ops.adaptive import adaptive_layer_norm
 from cupyops.torch.ops.add_layer_norm import add_layer_norm, add_layer_norm_node
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
 from cupyops.torch.ops.gated import geglu
@@ -40,6 +41,8 @@ __all__ = [
     "gated_halves",
     "known_function",
     "linear_then_gelu",
+    "modulation_by",
+    "norm_then_modulation",
     "operands_of",
     "sequential_forward",
 ]
@@ -275,6 +278,61 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
         found: tuple[Tensor, Tensor] = add_layer_norm_node(a, b, weight, bias, shape, eps, None)
         return found
     return add_layer_norm(a, b, shape, weight, bias, eps)
+
+
+@inlined_only
+def norm_then_modulation(norm: Any, x: Any, scale: Any, shift: Any) -> Any:
+    """Returns ``norm(x) * (1 + scale) + shift``, by one operator if ``norm`` is an optimised layer norm without weight."""
+    found = _modulated(norm, x, scale, shift)
+    return norm(x) * (1 + scale) + shift if found is None else found
+
+
+def modulation_by(function: Callable[..., Any], first_is_scale: bool, dims: Collection[int]) -> Callable[..., Any]:
+    """Returns a function (norm, x, a, b) that returns ``function(norm(x), a, b)``, by one operator as
+    :func:`norm_then_modulation` does.
+
+    Args:
+        function, first_is_scale, dims: the function and its :func:`.recognise.modulation_form`.
+    """
+
+    @inlined_only
+    def call(norm: Any, x: Any, a: Any, b: Any) -> Any:
+        if type(a) in PLAIN and type(b) in PLAIN and type(x) in PLAIN and x.dim() == 3 and a.dim() == b.dim() in dims:
+            scale, shift = (t.unsqueeze(1) if t.dim() == 2 else t for t in ((a, b) if first_is_scale else (b, a)))
+            if (found := _modulated(norm, x, scale, shift)) is not None:
+                return found
+        return function(norm(x), a, b)
+
+    return call
+
+
+def _modulated(norm: Any, x: Any, scale: Any, shift: Any) -> Tensor | None:
+    """Returns the adaptive layer norm of x, or None if the operator does not compute it."""
+    traced = in_graph()
+    if type(x) not in PLAIN or type(scale) not in PLAIN or type(shift) not in PLAIN or (not traced and is_small(x)):
+        return None
+    operands = getattr(norm, "_cupyops_norm", None)
+    if operands is None or x.dim() < 3 or scale.dim() != x.dim() or scale.shape != shift.shape or _hooked(norm, traced):
+        return None
+    shape, weight, bias, eps = operands(x)
+    if weight is not None or bias is not None or tuple(shape) != (x.size(-1),):
+        return None
+    # Each row of a sample has the same scale and shift.
+    if scale.size(-2) != 1 or scale.size(-1) != x.size(-1):
+        return None
+    for dim in range(x.dim() - 2):
+        if scale.size(dim) != 1 and scale.size(dim) != x.size(dim):
+            return None
+    for t in (scale, shift):
+        # 1 + scale in 16 bits is rounded, and the operator rounds once.
+        if t.device != x.device or not (t.dtype is x.dtype or (x.dtype is torch.float32 and t.dtype in _16_BIT)):
+            return None
+    if not x.is_floating_point() or (is_autocast_enabled("cuda") and x.dtype in _16_BIT):
+        return None
+    return adaptive_layer_norm(x, scale, shift, eps)
+
+
+_16_BIT = (torch.float16, torch.bfloat16)
 
 
 @cache

@@ -1,5 +1,6 @@
 """Logits of a language model's head that are computed only if something else than their loss reads them."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -87,9 +88,9 @@ class LazyLogits:
     """The result of a linear layer, z = x·Wᵀ + b, before it is computed.
 
     ``F.cross_entropy`` of it is :func:`autograd_bridge.linear_cross_entropy`. Until then, views that keep the rows of z whole, a
-    cast to float32 and a soft cap, c·tanh(z/c), are remembered. Everything else that reads it, such as a function of PyTorch or
-    a method of tensors, gets the tensor, with its gradient: ``logits.argmax(-1)`` needs nothing special. For ``isinstance`` it
-    is no ``Tensor``; :meth:`tensor` returns one.
+    cast to float32, a soft cap, c·tanh(z/c), and a scale by a power of two are remembered. Everything else that reads it, such
+    as a function of PyTorch or a method of tensors, gets the tensor, with its gradient: ``logits.argmax(-1)`` needs nothing
+    special. For ``isinstance`` it is no ``Tensor``; :meth:`tensor` returns one.
     """
 
     def __init__(
@@ -127,8 +128,8 @@ class LazyLogits:
         self, step: Callable[[Any], Any], rows: Tensor | None = None, cap: tuple[str, float] | None = None
     ) -> Any:
         """Returns ``step(logits)``. Logits that are in memory may have been changed in place, so that they are used from then
-        on."""
-        if self._head.logits is not None:
+        on. Without gradients, the result has none."""
+        if self._head.logits is not None or not torch.is_grad_enabled():
             return step(self.tensor())
         rows = self._rows if rows is None else rows
         return LazyLogits(self._head, rows, step(self._like), lambda: step(self.tensor()), cap or self._cap)
@@ -202,6 +203,8 @@ class LazyLogits:
     def __mul__(self, c: Any) -> Any:
         if type(c) in (int, float) and self._cap == ("bounded", c):
             return self._then(lambda y: y * c, cap=("capped", c))
+        if self._cap is None and type(c) in (int, float) and _is_power_of_two(c):
+            return self._then(lambda y: y * c, cap=("divided", 1 / c))
         return self.tensor() * c
 
     # Functions of PyTorch
@@ -228,7 +231,7 @@ class LazyLogits:
         label_smoothing: Any = 0.0,
     ) -> Tensor | None:
         """Returns ``F.cross_entropy`` of the logits by one operator, or None if the operator does not compute it."""
-        head, rows = self._head, self._rows
+        head, rows, bias = self._head, self._rows, self._head.bias
         plain = type(target) in PLAIN and target.dtype is torch.int64 and target.device == self.device
         if not plain or rows.dim() != 2 or target.shape != rows.shape[:1] or head.logits is not None:
             return None
@@ -236,21 +239,29 @@ class LazyLogits:
             return None
         if not (weight is None or (type(weight) in PLAIN and weight.dtype is self.dtype)):
             return None
-        if self._cap is not None and self._cap[0] != "capped":
+        state, c = self._cap or ("", 1.0)
+        if state == "divided" and _is_power_of_two(c) and rows.dtype is not torch.float16:
+            # The division is exact, of the rows as of the logits. In float16, small rows might become 0.
+            rows, bias = rows / c, None if bias is None else bias / c
+        elif state not in ("", "capped"):
             return None
         head.check()
         with torch.autocast(*head.autocast):
             found = linear_cross_entropy(
-                *(rows, head.weight, target, head.bias),
+                *(rows, head.weight, target, bias),
                 class_weight=weight,
                 ignore_index=ignore_index,
                 reduction=reduction,
                 label_smoothing=label_smoothing,
-                softcap=None if self._cap is None else self._cap[1],
+                softcap=c if state == "capped" else None,
             )
         # Autocast computes the loss of 16-bit logits in float32.
         cast = torch.is_autocast_enabled(self.device.type) and self.dtype is not torch.float64
         return found.to(torch.float32 if cast else self.dtype)
+
+
+def _is_power_of_two(c: float) -> bool:
+    return math.frexp(c)[0] == 0.5
 
 
 def _by_tensor(name: str) -> Callable[..., Any]:

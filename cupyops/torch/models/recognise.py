@@ -28,6 +28,7 @@ __all__ = [
     "gelu_candidate",
     "gelu_form",
     "is_conv1d",
+    "modulation_form",
     "norm_candidate",
     "norm_of",
     "rotary_forms",
@@ -330,3 +331,24 @@ def rotary_forms(function: Callable[..., Any], count: int) -> dict[tuple[int, in
 
 def _rotated(form: Rotary, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotary_embedding(x, *form.tables(cos, sin), interleaved=form.interleaved)
+
+
+# Modulation -----------------------------------------------------------------------------------------------------------
+
+
+@_with_values
+def modulation_form(function: Callable[..., Any]) -> tuple[bool, frozenset[int]] | None:
+    """Returns whether the first of two tensors is the scale in a function (x, shift, scale) that computes x·(1 + scale) + shift
+    for rows (B, T, N), and the dimensions that the two tensors may have; None for another function."""
+    numbers = _numbers()
+    x = numbers(2, 3, 5)
+    for first_is_scale in (False, True):
+        dims = set()
+        for shape in ((2, 5), (2, 1, 5)):
+            tensors = numbers(*shape), numbers(*shape)
+            scale, shift = (t.view(2, 1, 5) for t in (tensors if first_is_scale else tensors[::-1]))
+            if _close(_quiet(function, x.clone(), *tensors), x * (1 + scale) + shift):
+                dims.add(len(shape))
+        if dims:
+            return first_is_scale, frozenset(dims)
+    return None

@@ -12,6 +12,8 @@ rewritten method every statement stays, and each replaced call decides at run ti
                                             nothing else reads a or can change g
 ``g, u = z.chunk(2, dim=-1)`` and           :func:`.fused.gated_halves`, if nothing else reads g or u
 ``self.act(g) * u`` behind
+``self.norm(x) * (1 + scale) + shift``      :func:`.fused.norm_then_modulation`, for a layer norm without weight and bias; also as
+                                            two statements, and by a function ``modulate`` of the model's own
 ``self.norm(a + b)``                        :func:`.fused.add_then_norm`
 ``s = a + b`` and ``self.norm(s)`` behind   :func:`.fused.add_and_norm`, if nothing else is called between them
 ``F.gelu(x)``, ``F.layer_norm(x, ...)``,    the operator with the same arguments; also a function of the model's own
@@ -42,7 +44,7 @@ from cupyops.torch.ops.gated import GATES
 from . import fused
 from .lazy import lazy_linear
 from .leaves import unit_of
-from .recognise import gelu_candidate, gelu_form
+from .recognise import gelu_candidate, gelu_form, modulation_form
 from .rotary import own_rotary
 from .source import compiled, innermost, parsed, redecorated
 
@@ -83,7 +85,7 @@ def mentions(function: FunctionType, names: set[str]) -> bool:
 
 
 def _sounds_like(name: str) -> bool:
-    return any(part in name.lower() for part in ("gelu", "rotary", "apply_rot")) or name in (
+    return any(part in name.lower() for part in ("gelu", "rotary", "apply_rot", "modulate")) or name in (
         "layer_norm",
         "rms_norm",
         "LayerNorm",
@@ -117,8 +119,8 @@ def rewritten(
     Args:
         function: the method.
         kinds: what the attributes of the method's object hold: ``"linear"`` for a linear layer that may be fused,
-            ``"gelu"``, ``"layer_norm"`` or ``"rms_norm"`` for an optimised module, ``"function"`` for a function that
-            computes GELU, and the name of the gated unit for SiLU and ReLU.
+            ``"gelu"``, ``"layer_norm"`` or ``"rms_norm"`` for an optimised module, ``"plain_layer_norm"`` for one without
+            weight and bias, ``"function"`` for a function that computes GELU, and the name of the gated unit for SiLU and ReLU.
         parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
         fuse: whether calls that stand beside each other become one.
         lazy: whether a linear layer whose result a loss reads returns :class:`.lazy.LazyLogits`.
@@ -205,8 +207,10 @@ class _Rewriter(ast.NodeTransformer):
 
     def normalised(self, node: ast.AST) -> tuple[ast.expr | None, str]:
         """Returns the argument of a call of an optimised norm with one argument, or None, and the norm's operator."""
-        norm = self.kind(node.func) if isinstance(node, ast.Call) else None
-        return (_argument(node), norm) if norm in ("layer_norm", "rms_norm") else (None, "")  # type: ignore[arg-type]
+        if not isinstance(node, ast.Call):
+            return None, ""
+        norm = (self.kind(node.func) or "").removeprefix("plain_")
+        return (_argument(node), norm) if norm in ("layer_norm", "rms_norm") else (None, "")
 
     def activation(self, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
         """Returns the argument of a call of GELU, and an expression of what is called; None for another call."""
@@ -241,8 +245,12 @@ class _Rewriter(ast.NodeTransformer):
         return None if unit is None else (g, node.func, unit.__name__)
 
     def factors(self, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
-        """Returns the factors of a product, or None."""
-        return (node.left, node.right) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else None
+        """Returns the factors of a product of tensors that may have one shape, or None. A number and an attribute of the
+        object, such as a scale of the channels, have another."""
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+            return None
+        both = node.left, node.right
+        return None if any(isinstance(f, ast.Constant) or _path(f, self.owner) for f in both) else both
 
     def gated(self, node: ast.AST) -> ast.expr | None:
         """Returns the call that computes ``act(g) * u`` or ``u * act(g)``, or None."""
@@ -258,6 +266,44 @@ class _Rewriter(ast.NodeTransformer):
             if _calls_nothing(u) or self.is_fresh(g):
                 return self.change(unit, node, self.helper(fused.gated, act, g, u))
         return None
+
+    def modulation(self, node: ast.AST) -> tuple[ast.expr, ast.expr, ast.expr] | None:
+        """Returns n, scale and shift of an expression ``n * (1 + scale) + shift``, or None. The evaluation of scale and shift
+        changes no tensor."""
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
+            return None
+        n, more = self.factors(node.left) or (None, None)
+        if n is None or not (isinstance(more, ast.BinOp) and isinstance(more.op, ast.Add)):
+            return None
+        for one, scale in ((more.left, more.right), (more.right, more.left)):
+            if (
+                isinstance(one, ast.Constant)
+                and one.value == 1
+                and _calls_nothing(scale)
+                and _calls_nothing(node.right)
+            ):
+                return n, scale, node.right
+        return None
+
+    def modulate(self, node: ast.Call) -> ast.expr | None:
+        """Returns what takes the place of ``modulate`` in ``modulate(self.norm(x), shift, scale)``, with the norm as its first
+        argument, or None."""
+        function = self.named(node.func)
+        if not isinstance(function, FunctionType) or len(node.args) != 3 or node.keywords:
+            return None
+        x: Any = node.args[0]
+        more = node.args[1:]
+        if not (isinstance(x, ast.Call) and self.called(x, "plain_layer_norm") and all(map(_calls_nothing, more))):
+            return None
+        return None if (call := own_modulation(function)) is None else self.constant(function.__name__, call)
+
+    def modulated(self, node: ast.BinOp) -> ast.expr | None:
+        """Returns the call that computes ``self.norm(x) * (1 + scale) + shift``, or None."""
+        call, scale, shift = self.modulation(node) or (node, node, node)
+        if not isinstance(call, ast.Call) or (x := self.called(call, "plain_layer_norm")) is None:
+            return None
+        new = self.helper(fused.norm_then_modulation, call.func, x, scale, shift)
+        return self.change("adaptive_layer_norm", node, new)
 
     def is_fresh(self, node: ast.expr) -> bool:
         """Returns whether an expression makes a tensor that nothing else holds: the result of a linear layer."""
@@ -285,14 +331,21 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         name, call = _single_target(node), node.value
+        while (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and isinstance(call.func.value, ast.Call)
+        ):
+            call = call.func.value  # self.head(x) in self.head(x).float()
         x = self.called(call, "linear") if name in self.of_losses and name in self.private else None
         if x is not None and isinstance(call, ast.Call) and self.owner is not None:
             owner = ast.Name(self.owner, ast.Load())
-            node.value = self.change("linear_cross_entropy", call, self.helper(lazy_linear, owner, call.func, x))
+            new = self.change("linear_cross_entropy", call, self.helper(lazy_linear, owner, call.func, x))
+            _replace(node, call, new)
         return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        new = self.gated(node) if self.fuse else None
+        new = (self.gated(node) or self.modulated(node)) if self.fuse else None
         return self.generic_visit(node if new is None else new)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -323,6 +376,10 @@ class _Rewriter(ast.NodeTransformer):
             if isinstance(z, ast.Call) and (x := self.called(z, "linear")) is not None:
                 return self.change("linear_gelu", node, self.helper(fused.linear_then_gelu, z.func, act, x))
         s, norm = self.normalised(node)
+        if (modulate := self.modulate(node)) is not None:
+            normed: Any = node.args[0]
+            new = ast.Call(modulate, [normed.func, *normed.args, *node.args[1:]], [])
+            return self.change("adaptive_layer_norm", node, new)
         if isinstance(s, ast.BinOp) and isinstance(s.op, ast.Add):
             new = self.helper(fused.add_then_norm, node.func, s.left, s.right)
             return self.change(f"add_{norm}", node, new)
@@ -340,6 +397,9 @@ class _Rewriter(ast.NodeTransformer):
         """Returns the statements of a block, of which neighbours are fused."""
         if not (self.fuse and self.plain):
             return statements
+        # A layer norm without weight belongs to the modulation behind it rather than to the addition before it.
+        for i, first in enumerate(statements):
+            self.fuse_modulation(first, statements[i + 1 :])
         done: list[ast.stmt] = []
         rest = list(statements)
         while rest:
@@ -420,35 +480,68 @@ class _Rewriter(ast.NodeTransformer):
         a, gate = _single_target(first), self.gate(getattr(first, "value", first))
         if a is None or gate is None:
             return
+        g, act, unit = gate
+        found = self.reader(a, rest, lambda n: any(_is_name(f, a) for f in self.factors(n) or ()), self.is_fresh(g))
+        if found is None:
+            return
+        statement, product = found
+        self.changes.append(Change(unit, f"{ast.unparse(first)}; {ast.unparse(product)}"))
+        held = self.deferred(first, a, act, g)
+        if _is_name(product.left, a):
+            new = self.helper(fused.gated, held, product.right)
+        else:
+            new = self.helper(fused.gated_after, product.left, held)
+        _replace(statement, product, ast.copy_location(new, product))
+
+    def fuse_modulation(self, first: Any, rest: list[ast.stmt]) -> None:
+        """Rewrites ``h = self.norm(x)`` and ``h * (1 + scale) + shift`` in a later statement."""
+        h, call = _single_target(first), getattr(first, "value", first)
+        x = self.called(call, "plain_layer_norm")
+        if h is None or x is None:
+            return
+
+        def is_modulated(node: ast.AST) -> bool:
+            return (found := self.modulation(node)) is not None and _is_name(found[0], h)
+
+        if (found := self.reader(h, rest, is_modulated)) is None:
+            return
+        statement, node = found
+        _, scale, shift = self.modulation(node)  # type: ignore[misc]
+        self.changes.append(Change("adaptive_layer_norm", f"{ast.unparse(first)}; {ast.unparse(node)}"))
+        new = self.helper(fused.norm_then_modulation, self.deferred(first, h, call.func, x), scale, shift)
+        _replace(statement, node, ast.copy_location(new, node))
+
+    def reader(
+        self, name: str, rest: list[ast.stmt], matches: Callable[[ast.AST], bool], fresh: bool = False
+    ) -> tuple[ast.stmt, Any] | None:
+        """Returns the statement that reads a variable, and the expression in it that matches; None if something else may read
+        the variable, or may change a tensor before.
+
+        Args:
+            name: the variable.
+            rest: the statements behind the assignment to it.
+            matches: whether an expression is the one that is sought.
+            fresh: whether nothing else can change the tensors that matter.
+        """
         for statement in rest:
             value = getattr(statement, "value", None)
             if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) or value is None:
-                return
+                return None
+            if name in _stored(value):
+                return None
             for node in _in_order(value):
-                factors = self.factors(node)
-                if factors is not None and any(_is_name(f, a) for f in factors):
-                    if self.is_dead(a, statement):
-                        self.defer(first, statement, node, a, gate)
-                    return
-                # Until the product, nothing may change g.
-                if not isinstance(node, _PURE) and not self.is_fresh(gate[0]):
-                    return
-            if _readers(statement)[a] or a in _stored(statement):
-                return
+                if matches(node):
+                    return (statement, node) if self.is_dead(name, statement) else None
+                if not fresh and not _reads_only(node):
+                    return None
+            if _readers(statement)[name] or name in _stored(statement):
+                return None
+        return None
 
-    def defer(
-        self, first: Any, statement: ast.stmt, product: Any, a: str, gate: tuple[ast.expr, ast.expr, str]
-    ) -> None:
-        """Has the variable of an activation hold ``(act, g)``, and the product call the gated unit."""
-        g, act, unit = gate
-        self.changes.append(Change(unit, f"{ast.unparse(first)}; {ast.unparse(product)}"))
-        both = ast.Starred(ast.Name(a, ast.Load()), ast.Load())
-        if _is_name(product.left, a):
-            new = self.helper(fused.gated, both, product.right)
-        else:
-            new = self.helper(fused.gated_after, product.left, both)
-        first.value = ast.copy_location(ast.Tuple([act, g], ast.Load()), first.value)
-        _replace(statement, product, ast.copy_location(new, product))
+    def deferred(self, first: Any, name: str, called: ast.expr, x: ast.expr) -> ast.Starred:
+        """Has the variable of a call hold ``(called, x)``, and returns the two as arguments."""
+        first.value = ast.copy_location(ast.Tuple([called, x], ast.Load()), first.value)
+        return ast.Starred(ast.Name(name, ast.Load()), ast.Load())
 
     def fuse_norm(self, first: ast.stmt, rest: list[ast.stmt]) -> None:
         """Rewrites ``s = a + b`` and ``self.norm(s)`` in the next statement that is not ``name = s``."""
@@ -546,8 +639,14 @@ def _first_call(statement: ast.stmt) -> ast.Call | None:
 
 
 def _calls_nothing(node: ast.AST) -> bool:
-    """Returns whether the evaluation of an expression reads names, attributes, constants and items of tensors alone."""
-    return all(isinstance(n, (*_PURE, *_ITEMS)) for n in ast.walk(node))
+    """Returns whether the evaluation of an expression changes no tensor."""
+    return all(map(_reads_only, ast.walk(node)))
+
+
+def _reads_only(node: ast.AST) -> bool:
+    """Returns whether a part of an expression changes no tensor. ``x.unsqueeze(1)`` is a view."""
+    view = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "unsqueeze"
+    return view or isinstance(node, (*_PURE, *_ITEMS))
 
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)  # they have variables of their own
@@ -579,7 +678,15 @@ def _replace(root: ast.AST, old: ast.AST, new: ast.AST) -> None:
                 setattr(node, name, [new if v is old else v for v in value])
 
 
-# Functions that compute GELU ------------------------------------------------------------------------------------------
+# Functions of a model's own ------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def own_modulation(function: FunctionType) -> Callable[..., Any] | None:
+    """Returns a function of a norm, its argument and two tensors, which takes the place of a function (x, shift, scale) that
+    computes x·(1 + scale) + shift, or None."""
+    found = modulation_form(function)
+    return None if found is None else fused.modulation_by(function, *found)
 
 
 @functools.cache

@@ -47,9 +47,12 @@ def _drop_in(function: FunctionType) -> Callable[..., Any] | None:
         n for n in required if n == "emb"
     ]
     rows = [n for n in required if n not in tables]
-    options = {p.name: _values(p.default) for p in parameters if p.default is not p.empty}
+    preset = {p.name: p.default for p in parameters if p.default is not p.empty}
+    options = {name: _values(default) for name, default in preset.items()}
     halves = tables == ["emb"]
     if not rows or not (halves or len(tables) == 2) or any(p.kind not in _KINDS for p in parameters):
+        return None
+    if any(type(default) not in _OPTIONS for default in preset.values()):
         return None
     forms: dict[tuple[Any, ...], Rotary] = {}
     for chosen in itertools.product(*options.values()):
@@ -63,7 +66,7 @@ def _drop_in(function: FunctionType) -> Callable[..., Any] | None:
         forms |= {(*chosen, *dims): form for dims, form in rotary_forms(turn, len(rows)).items()}
     if not forms:
         return None
-    defaults = {f"default_{p.name}": p.default for p in parameters if p.name in options}
+    defaults = {f"default_{name}": default for name, default in preset.items()}
     header = ", ".join(
         ("*, " if p.kind is p.KEYWORD_ONLY and parameters[i - 1].kind is not p.KEYWORD_ONLY else "")
         + (f"{p.name}=default_{p.name}" if p.name in options else p.name)
@@ -71,10 +74,10 @@ def _drop_in(function: FunctionType) -> Callable[..., Any] | None:
     )
     text = [
         f"def {function.__name__}({header}):",
-        f"    turned = cupyops_turned(cupyops_forms, ({_listed(options)}), ({_listed(tables)}), ({_listed(rows)}))",
-        "    if turned is None:",
+        f"    cupyops_result = cupyops_turned(cupyops_forms, ({_listed(options)}), ({_listed(tables)}), ({_listed(rows)}))",
+        "    if cupyops_result is None:",
         f"        return cupyops_function({', '.join(f'{p.name}={p.name}' for p in parameters)})",
-        f"    return turned{'[0]' if len(rows) == 1 else ''}",
+        f"    return cupyops_result{'[0]' if len(rows) == 1 else ''}",
     ]
     scope = {"cupyops_turned": _turned, "cupyops_forms": forms, "cupyops_function": function, **defaults}
     return inlined_only(write(f"call of {function.__name__}", function.__name__, text, scope))

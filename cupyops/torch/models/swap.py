@@ -24,6 +24,8 @@ from .source import UnreadableError
 __all__ = ["optimize"]
 
 Filter = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
+# What a method that cannot be read is reported for. Most activations without an operator of their own stand in no gated unit.
+_NAMED = (*TRAITS, "plain_layer_norm")
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
 
@@ -48,6 +50,7 @@ def optimize(
     Linear whose weight is a DTensor                 :func:`autograd_bridge.linear`
     a linear layer, and GELU behind it               :func:`autograd_bridge.linear_gelu`
     SiLU, GELU or ReLU, and a product behind it      :func:`autograd_bridge.swiglu`, ``geglu``, ``reglu``
+    a norm without weight, and a scale and a shift   :func:`autograd_bridge.adaptive_layer_norm`
     functions that apply rotary position embedding   :func:`autograd_bridge.rotary_embedding`
     a head and its loss, with ``lazy_logits=True``   :func:`autograd_bridge.linear_cross_entropy`
     an addition, and a layer norm behind it          :func:`autograd_bridge.add_layer_norm`
@@ -370,7 +373,9 @@ class _Plan:
             return "linear"
         if module in self.parts and (unit := unit_of(module)) is not None:
             return unit.__name__
-        return next((operator for operator, trait in TRAITS.items() if hasattr(cls, trait)), None)
+        found = next((operator for operator, trait in TRAITS.items() if hasattr(cls, trait)), None)
+        plain = found == "layer_norm" and all(p is None for p in module._parameters.values())
+        return "plain_layer_norm" if plain else found
 
     def pairs(self, module: nn.Module) -> list[Change]:
         """Returns the linear layers of an ``nn.Sequential`` that GELU follows."""
@@ -389,11 +394,7 @@ class _Plan:
     def concerned(self, module: nn.Module, function: FunctionType) -> bool:
         """Returns whether a method that cannot be read names what may be fused or replaced."""
         near = {n: self.operator(m) for n, m in module._modules.items()}
-        names = (
-            {n for n, operator in near.items() if operator in ("gelu", "layer_norm", "rms_norm")}
-            if self.fuse
-            else set()
-        )
+        names = {n for n, operator in near.items() if operator in _NAMED} if self.fuse else set()
         return mentions(function, names)
 
 
