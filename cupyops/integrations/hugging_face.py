@@ -31,9 +31,11 @@ LAYERS = {
     "GeluTanh": "GELUTanh",
     "NewGELU": "GELUTanh",
     "FastGELU": "GELUTanh",
+    "rotary_pos_emb": "RotaryEmbedding",
+    "MLP": "GatedMLP",
 }
-"""The layer for each name by which transformers' modules ask for one. For ``"LayerNorm"``, a program registers PyTorch's
-module itself: ``kernels.replace_kernel_forward_from_hub(nn.LayerNorm, "LayerNorm")``."""
+"""The layer for each name by which transformers' modules ask for one. For ``"LayerNorm"`` and ``"MLP"``, a program registers the
+modules itself: ``kernels.replace_kernel_forward_from_hub(nn.LayerNorm, "LayerNorm")``, and ``LlamaMLP`` for ``"MLP"``."""
 
 
 def mapping(devices: Sequence[str] = ("cuda",)) -> dict[str, dict[str, Any]]:

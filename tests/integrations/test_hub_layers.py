@@ -12,7 +12,7 @@ from cupyops import simulate
 from cupyops.integrations.hub import layers
 from cupyops.launch import recording
 
-from .modules import Zeroed
+from .modules import Turn, Zeroed
 
 
 class Llama(nn.Module):
@@ -30,6 +30,25 @@ class Tanh(nn.Module):
         return F.gelu(x, approximate="tanh")
 
 
+class MLP(nn.Module):
+    def __init__(self, act_fn: nn.Module) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = nn.Linear(24, 40), nn.Linear(24, 40), nn.Linear(40, 24)
+        self.act_fn = act_fn
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        return y
+
+
+class Scaled(Turn):
+    """It computes something else."""
+
+    def forward(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+        q, k = super().forward(q, k, cos, sin, unsqueeze_dim)
+        return 2 * q, k
+
+
 MODULES = {
     "LayerNorm": lambda: nn.LayerNorm(24),
     "RMSNorm": lambda: Llama(24),
@@ -38,6 +57,9 @@ MODULES = {
     "GELU": lambda: nn.GELU(),
     "GELU by tanh": lambda: nn.GELU("tanh"),
     "GELUTanh": Tanh,
+    "GatedMLP with SiLU": lambda: MLP(nn.SiLU()),
+    "GatedMLP with GELU": lambda: MLP(nn.GELU("tanh")),
+    "GatedMLP with ReLU": lambda: MLP(nn.ReLU()),
 }
 with_each = pytest.mark.parametrize("name", MODULES)
 
@@ -77,6 +99,32 @@ def test_the_kernel_of_a_layer_runs(name: str) -> None:
     torch.testing.assert_close(y, module(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.simulator
+@pytest.mark.parametrize(("module", "kernels"), [(Turn, {"rotary_embedding"}), (Scaled, set())])
+@pytest.mark.parametrize("unsqueeze_dim", [1, 2])
+def test_a_function_that_turns_rows_is_found_by_what_it_computes(
+    module: type[Turn], kernels: set[str], unsqueeze_dim: int
+) -> None:
+    q, k = torch.randn(2, 2, 3, 5, 8).requires_grad_().unbind()
+    angle = torch.randn(2, 5 if unsqueeze_dim == 1 else 3, 4).repeat(1, 1, 2)
+    right = module()(q, k, angle.cos(), angle.sin(), unsqueeze_dim)
+    ours: Any = module()
+    ours.forward = MethodType(layers.RotaryEmbedding.forward, ours)
+    ours(q, k, angle.cos(), angle.sin(), unsqueeze_dim)  # what it computes is found once
+    with simulate(), recording.recorded() as record:
+        found = ours(q, k, angle.cos(), angle.sin(), unsqueeze_dim)
+    assert {launch.kernel.name for launch in record} == kernels
+    torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, k, angle.cos(), angle.sin(), unsqueeze_dim), right)
+
+
+def test_a_gated_unit_with_another_activation_is_the_modules_own() -> None:
+    mlp: Any = MLP(nn.Tanh())
+    mlp.forward = MethodType(layers.GatedMLP.forward, mlp)
+    torch.testing.assert_close(mlp(x := torch.randn(6, 24)), MLP.forward(mlp, x))
+
+
 @with_each
 def test_other_tensors_and_autocast_give_what_the_module_gives(name: str) -> None:
     class Tagged(Tensor):
@@ -87,7 +135,7 @@ def test_other_tensors_and_autocast_give_what_the_module_gives(name: str) -> Non
     assert type(ours(x.as_subclass(Tagged))) is type(module(x.as_subclass(Tagged)))
     with torch.autocast("cpu", torch.bfloat16):
         assert ours(x.bfloat16()).dtype is module(x.bfloat16()).dtype
-    if name != "LayerNorm":  # PyTorch's refuses a mixture on a CPU
+    if not name.startswith(("LayerNorm", "GatedMLP")):  # PyTorch's refuse a mixture on a CPU
         assert ours(x.bfloat16()).dtype is module(x.bfloat16()).dtype
         assert ours(x.double()).dtype is module(x.double()).dtype
 

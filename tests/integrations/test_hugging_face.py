@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cupyops.integrations.hub import layers
+from cupyops.torch.models.rotary import own_rotary
 
-from .modules import Zeroed
+from .modules import Turn, Zeroed
 
 kernels = pytest.importorskip("kernels")
 from cupyops.integrations import hugging_face  # noqa: E402 - it needs kernels
@@ -62,13 +63,35 @@ def test_a_kernelized_model_compiles_into_one_graph_with_the_operators() -> None
     assert "cupyops" in graphs[0].code
 
 
+def test_a_function_for_rotary_embedding_is_exchanged_and_found() -> None:
+    """`kernels` makes a module of a decorated function, which `kernelize` sees at the class that names it."""
+
+    @kernels.use_kernel_forward_from_hub("rotary_pos_emb")
+    def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
+        return Turn()(q, k, cos, sin, unsqueeze_dim)
+
+    @kernels.use_kernelized_func(apply_rotary_pos_emb)
+    class Attention(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+            return apply_rotary_pos_emb(q, k, cos, sin)
+
+    q, k = torch.randn(2, 2, 3, 5, 8).unbind()
+    angle = torch.randn(2, 5, 4).repeat(1, 1, 2)
+    right = Attention()(q, k, angle.cos(), angle.sin())
+    assert own_rotary("apply_rotary_pos_emb", apply_rotary_pos_emb) is not None
+    attention = kernelized(Attention())
+    assert of_hub(apply_rotary_pos_emb)
+    torch.testing.assert_close(attention(q, k, angle.cos(), angle.sin()), right)
+    assert own_rotary("apply_rotary_pos_emb", apply_rotary_pos_emb) is None  # another kernel was chosen
+
+
 @pytest.mark.parametrize("name", sorted(hugging_face.LAYERS))
 def test_layers_pass_the_checks_of_kernels_for_stateless_layers(name: str) -> None:
     from kernels.layer.layer import _validate_layer
 
     repository = hugging_face.mapping()[name]["cuda"]
     layer = repository.load()
-    module = nn.GELU if "elu" in name.lower() else nn.RMSNorm
+    module = Turn if name == "rotary_pos_emb" else nn.GELU if "elu" in name.lower() else nn.RMSNorm
     _validate_layer(check_cls=module, cls=layer, repo=repository)
     assert (layer.__name__, layer.has_backward, layer.can_torch_compile) == (hugging_face.LAYERS[name], True, True)
     assert set(layers.__all__) == set(hugging_face.LAYERS.values())

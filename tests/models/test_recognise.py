@@ -250,13 +250,13 @@ HALVES = {(1, 4, 3): Rotary(1, False, False, False, False), (2, 4, 3): Rotary(2,
     ],
 )
 def test_a_function_for_rotary_embedding_is_known_by_its_values(function: Any, forms: Any) -> None:
-    call: Any = own_rotary(function)
+    call: Any = own_rotary(function.__name__, function)
     assert (call and call.__globals__["cupyops_forms"]) == forms
 
 
 def test_a_call_of_rotary_embedding_that_the_operator_does_not_compute_is_the_function_s() -> None:
     """Other dtypes, dimensions and options."""
-    call: Any = own_rotary(apply_rotary_pos_emb)
+    call: Any = own_rotary("apply_rotary_pos_emb", apply_rotary_pos_emb)
     q, k, table = torch.randn(2, 3, 5, 8), torch.randn(2, 1, 5, 8), torch.randn(2, 5, 8)
     given: list[tuple[Any, ...]] = [
         (q, k, table, table),

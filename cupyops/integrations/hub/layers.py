@@ -6,18 +6,24 @@ under autocast, and for subclasses of ``Tensor``. As after :func:`cupyops.torch.
 calls on few elements in eager mode on a GPU (:mod:`cupyops.torch.models.small`).
 """
 
+from collections.abc import Callable
+from functools import partial
+from types import MethodType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autograd_bridge import gelu, rms_norm
+from autograd_bridge import geglu, gelu, rms_norm
 from cupyops.torch.models.leaves import by_operator
-from cupyops.torch.models.small import is_small
+from cupyops.torch.models.recognise import gate_form, gelu_candidate, gelu_form
+from cupyops.torch.models.rotary import drop_in
+from cupyops.torch.models.small import is_small, is_traced
+from cupyops.torch.ops.gated import GATES
 
-__all__ = ["GELU", "GELUTanh", "LayerNorm", "RMSNorm", "RMSNormZeroCentered"]
-# Layers of gated units belong here, each a class with a forward as below.
+__all__ = ["GELU", "GELUTanh", "GatedMLP", "LayerNorm", "RMSNorm", "RMSNormZeroCentered", "RotaryEmbedding"]
 
 
 def _keeps_dtype(x: Tensor, weight: Tensor) -> bool:
@@ -86,3 +92,52 @@ class GELUTanh(nn.Module):
         if type(x) is not Tensor or x.dtype is torch.float64:  # FastGELU's constants have ten digits
             return type(self).forward(self, x)
         return F.gelu(x, approximate="tanh") if is_small(x) else gelu(x, "tanh")
+
+
+class GatedMLP(nn.Module):
+    """For modules that compute down_proj(act_fn(gate_proj(x))·up_proj(x)), such as transformers' ``LlamaMLP``: the activation and
+    the product are one call, for SiLU, ReLU and GELU. A compiled model runs the module's own ``forward``, whose operations on
+    single elements fuse."""
+
+    has_backward = True
+    can_torch_compile = True
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        unit = None if is_traced() or type(x) is not Tensor else _unit_of(self.act_fn)
+        if unit is None:
+            return type(self).forward(self, x)
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        return self.down_proj(self.act_fn(gate) * up if is_small(gate) else unit(gate, up))
+
+
+class RotaryEmbedding(nn.Module):
+    """For functions such as transformers' ``apply_rotary_pos_emb``, of which ``kernels`` makes modules. What the function
+    computes is found by values, and a function that computes something else runs itself; also in a compiled model."""
+
+    has_backward = True
+    can_torch_compile = True
+
+    def forward(
+        self: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        if is_traced():
+            return type(self).forward(self, q, k, cos, sin, unsqueeze_dim)
+        function = MethodType(type(self).forward, self)
+        return (drop_in("rotary_pos_emb", function) or function)(q, k, cos, sin, unsqueeze_dim)
+
+
+_units: WeakKeyDictionary[nn.Module, Callable[..., Tensor] | None] = WeakKeyDictionary()
+
+
+def _unit_of(activation: Any) -> Callable[..., Tensor] | None:
+    """Returns the gated unit of an activation, which is found by values once, or None."""
+    if not isinstance(activation, nn.Module) or getattr(activation, "inplace", False):
+        return None
+    if activation not in _units:
+        function = gate_form(activation)
+        unit = None if function is None else GATES[function]
+        if unit is None and gelu_candidate(activation):
+            form, _ = gelu_form(lambda x: type(activation).forward(activation, x))
+            unit = None if form is None else partial(geglu, approximate=form.approximate)
+        _units[activation] = unit
+    return _units[activation]

@@ -362,8 +362,8 @@ class _Rewriter(ast.NodeTransformer):
             operator, drop_in = entry
             new = ast.Call(self.constant(operator, drop_in), node.args, node.keywords)
             return self.generic_visit(self.change(operator, node, new))
-        if function is not None and (turn := own_rotary(function)) is not None:
-            new = ast.Call(self.constant(function.__name__, turn), node.args, node.keywords)
+        if function is not None and (turn := own_rotary(ast.unparse(node.func), function)) is not None:
+            new = ast.Call(self.constant(turn.__name__, turn), node.args, node.keywords)
             return self.generic_visit(self.change("rotary_embedding", node, new))
         if self.kind(node.func) != "gelu" and (found := self.activation(node)) is not None:
             x, act = found

@@ -12,11 +12,11 @@ import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cupyops.codegen import write
 from cupyops.torch.compiled.frames import inlined_only
@@ -25,22 +25,32 @@ from cupyops.torch.ops.rotary_embedding import rotary_embedding
 from .recognise import Rotary, rotary_forms
 from .small import PLAIN, is_traced
 
-__all__ = ["own_rotary"]
+__all__ = ["drop_in", "own_rotary"]
 
 Forms = Mapping[tuple[Any, ...], Rotary]
 _OPTIONS = (int, bool, type(None))
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def own_rotary(function: Any) -> Callable[..., Any] | None:
-    """Returns a drop-in that calls the operator, for a function that applies rotary embedding and is named for it; None for
-    every other object."""
-    named = isinstance(function, FunctionType) and "rot" in function.__name__.lower()
-    return _drop_in(function) if named else None
+def own_rotary(name: str, function: Any) -> Callable[..., Any] | None:
+    """Returns a drop-in that calls the operator, for a function that applies rotary embedding; None for every other object.
+
+    Args:
+        name: the name by which a model calls the function. An object whose name does not mention it is not asked.
+        function: the function. Hugging Face's ``kernels`` makes a module without state of it, whose ``forward`` calls it.
+    """
+    if "rot" not in name.lower():
+        return None
+    if isinstance(function, nn.Module):
+        if function._parameters or function._buffers or function._modules or "forward" in vars(function):
+            return None
+        function = MethodType(type(function).forward, function)
+    return drop_in(name.rpartition(".")[2], function) if isinstance(function, FunctionType | MethodType) else None
 
 
 @cache
-def _drop_in(function: FunctionType) -> Callable[..., Any] | None:
+def drop_in(name: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Returns the drop-in of a function or a method, called ``name``, or None if it does not apply rotary embedding."""
     parameters = [*inspect.signature(function).parameters.values()]
     required = [p.name for p in parameters if p.default is p.empty]
     tables = [n for prefix in ("cos", "sin") for n in required if n.startswith(prefix)] or [
@@ -73,14 +83,14 @@ def _drop_in(function: FunctionType) -> Callable[..., Any] | None:
         for i, p in enumerate(parameters)
     )
     text = [
-        f"def {function.__name__}({header}):",
+        f"def {name}({header}):",
         f"    cupyops_result = cupyops_turned(cupyops_forms, ({_listed(options)}), ({_listed(tables)}), ({_listed(rows)}))",
         "    if cupyops_result is None:",
         f"        return cupyops_function({', '.join(f'{p.name}={p.name}' for p in parameters)})",
         f"    return cupyops_result{'[0]' if len(rows) == 1 else ''}",
     ]
     scope = {"cupyops_turned": _turned, "cupyops_forms": forms, "cupyops_function": function, **defaults}
-    return inlined_only(write(f"call of {function.__name__}", function.__name__, text, scope))
+    return inlined_only(write(f"call of {name}", name, text, scope))
 
 
 def _values(default: Any) -> tuple[Any, ...]:
