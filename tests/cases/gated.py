@@ -11,7 +11,7 @@ from torch import Tensor
 
 import cupyops
 from autograd_bridge import geglu, reglu, swiglu
-from tests.support import FLOATS
+from tests.support import FLOATS, with_floats
 
 from .data import (
     COLUMNS,
@@ -112,8 +112,7 @@ def _special() -> Tensor:
     return torch.tensor([-torch.inf, -100.0, -0.0, 0.0, 80.0, 100.0, torch.nan, 6e4])
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=dtype_name)
-@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize(("name", "dtype"), with_floats(UNITS))
 def test_error_is_that_of_one_rounding(name: str, dtype: torch.dtype) -> None:
     ours, activation = UNITS[name]
     gate, up, grad = (random(64, 48, seed=i, scale=3).to(dtype) for i in (1, 2, 3))

@@ -7,13 +7,12 @@ from torch import nn
 
 from examples.checkpoints import Checkpoints
 
-Fabric = pytest.importorskip("lightning_fabric").Fabric
-
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_newest_checkpoint_that_is_not_damaged_is_taken(tmp_path: Path) -> None:
+    fabric = pytest.importorskip("lightning_fabric")  # not at the top: each process would import it to collect
     echoed: list[str] = []
-    kept = Checkpoints(tmp_path, Fabric(accelerator="cpu", devices=1), echoed.append)
+    kept = Checkpoints(tmp_path, fabric.Fabric(accelerator="cpu", devices=1), echoed.append)
     assert kept.newest() is None
     for step in (8, 9, 10):
         kept.save(step, {"model": nn.Linear(2, 2), "step": step}, {})

@@ -24,7 +24,8 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,13 +128,14 @@ def nvrtc() -> str:
     return found[1]
 
 
-def codes(kernels: Mapping[str, Sequence[Source]]) -> dict[str, str]:
-    """By kernel, a hash of its compiled code. Compiles all sources; raises as :func:`code_of`."""
+def codes(kernels: Mapping[str, Sequence[Source]]) -> Iterator[tuple[str, str]]:
+    """Yields each kernel with a hash of its compiled code. Sources that nobody waits for are not compiled; raises as :func:`code_of`."""
     from cupyops.commands.compile import each, sensible_processes
 
     sources = [source for of in kernels.values() for source in of]
-    made = each(code_of, sources, sensible_processes(len(sources)))
-    return {name: _hash([next(made) for _ in of]) for name, of in kernels.items()}
+    with closing(each(code_of, sources, sensible_processes(len(sources)))) as made:
+        for name, of in kernels.items():
+            yield name, _hash([next(made) for _ in of])
 
 
 # Trees
@@ -145,6 +147,10 @@ def look(operators: Sequence[str] = ()) -> Tree:
     from . import stub_h200
 
     machine = stub_h200.install()
+    import torch
+
+    # The loss of a linear layer asks PyTorch for its products, which nobody reads here.
+    torch.mm = lambda a, b, out=None: a.new_empty(a.shape[0], b.shape[1]) if out is None else out  # type: ignore[assignment]
     import autograd_bridge  # noqa: F401  what is shipped
     from cupyops.launch.kernel import all_kernels
 
@@ -196,25 +202,24 @@ def look_at(tree: Path = ROOT, operators: Sequence[str] = ()) -> Tree:
     return Tree(**json.loads(done.stdout))
 
 
-def changes(record: Mapping[str, Any], tree: Tree) -> list[str]:
-    """What a GPU would do otherwise than in the runs of a record, in words. Compiles the kernels whose texts differ."""
-    before = record["kernels"]
-    edited = {name: tree.kernels[name] for name, text in tree.texts.items() if before.get(name, {}).get("text") != text}
-    made = codes(edited)
-    found = [
-        f"the code of {name} (by NVRTC {nvrtc()})" for name in edited if made[name] != before.get(name, {}).get(nvrtc())
-    ]
+def changes(record: Mapping[str, Any], tree: Tree) -> Iterator[str]:
+    """Yields what a GPU would do otherwise than in the runs of a record, in words: the launches first, since a kernel whose text
+    differs has to be compiled, which takes seconds."""
     for operator in {**record["launches"], **tree.launches}:
         then, now = (of.get(operator, {}) for of in (record["launches"], tree.launches))
-        found += [
-            f"the launches of {operator} ({about})" for about in {**then, **now} if then.get(about) != now.get(about)
-        ]
-    return found
+        for about in {**then, **now}:
+            if then.get(about) != now.get(about):
+                yield f"the launches of {operator} ({about})"
+    before = record["kernels"]
+    edited = {name: tree.kernels[name] for name, text in tree.texts.items() if before.get(name, {}).get("text") != text}
+    for name, made in codes(edited):
+        if made != before.get(name, {}).get(nvrtc()):
+            yield f"the code of {name} (by NVRTC {nvrtc()})"
 
 
 def recorded(tree: Tree) -> dict[str, Any]:
     """A tree as a record holds it, with the code that the NVRTC at hand makes of it."""
-    texts, made = tree.texts, codes(tree.kernels)
+    texts, made = tree.texts, dict(codes(tree.kernels))
     kernels = {name: {"text": text, nvrtc(): made[name]} for name, text in texts.items()}
     return {"tree": _hash([texts, tree.launches]), "kernels": kernels, "launches": tree.launches}
 

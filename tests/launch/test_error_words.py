@@ -381,6 +381,7 @@ def test_so_is_a_fault_in_the_simulator_and_under_explain(tmp_path: Path, explai
     )
 
 
+@pytest.mark.sample(5)
 @pytest.mark.simulator
 @pytest.mark.parametrize("value", ["x[i] * 2.5", "x[i] / (1 + exp(-x[i]))", "x[i] * n", "2.0 - x[i]", "pow(x[i], 2.5)"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

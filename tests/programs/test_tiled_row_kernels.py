@@ -54,6 +54,12 @@ TILINGS = [
     (10, 333, 96, 1, 2, 2),
     (7, 1025, 128, 1, 1, 3),
 ]
+# A tiling has one of the dtypes by default, in turn: either has tilings of parts of a warp, of a warp and of several.
+IN_TURN = [
+    pytest.param(m, n, rest, dtype, marks=[] if (i + j) % 2 else [pytest.mark.thorough])
+    for i, (m, n, *rest) in enumerate(TILINGS)
+    for j, dtype in enumerate((torch.bfloat16, torch.float32))
+]
 
 
 @pytest.fixture(autouse=True)
@@ -110,8 +116,7 @@ def close(dtype: torch.dtype) -> dict[str, float]:
     return {"rtol": 2**-7, "atol": 2**-8} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize(("m", "n", "tiling"), [(m, n, rest) for m, n, *rest in TILINGS])
+@pytest.mark.parametrize(("m", "n", "tiling", "dtype"), IN_TURN)
 def test_rows_of_any_length_wherever_they_begin(m: int, n: int, tiling: tuple[int, ...], dtype: torch.dtype) -> None:
     """Rows have the same bits with tiles and without, and at every offset of their storage."""
     x, g = torch.randn(2, m, n).to(dtype).unbind()
@@ -139,8 +144,7 @@ def test_each_pass_reads_a_row_that_no_registers_hold_in_its_tile(threads: int, 
         assert torch.equal(run(program, streamed.untiled(), inputs)[0], found)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize(("m", "n", "tiling"), [(m, n, rest) for m, n, *rest in TILINGS])
+@pytest.mark.parametrize(("m", "n", "tiling", "dtype"), IN_TURN)
 def test_sums_over_the_rows_of_tiles(m: int, n: int, tiling: tuple[int, ...], dtype: torch.dtype) -> None:
     x, g = torch.randn(2, m, n).to(dtype).unbind()
     weight, program = torch.rand(n).to(dtype), SUMS.programs[1]
