@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autograd_bridge import AddLayerNorm, LayerNorm, Linear, LinearGELU
+from autograd_bridge import AddLayerNorm, LayerNorm, Linear, LinearGELU, linear_cross_entropy
 
 INITIAL_STD = 0.02
 TEMPERATURE = 0.8  # of samples: logits are divided by it
@@ -64,19 +64,30 @@ class TorchLinearGELU(nn.Linear):
         return F.gelu(super().forward(x))
 
 
+def loss_without_logits(head: nn.Linear, y: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross entropy () of the head's logits, which are never in memory as a whole."""
+    return linear_cross_entropy(y, head.weight, targets)
+
+
+def loss_of_logits(head: nn.Linear, y: Tensor, targets: Tensor) -> Tensor:
+    """`loss_without_logits` in PyTorch's own operators: the logits (B, T, rows), then their loss."""
+    return F.cross_entropy(head(y).flatten(0, 1), targets.flatten())
+
+
 @dataclass(frozen=True)
 class Operators:
-    """The modules of a backend. Their parameters are the same, so a `state_dict` fits every backend."""
+    """The modules of a backend, and its loss. The parameters are the same, so a `state_dict` fits every backend."""
 
     norm: Callable[[int], nn.Module]
     add_norm: Callable[[int], nn.Module]
     linear: Callable[[int, int], nn.Linear]
     linear_gelu: Callable[[int, int], nn.Module]
+    loss: Callable[[nn.Linear, Tensor, Tensor], Tensor]
 
 
 OPERATORS = {
-    "kernels": Operators(NormOfProduct, AddNormOfProduct, Linear, LinearGELU),
-    "torch": Operators(nn.LayerNorm, TorchAddLayerNorm, nn.Linear, TorchLinearGELU),
+    "kernels": Operators(NormOfProduct, AddNormOfProduct, Linear, LinearGELU, loss_without_logits),
+    "torch": Operators(nn.LayerNorm, TorchAddLayerNorm, nn.Linear, TorchLinearGELU, loss_of_logits),
 }
 
 
@@ -119,7 +130,7 @@ class Block(nn.Module):
 class CharGPT(nn.Module):
     """Characters (B, T), int64 with T up to `context`, to logits (B, T, at least `vocabulary`) of those that follow.
 
-    With the `targets` (B, T) that follow, the result is the mean cross entropy () in nats.
+    With the `targets` (B, T) that follow, the result is the mean cross entropy () in nats, by `self.loss`.
     """
 
     def __init__(
@@ -133,6 +144,7 @@ class CharGPT(nn.Module):
         self.norm = operators.norm(width)
         self.blocks = nn.ModuleList(Block(width, heads, operators) for _ in range(layers))
         self.head = nn.Linear(width, rows, bias=False)
+        self.loss = operators.loss
         self._initialise(layers)
 
     def _initialise(self, layers: int) -> None:
@@ -152,8 +164,8 @@ class CharGPT(nn.Module):
         y = self.norm(residual)
         for block in self.blocks:
             y, residual = block(y, residual)
-        logits: Tensor = self.head(y)
-        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        found: Tensor = self.head(y) if targets is None else self.loss(self.head, y, targets)
+        return found
 
 
 def build_model(vocabulary: int, options: Namespace) -> CharGPT:

@@ -34,6 +34,7 @@ OPTIONS = {
             "--text",
             "--amp, --no-amp",
             "--compile",
+            "--plain-loss",
             "--compare",
             "--resume",
             "--out",
