@@ -16,6 +16,7 @@ import math
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +66,7 @@ class TorchLinearGELU(nn.Linear):
 
 
 def loss_without_logits(head: nn.Linear, y: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross entropy () of the head's logits, which are never in memory as a whole."""
+    """The mean cross entropy () of the head's logits, which on a GPU are never in memory as a whole."""
     return linear_cross_entropy(y, head.weight, targets)
 
 
@@ -176,7 +177,7 @@ def build_model(vocabulary: int, options: Namespace) -> CharGPT:
         return CharGPT(vocabulary, **sizes, operators=OPERATORS[options.backend])
 
 
-def make_optimizer(model: CharGPT, lr: float) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, lr: float) -> torch.optim.AdamW:
     """AdamW with weight decay for the matrices, and none for norms and biases."""
     matrices = {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1}
     vectors = {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}
@@ -193,10 +194,11 @@ def learning_rate(step: int, steps: int, highest: float) -> float:
 
 
 @torch.no_grad()
-def generate(model: CharGPT, prompt: Tensor, count: int, seed: int) -> Tensor:
+def generate(model: Any, prompt: Tensor, count: int, seed: int) -> Tensor:
     """`prompt` (n) continued by `count` characters, each drawn from what the model expects after those before it.
 
-    The host reads nothing from the device before the last character is drawn.
+    The model has the attributes `context` and `vocabulary`. The host reads nothing from the device before the last character
+    is drawn.
     """
     generator = torch.Generator(prompt.device).manual_seed(seed % 2**63)
     length = len(prompt) + count
