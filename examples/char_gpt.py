@@ -17,14 +17,13 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from .command import Diverged, Parser, UserError, at_least, checked, kept_in, positive, run_command, say
+from .command import Diverged, Parser, Sizes, UserError, at_least, fill_in, kept_in, run_command, say
 
 # A CPU of two cores takes about a minute. The GPU's model has 10.8 million parameters; a step on 65536 characters takes
 # a data-center GPU longer than Python takes to launch the step.
-SIZES: dict[str, tuple[str, Any, Any]] = {  # meaning, default on a CPU, default on a GPU
+SIZES: Sizes = {
     "layers": ("blocks of attention and network", 3, 6),
     "heads": ("heads of attention; they divide the width", 4, 6),
     "width": ("length of each character's vector", 128, 384),
@@ -36,19 +35,17 @@ SIZES: dict[str, tuple[str, Any, Any]] = {  # meaning, default on a CPU, default
     "lr": ("highest learning rate of AdamW", 4e-3, 1e-3),
 }
 # A resumed run must repeat these options. The learning rate depends on the number of steps.
-SETTINGS = ("layers", "heads", "width", "context", "batch_size", "steps", "lr", "amp", "seed", "backend", "compile")
+SETTINGS = (*(name for name in SIZES if "eval" not in name), "amp", "seed", "backend", "plain_loss", "compile")
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line. Options that depend on the device are None unless they are given."""
-    parser = Parser("char_gpt", __doc__, "device", "backend", "seed", parallel=("ddp", "fsdp", "tp"), alone="compare")
+    shared = "device", "backend", "seed", "text"
+    parser = Parser("char_gpt", __doc__, *shared, parallel=("ddp", "fsdp", "tp"), alone="compare")
+    parser.add_sizes(SIZES)
     add = parser.add_argument
-    text = checked(Path, Path.exists, "name a file that exists")
-    add("--text", type=text, metavar="FILE", help="what to learn, in UTF-8 (default: the standard library's sources)")
-    for name, (meaning, cpu, gpu) in SIZES.items():
-        kind, told = positive if name == "lr" else at_least(1), f"{meaning} (default: {cpu} on a CPU, {gpu} on a GPU)"
-        add(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=told)
-    add("--amp", action=argparse.BooleanOptionalAction, help="bfloat16 autocast (default: on a GPU of sm_80 or newer)")
+    whole = "compute the logits as a whole, then their loss, as --backend torch does (default: linear_cross_entropy)"
+    add("--plain-loss", action="store_true", help=whole)
     add("--compile", action="store_true", help="train through torch.compile")
     add("--prompt", default="", help="what samples continue (default: a line's beginning)")
     add("--sample-length", type=at_least(1), default=300, metavar="N", help="characters (default: %(default)s)")
@@ -65,9 +62,9 @@ if __name__ == "__main__":
 import torch
 from torch import Tensor
 
-from .command import Progress, pick_device
+from .command import Progress
 from .gpt.compare import compare
-from .gpt.model import build_model, generate, learning_rate, make_optimizer
+from .gpt.model import build_model, generate, learning_rate, loss_of_logits, make_optimizer
 from .gpt.plans import PLANS, sum_gradients
 from .gpt.text import Corpus, Share, Windows, load_corpus, nats
 from .run import Run, check_finite
@@ -76,12 +73,7 @@ from .showing import what_runs
 
 def complete(options: argparse.Namespace) -> argparse.Namespace:
     """Replace options that are None by the device's defaults."""
-    on_gpu = (device := pick_device(options.device)).type == "cuda"
-    # Without bfloat16 units, before compute capability 8.0, autocast would cost time instead of saving it.
-    amp = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
-    for name, (_, *values) in {**SIZES, "amp": ("", amp, amp)}.items():
-        if getattr(options, name) is None:
-            setattr(options, name, values[on_gpu])
+    fill_in(options, SIZES)
     if options.width % options.heads:
         raise UserError(f"--width must be a multiple of --heads, got {options.width} and {options.heads}")
     return options
@@ -94,6 +86,8 @@ class Trainer:
         self.fabric, self.options, self.corpus = fabric, options, corpus
         share = self.share = Share(fabric, options.parallel, options.batch_size)
         self.module = build_model(len(corpus.characters), options)
+        if options.plain_loss:
+            self.module.loss = loss_of_logits
         # All batches have one shape: compiled once for training and once for validation; on a GPU into CUDA graphs,
         # because the host takes longer to launch this model's kernels than a GPU to run them.
         mode = "reduce-overhead" if fabric.device.type == "cuda" and not options.parallel else None

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +71,8 @@ def say(line: str) -> None:
 
 # Options -------------------------------------------------------------------------------------------------------------
 
+Sizes = Mapping[str, tuple[str, Any, Any]]  # of an option's name: meaning, default on a CPU, default on a GPU
+
 
 def checked(kind: Callable[[str], Any], holds: Callable[[Any], object], words: str) -> Callable[[str], Any]:
     """The argparse type of an option: `kind(text)`, if the condition `holds` is true of it. `words` state the
@@ -100,6 +102,11 @@ SHARED: dict[str, dict[str, Any]] = {
     "device": {"type": device, "default": "auto", "metavar": "auto|cpu|cuda", "help": DEVICE},
     "backend": {"choices": ("kernels", "torch"), "default": "kernels", "help": BACKEND},
     "seed": {"type": seed, "default": 0, "metavar": "N", "help": "a seed fixes the whole run (default: %(default)s)"},
+    "text": {
+        "type": checked(Path, Path.exists, "name a file that exists"),
+        "metavar": "FILE",
+        "help": "what to learn, in UTF-8 (default: the standard library's sources)",
+    },
     "plot": {"type": Path, "metavar": "FILE", "help": "where the picture goes, .png or .svg (default: %(default)s)"},
 }
 
@@ -139,6 +146,15 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--out", type=Path, default=Path("runs", example), metavar="DIR", help=where)
             again = f"go on from DIR/{CHECKPOINT}, with its settings, to the numbers of a run without a break"
             self.add_argument("--resume", action="store_true", help=again)
+
+    def add_sizes(self, sizes: "Sizes") -> None:
+        """Add an option for each size, and `--amp`. `fill_in` gives a value to those that are left out."""
+        for name, (meaning, cpu, gpu) in sizes.items():
+            kind = positive if name == "lr" else at_least(1)
+            told = f"{meaning} (default: {cpu} on a CPU, {gpu} on a GPU)"
+            self.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=told)
+        told = "bfloat16 autocast (default: on a GPU of sm_80 or newer)"
+        self.add_argument("--amp", action=argparse.BooleanOptionalAction, help=told)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n" if processes().rank == 0 else None)
@@ -191,6 +207,19 @@ def describe_device(device: "torch.device") -> str:
 
     detail = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
     return f"{device} ({detail}), PyTorch {torch.__version__}"
+
+
+def fill_in(options: argparse.Namespace, sizes: Sizes) -> "torch.device":
+    """Replace `amp` and the sizes that are None by the defaults of the device that `--device` names; return the device."""
+    import torch
+
+    on_gpu = (device := pick_device(options.device)).type == "cuda"
+    # Without bfloat16 units, before compute capability 8.0, autocast would cost time instead of saving it.
+    amp = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
+    for name, (_, *values) in {**sizes, "amp": ("", amp, amp)}.items():
+        if getattr(options, name) is None:
+            setattr(options, name, values[on_gpu])
+    return device
 
 
 # Exit codes ----------------------------------------------------------------------------------------------------------

@@ -50,11 +50,11 @@ def what_runs(
     difference from PyTorch, as a share of the largest value of the same tensor.
 
     Args:
-        options: `backend`, and `parallel` of a run in several processes, which is not simulated.
+        options: `backend`, if the example has PyTorch's own, and `parallel` of a run in several processes, which is not simulated.
         names: of the project's operators, and of PyTorch's.
         loss: the loss of one batch, by the model.
     """
-    if options.backend == "torch":
+    if getattr(options, "backend", "kernels") == "torch":
         echo(f"backend: torch ({names[1]})")
     elif device.type != "cpu" or enabled():
         echo(f"backend: kernels ({names[0]}){' in the simulator' if device.type == 'cpu' else ''}")

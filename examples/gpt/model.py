@@ -16,12 +16,13 @@ import math
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autograd_bridge import AddLayerNorm, LayerNorm, Linear, LinearGELU
+from autograd_bridge import AddLayerNorm, LayerNorm, Linear, LinearGELU, linear_cross_entropy
 
 INITIAL_STD = 0.02
 TEMPERATURE = 0.8  # of samples: logits are divided by it
@@ -64,19 +65,30 @@ class TorchLinearGELU(nn.Linear):
         return F.gelu(super().forward(x))
 
 
+def loss_without_logits(head: nn.Linear, y: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross entropy () of the head's logits, which on a GPU are never in memory as a whole."""
+    return linear_cross_entropy(y, head.weight, targets)
+
+
+def loss_of_logits(head: nn.Linear, y: Tensor, targets: Tensor) -> Tensor:
+    """`loss_without_logits` in PyTorch's own operators: the logits (B, T, rows), then their loss."""
+    return F.cross_entropy(head(y).flatten(0, 1), targets.flatten())
+
+
 @dataclass(frozen=True)
 class Operators:
-    """The modules of a backend. Their parameters are the same, so a `state_dict` fits every backend."""
+    """The modules of a backend, and its loss. The parameters are the same, so a `state_dict` fits every backend."""
 
     norm: Callable[[int], nn.Module]
     add_norm: Callable[[int], nn.Module]
     linear: Callable[[int, int], nn.Linear]
     linear_gelu: Callable[[int, int], nn.Module]
+    loss: Callable[[nn.Linear, Tensor, Tensor], Tensor]
 
 
 OPERATORS = {
-    "kernels": Operators(NormOfProduct, AddNormOfProduct, Linear, LinearGELU),
-    "torch": Operators(nn.LayerNorm, TorchAddLayerNorm, nn.Linear, TorchLinearGELU),
+    "kernels": Operators(NormOfProduct, AddNormOfProduct, Linear, LinearGELU, loss_without_logits),
+    "torch": Operators(nn.LayerNorm, TorchAddLayerNorm, nn.Linear, TorchLinearGELU, loss_of_logits),
 }
 
 
@@ -119,7 +131,7 @@ class Block(nn.Module):
 class CharGPT(nn.Module):
     """Characters (B, T), int64 with T up to `context`, to logits (B, T, at least `vocabulary`) of those that follow.
 
-    With the `targets` (B, T) that follow, the result is the mean cross entropy () in nats.
+    With the `targets` (B, T) that follow, the result is the mean cross entropy () in nats, by `self.loss`.
     """
 
     def __init__(
@@ -133,6 +145,7 @@ class CharGPT(nn.Module):
         self.norm = operators.norm(width)
         self.blocks = nn.ModuleList(Block(width, heads, operators) for _ in range(layers))
         self.head = nn.Linear(width, rows, bias=False)
+        self.loss = operators.loss
         self._initialise(layers)
 
     def _initialise(self, layers: int) -> None:
@@ -152,8 +165,8 @@ class CharGPT(nn.Module):
         y = self.norm(residual)
         for block in self.blocks:
             y, residual = block(y, residual)
-        logits: Tensor = self.head(y)
-        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        found: Tensor = self.head(y) if targets is None else self.loss(self.head, y, targets)
+        return found
 
 
 def build_model(vocabulary: int, options: Namespace) -> CharGPT:
@@ -164,7 +177,7 @@ def build_model(vocabulary: int, options: Namespace) -> CharGPT:
         return CharGPT(vocabulary, **sizes, operators=OPERATORS[options.backend])
 
 
-def make_optimizer(model: CharGPT, lr: float) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, lr: float) -> torch.optim.AdamW:
     """AdamW with weight decay for the matrices, and none for norms and biases."""
     matrices = {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1}
     vectors = {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}
@@ -181,10 +194,11 @@ def learning_rate(step: int, steps: int, highest: float) -> float:
 
 
 @torch.no_grad()
-def generate(model: CharGPT, prompt: Tensor, count: int, seed: int) -> Tensor:
+def generate(model: Any, prompt: Tensor, count: int, seed: int) -> Tensor:
     """`prompt` (n) continued by `count` characters, each drawn from what the model expects after those before it.
 
-    The host reads nothing from the device before the last character is drawn.
+    The model has the attributes `context` and `vocabulary`. The host reads nothing from the device before the last character
+    is drawn.
     """
     generator = torch.Generator(prompt.device).manual_seed(seed % 2**63)
     length = len(prompt) + count

@@ -14,6 +14,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from ..command import UserError
+from .model import loss_of_logits
 
 __all__ = ["PLANS", "AddNormParallel", "shard_parameters", "split_matrices", "sum_gradients"]
 
@@ -63,6 +64,7 @@ def split_matrices(model: Any, mesh: Any) -> nn.Module:
         **{f"blocks.*.{name}": AddNormParallel() for name in ("norm1", "norm2")},
         "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
     }
+    model.loss = loss_of_logits  # a rank has some rows of the head, and gathers the logits
     return parallelize_module(model, mesh, plan)
 
 

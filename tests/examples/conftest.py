@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import add_model, lenet5, linear_regression, lltm_benchmark, run, sequence
+from examples import add_model, lenet5, linear_regression, llama, lltm_benchmark, run, sequence
 from tests.examples.example_support import TEST_SET, TRAIN_SET, Example
 
 
@@ -17,7 +17,7 @@ def _no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         echo(f"{name}: not drawn")
 
     if "pictures" not in request.fixturenames:
-        for module in (add_model, lenet5, linear_regression, lltm_benchmark, run, sequence):
+        for module in (add_model, lenet5, linear_regression, llama, lltm_benchmark, run, sequence):
             monkeypatch.setattr(module, "picture", told)
 
 

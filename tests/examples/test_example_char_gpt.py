@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from examples import char_gpt
+from examples import command
 from examples.char_gpt import SIZES, Trainer, complete, main, parse, train
 from examples.command import Diverged
 from examples.gpt.compare import ROUNDS, UNTIMED_STEPS, compare
@@ -121,7 +121,7 @@ def test_options_left_out_are_the_devices(monkeypatch: pytest.MonkeyPatch) -> No
     assert {name: made[name] for name in SIZES} == {name: size[1] for name, size in SIZES.items()} | {"steps": 7}
     assert not made["amp"]
     assert completed("--device", "cpu", "--amp").amp
-    monkeypatch.setattr(char_gpt, "pick_device", torch.device)
+    monkeypatch.setattr(command, "pick_device", torch.device)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     made = vars(completed("--device", "cuda:0"))
     assert {name: made[name] for name in SIZES} == {name: size[2] for name, size in SIZES.items()}

@@ -26,7 +26,7 @@ from examples.command import (
 from tests.examples.example_support import CONTEXT, TEXT, status
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ("add_model", "char_gpt", "lenet5", "linear_regression", "lltm_benchmark", "own_op", "sequence")
+EXAMPLES = ("add_model", "char_gpt", "lenet5", "linear_regression", "llama", "lltm_benchmark", "own_op", "sequence")
 OPTIONS = {
     "add_model": ("--device auto|cpu|cuda", "--seed", "--backend {kernels,torch}", "--n", "runs/add_model.png"),
     "char_gpt": (
@@ -34,6 +34,7 @@ OPTIONS = {
             "--text",
             "--amp, --no-amp",
             "--compile",
+            "--plain-loss",
             "--compare",
             "--resume",
             "--out",
@@ -49,6 +50,7 @@ OPTIONS = {
         *("--device", "--export", "(default: 20 for digits, 10 for mnist)"),
     ),
     "linear_regression": ("--export", "--custom-domain", "--plot"),
+    "llama": ("--text", "--kv-heads", "--tied", "--amp", "--plot", "(default: 600 on a CPU, 2000 on a GPU)"),
     "lltm_benchmark": ("--batch", "--features", "--state", "--steps", "--runs", "--no-build", "--plot"),
     "own_op": ("An operator of one's own",),
     "sequence": ("--task {adding,digits}", "--models", "--iterations", "--plot"),
@@ -112,6 +114,10 @@ def test_wrong_arguments_are_answered_before_torch_is_imported(example: str, tmp
         ("char_gpt", "--device cpu --text words.txt --context 9999", "validation with --context 9999 need 20,000"),
         ("char_gpt", "--device cpu --text words.txt --context 16 --prompt red!", "--prompt: '!' does not occur in"),
         ("char_gpt", "--resume", "--resume: there is no runs/char_gpt/checkpoint.pt"),
+        ("llama", "--kv-heads 0", "--kv-heads: must be at least 1, got 0"),
+        ("llama", "--device cpu --heads 3", "--width must be a multiple of twice --heads, got 128 and 3"),
+        ("llama", "--device cpu --kv-heads 3", "--heads must be a multiple of --kv-heads, got 4 and 3"),
+        ("llama", "--text absent.txt", "--text: must name a file that exists, got absent.txt"),
     ],
 )
 def test_mistakes_end_with_one_line_and_status_2(

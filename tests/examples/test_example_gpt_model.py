@@ -66,6 +66,17 @@ def textbook(state: dict[str, Tensor], characters: Tensor, *, layers: int, heads
     return norm(x, opening) @ w["head.weight"].T
 
 
+def test_loss_without_logits_is_that_of_the_logits(tmp_path: Path) -> None:
+    """The default calls the head's weight, not the head, and has the loss and gradients of `--plain-loss`."""
+    found, calls = [], []
+    for subject in (trainer(tmp_path), trainer(tmp_path, "--plain-loss")):
+        subject.module.head.register_forward_hook(lambda head, *_: calls.append(head))
+        loss = subject.module(*subject.windows.draw())
+        found.append([loss, *torch.autograd.grad(loss, list(subject.module.parameters()))])
+    assert calls == [subject.module.head]
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("backend", ["kernels", "torch"])
 def test_model_is_the_textbooks(backend: str, tmp_path: Path) -> None:
     subject = trainer(tmp_path, "--backend", backend)

@@ -20,7 +20,7 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
 """
-EXAMPLES = ["add_model", "char_gpt", "lenet5", "linear_regression", "lltm_benchmark", "own_op", "sequence"]
+EXAMPLES = ["add_model", "char_gpt", "lenet5", "linear_regression", "llama", "lltm_benchmark", "own_op", "sequence"]
 
 
 def run(
