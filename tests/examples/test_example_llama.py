@@ -177,6 +177,18 @@ def test_defaults_fit_each_other() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("amp", ["--amp", "--no-amp"])
-def test_gpu_trains_like_the_cpu(amp: str, tmp_path: Path) -> None:
+def test_gpu_trains_like_the_cpu(amp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Alike(Windows):
+        """A GPU's generator draws other windows."""
+
+        def draw(self) -> tuple[Tensor, Tensor]:
+            if self.generator.device.type != "cpu":
+                self.generator = torch.Generator().manual_seed(self.generator.initial_seed())
+            ends = len(self.train) - len(self.window) + 1
+            return self.at(
+                self.train, torch.randint(ends, self.shape[:1], generator=self.generator).to(self.train.device)
+            )
+
+    monkeypatch.setattr("examples.llama.Windows", Alike)
     losses = [train(options_of(tmp_path, "--device", device, amp), quiet) for device in ("cuda", "cpu")]
     assert losses[0] == pytest.approx(losses[1], rel=2e-2 if amp == "--amp" else 1e-3)

@@ -71,7 +71,7 @@ class Shifted(Head):
 
     def forward(self, x: Tensor, labels: Tensor, **kwargs: Any) -> Any:
         logits = self.lm_head(self.body(x))
-        loss_fct = CrossEntropyLoss(torch.ones(CLASSES, dtype=x.dtype), label_smoothing=0.1)
+        loss_fct = CrossEntropyLoss(torch.ones(CLASSES, dtype=x.dtype, device=x.device), label_smoothing=0.1)
         shift_logits = logits[..., :-1, :].contiguous()
         shift_labels = labels[..., 1:].contiguous()
         loss = loss_fct(shift_logits.view(-1, shift_logits.size(-1)), shift_labels.view(-1))

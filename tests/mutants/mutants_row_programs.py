@@ -34,7 +34,7 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             ("one table for all reductions", ROWS, "all_gather(known, turn++)", "all_gather(known, turn)"),
             ("a part sent before the other block began", SOURCE, '"        if (!others_began__) cluster_wait();",', ""),
             ("arrivals not initialised", SOURCE, '"    exchange__.init();",', ""),
-            ("access beyond the row", ROWS, "if (at.has(v)) f(v, at.of(v));", "f(v, at.of(v));"),
+            ("access beyond the row", ROWS, "if (columns.has(v)) f(v, columns.of(v));", "f(v, columns.of(v));"),
             (
                 "next row loaded beyond the last one",
                 SOURCE,
@@ -75,7 +75,12 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
         [
             ("slices too close", ROWS, "; at.start += CLUSTER * SLICE) {\n if", "; at.start += SLICE) {\n if"),
             ("last slice left out", ROWS, "if (STREAM && at.start >=", "if (STREAM && at.start + SLICE >="),
-            ("a streamed row loaded once", ROWS, "if (STREAM) load(at);", "if (STREAM && at.start < SLICE) load(at);"),
+            (
+                "a streamed row loaded once",
+                ROWS,
+                "if (STREAM) load(columns);",
+                "if (STREAM && columns.start < SLICE) load(columns);",
+            ),
             (
                 "columns of the first slice for all",
                 ROWS,

@@ -187,6 +187,8 @@ def test_a_chunk_has_a_tenth_of_the_rows_in_whole_tiles(monkeypatch: pytest.Monk
         (lambda x, w, t: linear_cross_entropy(x, w[:, :2], t), RuntimeError, "linear_cross_entropy: mat1 and mat2 shapes"),
         (lambda x, w, t: linear_cross_entropy(x, w, t, w[0]), RuntimeError, r"`bias` must have shape \(21,\)"),
         (lambda x, w, t: linear_cross_entropy(x, w, t, class_weight=w[0]), ValueError, "`class_weight` must have a value for"),
+        (lambda x, w, t: linear_cross_entropy(x, w, t.to("meta")), ValueError, "`target` must be on the device of `x`"),
+        (lambda x, w, t: linear_cross_entropy(x, w, t, class_weight=w[:, 0].to("meta")), ValueError, "`class_weight` must be on the"),
         (lambda x, w, t: linear_cross_entropy(x, w, t, softcap=-1.0), ValueError, "`softcap` must be a positive number or None"),
         (lambda x, w, t: linear_cross_entropy(x, w, t, reduction="average"), ValueError, "average is not a valid value"),
         (lambda x, w, t: linear_cross_entropy(x, w, t, label_smoothing=1.5), RuntimeError, "between 0.0 and 1.0. Got: 1.5"),

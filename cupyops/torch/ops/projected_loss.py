@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cupyops.arrays import LIBRARIES, check_devices
+from cupyops.arrays import LIBRARIES
 from cupyops.errors import expected
 from cupyops.launch.hooks import declare_later
 from cupyops.ops.linear.body import SUMS
@@ -53,7 +53,6 @@ def _body(
 ) -> tuple[Tensor, ...]:
     """Returns the losses, and the gradients of x, weight and bias for a gradient of the losses; None for those not wanted."""
     check_operands(x, weight, bias, target, class_weight)
-    check_devices("linear_cross_entropy", x=x, target=target, class_weight=class_weight)
     rows, n = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.shape[0]
     target, m, graded = target.reshape(-1), rows.shape[0], any(wants)
     loss = x.new_empty(m, dtype=wide_dtype(x.dtype))
@@ -407,6 +406,9 @@ declare_later(losses, partial(declare_ahead, ((32000, Form()), (50264, Form(padd
 
 def check_operands(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, class_weight: Tensor | None) -> None:
     check_product("linear_cross_entropy", x, weight, bias)
+    for name, t in (("target", target), ("class_weight", class_weight)):
+        if t is not None and t.device != x.device:
+            raise ValueError(expected("linear_cross_entropy", name, f"be on the device of `x` ({x.device})", t.device))
     if target.dtype is not torch.int64:
         words = "be class indices in int64, or class probabilities (..., N)"
         raise TypeError(expected("linear_cross_entropy", "target", words, target.dtype))
