@@ -14,6 +14,7 @@ code that launches nothing, needs no whole run.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -22,14 +23,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from .fingerprints import ARCHITECTURE, ROOT, look_at, nvrtc, recorded
+from .fingerprints import ARCHITECTURE, ROOT, Tree, look_at, nvrtc, recorded
 
 RECORD = Path(__file__).with_name("gpu_record.json")
 PATIENCE = 900  # seconds for a sanitizer
@@ -126,6 +127,15 @@ def sanitize() -> dict[str, str]:
         return dict(zip(TOOLS, pool.map(verdict, TOOLS, TOOLS.values()), strict=True))
 
 
+def differences(then: Tree, now: Tree) -> Iterator[str]:
+    """Yields what differs between two looks at one tree, in words."""
+    for operator in sorted({*then.launches, *now.launches}):
+        before, after = (tree.launches.get(operator, {}) for tree in (then, now))
+        yield from (f"the launches of {operator} ({a})" for a in {**before, **after} if before.get(a) != after.get(a))
+    names = sorted({*then.kernels, *now.kernels})
+    yield from (f"the texts of {name}" for name in names if then.kernels.get(name) != now.kernels.get(name))
+
+
 def read(path: Path = RECORD) -> dict[str, Any]:
     """The record, or an empty one."""
     return json.loads(path.read_text()) if path.exists() else {"runs": {}}
@@ -164,8 +174,9 @@ def main() -> int:
             if arguments.jobs == 1:
                 sanitizing.result()
             tests, sanitizer = run_suite(arguments.jobs), sanitizing.result()
-    if look_at() != seen:
-        raise SystemExit("the tree changed while it ran: nobody knows what has run, so nothing is written")
+    if (again := look_at()) != seen:
+        found = "; ".join(itertools.islice(differences(seen, again), 6))
+        raise SystemExit(f"the tree changed while it ran: nobody knows what has run, so nothing is written: {found}")
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     run = {"date": date, "machine": about, "tests": tests, "sanitizer": sanitizer}
     content = json.dumps(renewed(record, tree, name, run), indent=1, sort_keys=True)
