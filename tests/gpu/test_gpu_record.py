@@ -41,7 +41,9 @@ def test_the_pinned_compiler_has_run() -> None:
 
 # What could not run beside a CuPy for CUDA 12 on a machine whose libraries are CUDA 13's.
 LACKING = {"12": {"CuPy has no cuBLAS here": 3, "needs nvJitLink of CuPy's CUDA version": 2}, "13": {}}
-EXTRAS = 5  # files of tests for packages that were not installed: kernels, torchtitan, z3 twice, and the notebooks' extra
+EXTRAS = (
+    5  # files of tests for packages that were not installed: kernels, torchtitan, z3 twice, and the notebooks' extra
+)
 # Tests of a run that failed by faults of their own. They have been mended since, and have not run on a GPU again.
 FAULTY = {
     # Each run drew its windows by a generator of its device, and so trained on others.
