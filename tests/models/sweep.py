@@ -30,7 +30,7 @@ import torch
 from torch import nn
 
 from cupyops.torch import optimize
-from cupyops.torch.models.rewrite import own_gelu
+from cupyops.torch.models.expressions import own_gelu
 
 RESULT = Path(__file__).with_name("sweep.json")
 LIMIT = 150  # seconds for a folder

@@ -14,12 +14,14 @@ from torch import nn
 from cupyops.errors import expected
 
 from .classes import is_optimised, made_class
+from .expressions import Change, Parent, own_gelu
 from .fused import sequential_forward
 from .leaves import FORWARDS, TRAITS, by_operator, leaf_of, product_of, unfit, unit_of
 from .measured import TOGETHER, Measured, measured
 from .report import OptimizeReport, Site
-from .rewrite import Change, Parent, Path, called_paths, mentions, own_gelu, rewritten
+from .rewrite import called_paths, mentions, rewritten
 from .source import UnreadableError
+from .syntax import Path
 
 __all__ = ["optimize"]
 
