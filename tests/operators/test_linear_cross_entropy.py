@@ -187,6 +187,12 @@ def test_a_chunk_has_a_tenth_of_the_rows_in_whole_tiles(monkeypatch: pytest.Monk
         (lambda x, w, t: linear_cross_entropy(x, w[:, :2], t), RuntimeError, "linear_cross_entropy: mat1 and mat2 shapes"),
         (lambda x, w, t: linear_cross_entropy(x, w, t, w[0]), RuntimeError, r"`bias` must have shape \(21,\)"),
         (lambda x, w, t: linear_cross_entropy(x, w, t, class_weight=w[0]), ValueError, "`class_weight` must have a value for"),
+        (lambda x, w, t: linear_cross_entropy(x, w, t, 1.0), TypeError, "`bias` must be a Tensor or None, got float"),  # type: ignore[arg-type]
+        (lambda x, w, t: linear_cross_entropy(x, w, t, class_weight=[1.0]), TypeError, "`class_weight` must be a Tensor or None, got list"),  # type: ignore[arg-type]
+        (lambda x, w, t: linear_cross_entropy(x, w, t, class_weight=w[:, 0].long()), TypeError, "`class_weight` must be floating"),
+        (lambda x, w, t: linear_cross_entropy(x, w[:0], t), ValueError, r"`weight` must have a row for each class, got \(0, "),
+        (lambda x, w, t: linear_cross_entropy(x, w, t, softcap="3"), TypeError, "`softcap` must be a number, got str"),  # type: ignore[arg-type]
+        (lambda x, w, t: linear_cross_entropy(x, w, t, z_loss="3"), TypeError, "`z_loss` must be a number, got str"),  # type: ignore[arg-type]
         (lambda x, w, t: linear_cross_entropy(x, w, t.to("meta")), ValueError, "`target` must be on the device of `x`"),
         (lambda x, w, t: linear_cross_entropy(x, w, t, class_weight=w[:, 0].to("meta")), ValueError, "`class_weight` must be on the"),
         (lambda x, w, t: linear_cross_entropy(x, w, t, softcap=-1.0), ValueError, "`softcap` must be a positive number or None"),

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from cupyops.torch import check_op
+from cupyops.torch.check import randomness
+from cupyops.torch.check.subject import Subject
 from tests.torch.faulty_hidden import HIDDEN_BY_SAMPLES, UNUSUAL, normal, plain
 from tests.torch.finding import assert_found
 
@@ -36,6 +38,18 @@ def test_a_right_operator_that_is_unusual_raises_no_alarm(kind: str) -> None:
     skipped = {row.check: row.words for row in report.skipped if row.backend == "simulator"}
     for check, words in reasons.items():
         assert re.search(words, skipped[check]), skipped
+
+
+def test_whether_a_reference_draws_is_asked_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index beyond the end, which the question may make, ends all work of a process on a GPU."""
+    op, samples = UNUSUAL["noise by a number of any name, of rows by their indices"][0]()
+    copies: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda x: copies.append(id(y := x.clone())) or y)
+    seen: list[list[int]] = []
+    monkeypatch.setattr(randomness, "_of", lambda subject, args, f: seen.append([id(a) for a in args[:2]]) or {})
+    assert not randomness._draws_by(Subject(op, samples, "reference"), samples[0], samples[0])
+    assert [i for each in seen for i in each] == copies
+    assert len(copies) == 4
 
 
 def test_what_pytorch_keeps_of_a_trace_is_no_fault_of_the_operator() -> None:

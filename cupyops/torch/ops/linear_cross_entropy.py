@@ -87,9 +87,10 @@ def linear_cross_entropy(
         A new tensor in float32, or in float64 for float64: a number, or for ``"none"`` a loss for each target.
 
     Raises:
-        TypeError: an argument is no tensor, x is not floating, or target is not int64.
+        TypeError: an argument is no tensor or no number, x or class_weight is not floating, or target is not int64.
         RuntimeError: the operands do not fit each other, in PyTorch's words, or label_smoothing is not between 0 and 1.
-        ValueError: target or class_weight has another shape, softcap is not positive, or ``reduction`` is unknown.
+        ValueError: target or class_weight has another shape or device, weight has no classes, softcap is not positive, or
+            ``reduction`` is unknown.
 
     Source: Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models", 2024; ``torch.nn.functional.linear_cross_entropy``.
 
@@ -99,11 +100,16 @@ def linear_cross_entropy(
     """
     options: dict[str, Any] = {"class_weight": class_weight, "ignore_index": ignore_index, "reduction": reduction}
     options |= {"label_smoothing": label_smoothing, "softcap": softcap, "z_loss": z_loss}
-    for name, given in {"x": x, "weight": weight, "target": target}.items():
-        if not isinstance(given, Tensor):
+    for name, given in {"x": x, "weight": weight, "target": target, "bias": bias, "class_weight": class_weight}.items():
+        optional = name in ("bias", "class_weight")
+        if not isinstance(given, Tensor) and not (optional and given is None):
             if (proxy := symbolic_call(linear_cross_entropy, (x, weight, target, bias), **options)) is not None:
                 return proxy
-            raise TypeError(expected("linear_cross_entropy", name, "be a Tensor", type(given).__name__))
+            wanted = "be a Tensor or None" if optional else "be a Tensor"
+            raise TypeError(expected("linear_cross_entropy", name, wanted, type(given).__name__))
+    for name, number in (("softcap", softcap), ("z_loss", z_loss)):
+        if isinstance(number, str | Tensor):
+            raise TypeError(expected("linear_cross_entropy", name, "be a number", type(number).__name__))
     ignore_index, reduction = known_options(ignore_index, reduction, label_smoothing)
     if softcap is not None and not softcap > 0:
         raise ValueError(expected("linear_cross_entropy", "softcap", "be a positive number or None", softcap))

@@ -406,6 +406,10 @@ declare_later(losses, partial(declare_ahead, ((32000, Form()), (50264, Form(padd
 
 def check_operands(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, class_weight: Tensor | None) -> None:
     check_product("linear_cross_entropy", x, weight, bias)
+    if weight.shape[0] == 0:
+        raise ValueError(expected("linear_cross_entropy", "weight", "have a row for each class", tuple(weight.shape)))
+    if class_weight is not None and not class_weight.is_floating_point():
+        raise TypeError(expected("linear_cross_entropy", "class_weight", "be floating", class_weight.dtype))
     for name, t in (("target", target), ("class_weight", class_weight)):
         if t is not None and t.device != x.device:
             raise ValueError(expected("linear_cross_entropy", name, f"be on the device of `x` ({x.device})", t.device))
