@@ -211,7 +211,7 @@ def _tiled_rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str
         "    for (; tiles__.more(); tiles__.next()) {",
         "        tiles__.wait();",
         "        for (int r__ = 0; r__ < tiles__.count(); r__ += AT_ONCE_ROWS) {",
-        "        // Threads without a row compute the last row of the tile along, for the barriers, and store nothing.",
+        "        // Threads without a row repeat the last row of the tile, since all threads must reach the barriers. They store nothing.",
         "        const bool mine__ = tiles__.has(r__);",
         "        const long long row__ = tiles__.row(r__);",
         *(f"        const auto {x}__loaded = {x}__next;" for x in ahead),

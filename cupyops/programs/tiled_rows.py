@@ -88,7 +88,7 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
             own = (room // blocks - RESERVED) // (block // team)  # shared memory of a team
             for stages in (3, 2, 1):
                 fit = (own // stages // 16 * 16 - 48 * len(work.slots)) // row
-                # Two stages of fewer rows fit. And what would wait for each row is as well read from memory in each pass.
+                # Two stages of fewer rows are better. A streamed row with one stage would wait for its copy: each pass reads it from memory.
                 if stages == 1 and (fit > 1 or stream):
                     continue
                 for rows in {min(fit, 1 << i) for i in range(7)} if fit > 0 else ():

@@ -111,8 +111,9 @@ class GatedMLP(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """For functions such as transformers' ``apply_rotary_pos_emb``, of which ``kernels`` makes modules. What the function
-    computes is found by values, and a function that computes something else runs itself; also in a compiled model."""
+    """For functions such as transformers' ``apply_rotary_pos_emb``, of which ``kernels`` makes modules. The layer
+    compares the function with the operator on a few numbers, once. A function that differs runs itself, and so does every
+    function in a compiled model."""
 
     has_backward = True
     can_torch_compile = True

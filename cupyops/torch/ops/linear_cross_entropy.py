@@ -136,7 +136,7 @@ def linear_cross_entropy(
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Returns whether x is no tensor of tensors, such as a DTensor or a jagged tensor, whose losses are computed by rows."""
+    """Returns whether x is a plain tensor, and no wrapper such as a DTensor or a jagged tensor, whose losses are computed by rows."""
     return type(x) in PLAIN_TENSORS or (is_compiling() and not is_traceable_wrapper_subclass(x))
 
 
