@@ -25,12 +25,13 @@ from .expressions import kernel_name
 from .names import ProgramKernel
 from .one_pass import one_pass
 from .program_config import ROW_BLOCK, ProgramConfig, Work, words
-from .row_needs import CLUSTER_BLOCK, MOST_VECTORS, SMALL_BLOCK, WHOLE_LINE, Needs, from_memory, in_registers
+from .row_needs import CLUSTER_BLOCK, MOST_VECTORS, Needs, from_memory, in_registers
 from .row_source import text_of
 from .rows import EXPS, REDUCED, RowProgram
 from .rows_at_once import rows_at_once
 from .samples import RowsOfSamples
 from .shared_rows import HELD_ALONE, MOST_CLUSTER, SHARED_SLICE, in_shared_memory
+from .summed_rows import held_with_sums
 from .tiled_rows import in_tiles
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
@@ -43,7 +44,6 @@ AHEAD_REGISTERS = 64  # registers of a thread for its parts of a row and of the 
 # The most of them if clusters of 8 blocks would not hold the row: of one array, and of several. The compiler then keeps
 # MOST_AHEAD_LESS fewer registers for addresses and arithmetic.
 MOST_AHEAD, MOST_AHEAD_LESS = (96, 80), 16
-PERSISTENT_REGISTERS = 84  # the same, and for its part of the arrays (N) and of the sums over the rows
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
@@ -61,7 +61,6 @@ SHORT_REGISTERS = {2: 24, 4: 32, 8: 80}
 IN_FLIGHT, HALF_IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 56 * 1024, 24 * 1024
 EXPS_BLOCKS = 4  # resident blocks, so that some load while others compute exponentials
 MUCH = 3  # operations on an element of each array (M, N) from which on a program computes much. rms_norm has 2.5, softmax 10.
-EVEN = 0.97  # of the accesses; if fewer hold elements, accesses of half the width are tried
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
 
 
@@ -115,12 +114,6 @@ def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool
     if tiled is not None:
         return tiled
     config = _config_of(n, dtype, work, capability, width, most_cluster)
-    idle = n < EVEN * config.slice or config.row_threads < WHOLE_LINE
-    if work.sums and width == 8 and config.cluster == 1 and not config.stream and idle:
-        # Threads without work, and lines read in parts, cost more than accesses of half the width.
-        even = _config_of(n, dtype, work, capability, width // 2, most_cluster)
-        if not even.stream and even.row_threads <= SMALL_BLOCK and n >= EVEN * even.slice * even.cluster:
-            return even
     if work.sums or work.passes == 1 or capability < CLUSTERS_SINCE or DTYPES[dtype].itemsize > 4:
         return config
     return in_shared_memory(n, dtype, work, capability, width, config, most_cluster) or config
@@ -130,7 +123,7 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
     """Returns the config for rows of n elements, with accesses of ``width`` elements, that has no row in shared memory."""
     itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
     blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
-    row, columns = work.row(width, acc), work.persistent(width, acc)
+    row = work.row(width, acc)
     ahead = row + words(work.elements, width)
     # The compiler widens some 16-bit elements long before their use, more of them if an access has several arrays.
     halves = sum(size == 2 for size in work.elements)
@@ -150,12 +143,7 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
     if work.exponentials and not work.columns and len(work.elements) == 1 and dtype != "float16":
         plain = replace(plain, short=SHORT_REGISTERS[itemsize])
     if work.sums:
-        most = PERSISTENT_REGISTERS // (ahead + columns)
-        needs = Needs(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
-        again = Needs(
-            row + columns, PERSISTENT_REGISTERS // (row + columns), others, nbytes, IN_FLIGHT, columns_held=True
-        )
-        found = in_registers(n, width, needs, blocks, capability) or in_registers(n, width, again, blocks, capability)
+        found = held_with_sums(n, width, work, acc, capability, most_cluster)
     elif work.passes == 1:
         return one_pass(n, width, dtype, work, plain, row, blocks, capability)
     else:

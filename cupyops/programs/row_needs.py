@@ -27,7 +27,7 @@ class Needs:
         others: registers for everything else.
         nbytes: bytes that an access loads from all arrays (M, N).
         wanted: bytes that a multiprocessor loads at once.
-        prefetch, columns_held: the fields of the config.
+        prefetch: the field of the config.
         light: the program reads one array in one pass.
         least: the fewest resident blocks that are enough.
         short: registers for everything else in a small block whose threads have up to two accesses; 0: as in others.
@@ -41,7 +41,6 @@ class Needs:
     nbytes: int
     wanted: int
     prefetch: bool = False
-    columns_held: bool = False
     light: bool = False
     least: int = 0
     short: int = 0
@@ -67,11 +66,11 @@ class Needs:
 def in_registers(n: int, width: int, needs: Needs, most_blocks: int, capability: int) -> ProgramConfig | None:
     """Returns the config that holds a row in registers, or None if no block and no cluster does.
 
-    A row has a block, if ``ROW_BLOCK`` threads hold it (``CLUSTER_BLOCK`` threads, if the block sums over the rows), else
-    the smallest cluster of blocks of ``needs.block`` threads, or the next larger blocks.
+    A row has a block, if ``ROW_BLOCK`` threads hold it, else the smallest cluster of blocks of ``needs.block`` threads, or the next
+    larger blocks.
     """
     clusters = [c for c in (2, 4, 8, 16) if c <= most_blocks]
-    tiers = [(1, CLUSTER_BLOCK if needs.columns_held else ROW_BLOCK)]
+    tiers = [(1, ROW_BLOCK)]
     tiers += [
         (c, block) for block in (CLUSTER_BLOCK, ROW_BLOCK, MAX_BLOCK) if block >= needs.block for c in (1, *clusters)
     ]
@@ -82,7 +81,7 @@ def in_registers(n: int, width: int, needs: Needs, most_blocks: int, capability:
         )
         own = needs if config.full or not needs.short else replace(needs, short=needs.short + 8)
         min_blocks = own.resident(vectors, config.block, capability)
-        return replace(config, min_blocks=min_blocks, prefetch=needs.prefetch, columns_held=needs.columns_held)
+        return replace(config, min_blocks=min_blocks, prefetch=needs.prefetch)
 
     def cost(config: ProgramConfig) -> float:
         all_accesses = config.slice * config.cluster / max(n, 1)  # in units of the row

@@ -124,6 +124,8 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
     ]
     rows = ", ".join(f"{in_source(x)} + row__ * N" for x in types)
     ahead = [f"{x}__next.load({in_source(x)} + next__ * N, columns__, vectors__);" for x in types]
+    of_rows = (*program.rows, *program.indices)
+    ahead += [f"{x}__ahead = {in_source(x)}[next__];" for x in of_rows]
     group = "blockIdx.x / CLUSTER * static_cast<long long>(GROUPS)"
     lines = [
         "    const Columns columns__ = columns_of_block(N);",
@@ -134,6 +136,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         ),
         *(f"    ColumnSums {y}__sums({in_source(y)}, N, {i});" for i, y in enumerate(summed)),
         *(f"    Held<{kind}> {x}__row, {x}__next;" for x, kind in types.items()),
+        *(f"    {program.type_of(x)} {x}__ahead = {{}};" for x in of_rows),
         "    RowCopies copies__;",
     ]
     lines += [
@@ -150,7 +153,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         *(f"            {line}" for line in load),
         "        };",
         # The load of an index is the first of a chain of two. Whatever waits for it follows the loads of the row.
-        *(f"        const long long {x}__index = {in_source(x)}[row__];" for x in program.indices),
+        *(f"        const auto {x}__loaded = PREFETCH ? {x}__ahead : {in_source(x)}[row__];" for x in of_rows),
         "        if (PREFETCH) {",
         *(f"            {x}__row = {x}__next;" for x in types),
         "            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();",
@@ -167,12 +170,12 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
     }
     return [
         *lines,
-        *(f"        const acc_t {x}__row = ::convert<acc_t>({in_source(x)}[row__]);" for x in program.rows),
+        *(f"        const acc_t {x}__row = ::convert<acc_t>({x}__loaded);" for x in program.rows),
         *(f"        int {x}__row = 0;" for x in program.indices),
         *(f"        acc_t {s.name}__row = 0;" for s in (*gathered, *before)),
         "        // The row's loads do not wait for these.",
         "        const auto gather__ = [&] {",
-        *(f"            {x}__row = ::whole_number({x}__index);" for x in program.indices),
+        *(f"            {x}__row = ::whole_number({x}__loaded);" for x in program.indices),
         *(f"            {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, N);" for s in gathered),
         *(f"            {s.name}__row = {_in_row(program, s.expression, steps)};" for s in before),
         "        };",

@@ -36,6 +36,7 @@ OTHERS, OF_ARITHMETIC = 10, 6  # registers of a thread beside its elements: in a
 MOST_VECTORS = 32  # accesses of a thread; the loops over them are unrolled
 # The fewest threads of a row that each pass reads in its tile, and the accesses of a thread at once.
 STREAMING, AT_ONCE = 256, 8
+FIT = 0.7
 TURNS = 2  # tiles of a team from which on loading ahead pays
 
 THREADS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # threads of a row
@@ -79,7 +80,7 @@ def _tilings(n: int, width: int, work: Work, acc: int, room: int, most: int) -> 
         team = max(32, threads)
         # The threads of a row in several warps meet at a barrier of the block, so the block has no other team.
         block = SMALL_BLOCK if team == 32 else team
-        registers = -(-(OTHERS + OF_ARITHMETIC * acc + vectors * each_access) // 8) * 8
+        registers = -(-(OTHERS + OF_ARITHMETIC * acc + vectors * each_access) * FIT // 8) * 8
         for resident in RESIDENT:
             blocks = min(resident, most) // block
             # The accesses of a streamed row are few. If they do not fit, the compiler is asked for fewer blocks.

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import itertools
+
 import pytest
 
 from cupyops.dtypes import DTYPES
@@ -83,11 +85,13 @@ def test_two_accesses_of_a_thread_are_enough_where_none_lies_beyond_the_row() ->
     assert config_of(256, "bfloat16", Work((2, 2)), 90).vectors == 2, "one access alone waits for memory"
 
 
-def test_sums_have_narrower_accesses_where_threads_would_be_idle() -> None:
-    work = Work((2, 2), (2,), sums=1)
-    for n, width, vectors, threads in ((1152, 4, 3, 96), (96, 4, 3, 8), (768, 8, 1, 96), (1600, 8, 1, 224)):
-        config = config_of(n, "bfloat16", work, 90)
-        assert (config.vector_width, config.vectors, config.row_threads) == (width, vectors, threads)
+def test_sums_keep_enough_loads_in_flight() -> None:
+    """The threads of a multiprocessor load 20 to 60 KiB ahead, for rows of any length that a few blocks hold."""
+    for sums, n in itertools.product((1, 2), (128, 256, 768, 1024, 1600, 3072, 4096, 4544, 8192, 16384)):
+        config = config_of(n, "bfloat16", Work((2, 2), (2,), sums=sums, stored=1, written=2, operations=14), 90)
+        rows = config.min_blocks * config.groups / config.cluster
+        assert config.prefetch and config.columns_held and not config.stream
+        assert 20 <= rows * n * 4 / 1024 <= 60, (n, sums)
 
 
 @pytest.mark.parametrize(
