@@ -69,7 +69,7 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
 
     Args:
         program: the program.
-        sizes: bytes of an element of each input.
+        sizes: bytes of an element of each input, of each result of a dtype that the call chooses, and of the lead.
     """
     types = {program.type_of(x): size for x, size in sizes.items()}
     lead = types["scalar_t"]

@@ -1,7 +1,7 @@
 """Generates readable CUDA sources from row programs."""
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cupyops.compile.compiler import FEWER_BLOCKS
 
@@ -95,8 +95,9 @@ def text_of(program: RowProgram, tiles: bool = False) -> str:
         "",
         f'extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS - {FEWER_BLOCKS}) '
         f"{kernel_name(program.name)}(",
-        *_aligned(arrays),
+        *_aligned(_stacked(program, arrays)),
         f"    {', '.join(sizes)}) {{",
+        *_parts(program, kinds),
         f"    __shared__ PartsExchange<{most}> exchange__;",
         *(["    __shared__ TileArrivals arrivals__;"] if tiles else []),
         f"    if ({only}{' && '.join(f'::whole_accesses({in_source(x)})' for x in vectors)})",
@@ -106,6 +107,36 @@ def text_of(program: RowProgram, tiles: bool = False) -> str:
     ]
     text = "\n".join(lines) + "\n"
     return by_samples(text, program) if program.samples else text
+
+
+def _stacked(program: RowProgram, arrays: Sequence[str]) -> list[str]:
+    """Returns the parameters of the kernel: one for the parts of an array, in the place of the first of them."""
+    lines: list[str] = []
+    for name, line in zip((*program.inputs, *program.results), arrays, strict=True):
+        stack = program.stack_of(name)
+        if stack is None:
+            lines.append(line)
+        elif stack[1] == 0:
+            of, count = stack[0], len(dict(program.stacks)[stack[0]])
+            lines.append(
+                line.replace(f"{in_source(name)},", f"{in_source(of)},")
+                .replace("// (", f"// ({count}, ")
+                .replace(" or null", "")
+            )
+    return lines
+
+
+def _parts(program: RowProgram, kinds: Mapping[str, str]) -> list[str]:
+    """Returns the CUDA code that gives each part of an array a pointer of its own."""
+    found = []
+    for stack, parts in program.stacks:
+        of_row = "parts__ * N" if kinds.get(parts[0]) == "column" else "M__"
+        const = "const " if parts[0] in program.inputs else ""
+        found += [
+            f"    {const}acc_t* const {in_source(x)} = {in_source(stack)} + {i} * {of_row};"
+            for i, x in enumerate(parts)
+        ]
+    return found
 
 
 def _alone(program: RowProgram, name: str) -> str:

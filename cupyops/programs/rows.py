@@ -37,10 +37,13 @@ class RowProgram:
         wide: results in the dtype of the arithmetic. The other results (M, N) and (M) have the dtype of ``lead``.
         like: pairs of a result and an input. The result has the input's dtype, if the program reads the input. Else a
             result (M) or (N) has the dtype of the arithmetic.
-        leads: the array (M, N) whose dtype is ``scalar_t``; by default the first of ``elements``.
+        leads: the input or result (M, N) whose dtype is ``scalar_t``; by default the first of ``elements``.
         over: a pair of a result (M, N) and an array of ``elements`` with the same memory and dtype, or nothing. The thread
             that writes an element is the only one that reads it, but for ``x[t]``, which is read before the reductions.
         samples: inputs of the forward that have a row (N) for each sample; those that are read are in ``columns``.
+        typed: results (M, N) of a dtype that the call chooses.
+        stacks: pairs of an array and its parts: values of rows that are read, results (M), or sums over the rows. They lie in the
+            array one behind the other, in the dtype of the arithmetic, and a kernel has one parameter for them.
     """
 
     name: str
@@ -56,6 +59,8 @@ class RowProgram:
     leads: str = ""
     over: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
+    typed: tuple[str, ...] = ()
+    stacks: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def of_samples(self, result: str) -> bool:
         """Returns whether a sum over rows is one for each sample."""
@@ -73,15 +78,23 @@ class RowProgram:
 
     @property
     def lead(self) -> str:
-        """The array (M, N) whose dtype is ``scalar_t``."""
+        """The array (M, N) whose dtype is ``scalar_t``, an input or a result."""
         return self.leads or self.elements[0]
+
+    def stack_of(self, name: str) -> tuple[str, int] | None:
+        """Returns the array that a name is a part of, and the number of the part; None for other names."""
+        return next(((stack, parts.index(name)) for stack, parts in self.stacks if name in parts), None)
 
     def type_of(self, name: str) -> str:
         """Returns the type in the CUDA source of an array's elements."""
         if name in self.inputs:
             if name in self.indices:
                 return "long long"
+            if self.stack_of(name):
+                return "acc_t"
             return "scalar_t" if name == self.lead else type_in_source(name)
+        if name in self.typed:
+            return type_in_source(name)
         if name in self.wide or self.kinds()[name] == "column":
             return "acc_t"
         like = dict(self.like).get(name)

@@ -276,7 +276,7 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
     x[1] = -torch.inf
     with cupyops.simulate(sanitize=True):
         found = few(x, weight)
-        monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
+        monkeypatch.setattr("cupyops.programs.row_launch.FEW_ROWS", 0)
         assert torch.equal(found.view(torch.uint8), many(x, weight).view(torch.uint8))
     assert not found[[0, 2]].isnan().any()
 
@@ -314,7 +314,7 @@ def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     x[1], x[2, 5] = -torch.inf, torch.inf
     with cupyops.simulate(sanitize=True):
         found = few(x, t)
-        monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
+        monkeypatch.setattr("cupyops.programs.row_launch.FEW_ROWS", 0)
         for one, other in zip(found, many(x, t), strict=True):
             assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
     wide = x.float()
@@ -346,7 +346,7 @@ def test_bfloat16_rows_with_other_turns_have_the_same_bits_for_few_and_many_rows
     x[1], x[2, 5] = -torch.inf, torch.inf
     with cupyops.simulate(sanitize=True):
         found = few(x)
-        monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
+        monkeypatch.setattr("cupyops.programs.row_launch.FEW_ROWS", 0)
         assert torch.equal(many(x).view(torch.uint8), found.view(torch.uint8))
     torch.testing.assert_close(found[3:], x[3:].float().logsumexp(-1))
 
@@ -385,7 +385,7 @@ def test_a_value_that_no_reduction_decides_takes_no_further_pass(
     a, t = torch.rand(5).to(dtype), torch.tensor([0, 3, n - 1, n, -1])
     with cupyops.simulate(sanitize=True):
         found = few(x, a, t)
-        monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
+        monkeypatch.setattr("cupyops.programs.row_launch.FEW_ROWS", 0)
         for one, other in zip(found, many(x, a, t), strict=True):
             assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
     wide, k = x.double(), 2 * a.double()

@@ -1,8 +1,7 @@
 """How the rows of a program are distributed among threads, blocks and clusters."""
 
-from dataclasses import replace
-
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -90,7 +89,7 @@ def test_sums_keep_enough_loads_in_flight() -> None:
     for sums, n in itertools.product((1, 2), (128, 256, 768, 1024, 1600, 3072, 4096, 4544, 8192, 16384)):
         config = config_of(n, "bfloat16", Work((2, 2), (2,), sums=sums, stored=1, written=2, operations=14), 90)
         rows = config.min_blocks * config.groups / config.cluster
-        assert config.prefetch and config.columns_held and not config.stream
+        assert (config.prefetch, config.columns_held, config.stream) == (True, True, False)
         assert 20 <= rows * n * 4 / 1024 <= 60, (n, sums)
 
 

@@ -1,87 +1,23 @@
-"""Layer normalisation: checks, and launches of ``kernels_cu/layer_norm_*.cu`` and ``kernels_cu/column_sums.cu``."""
+"""Layer normalisation on arrays of any library: checks, and launches of the programs of :mod:`.programs`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-import kernels_cu
 from cupyops.arrays import LIBRARIES, ArrayLibrary, check_devices, device_of, on_any_arrays
-from cupyops.dtypes import DTYPES, FLOATS, dtype_name
-from cupyops.errors import LaunchError
-from cupyops.launch import driver
-from cupyops.launch.geometry import PORTABLE_CLUSTER, Geometry
+from cupyops.dtypes import DTYPES, dtype_name
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_shapes
-from cupyops.sizes import least
-from cupyops.tiling.config import CLUSTERS_SINCE
+from cupyops.programs.row_launch import row_launch
 from cupyops.tiling.partial_sums import partial_sums
-from cupyops.tiling.rows import at_once, is_few
 
-from . import config as layer_norm_config
-from .checks import Shape, as_shape, check, check_backward, stats_shape
-from .config import LayerNormConfig, backward_columns, backward_config, backward_rows, forward_config
+from .checks import Shape, as_shape, check, check_backward, check_tangent, stats_shape
+from .programs import Made, backward_program, forward_program, tangent_program
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
-
-# A kernel of the backward takes some of the arrays (grad_y, x, stats, weight, grad_sum, grad_x, grad_weight, grad_bias,
-# parts, None). Each selector below picks the arrays of one kind of launch.
-ALL, X, X_AND_PARTS = itemgetter(slice(8)), itemgetter(slice(6)), itemgetter(0, 1, 2, 3, 4, 5, 8)
-WEIGHT_AND_BIAS, PARTS = itemgetter(0, 1, 2, 9, 9, 9, 6, 7), itemgetter(0, 1, 2, 3, 9, 9, 8)
-SUMS = itemgetter(8, 6, 7)
-
-
-@cache
-def forward_kernel(config: LayerNormConfig, dtype: str, residual: bool) -> Kernel:
-    """Returns the forward kernel of a config for one dtype of the sum x + residual, with or without a residual."""
-    geometry = config.persistent("groups") if config.kind == "wide" else config.rows("M")
-    return _kernel("layer_norm_forward", replace(config, residual=residual), geometry, dtype)
-
-
-@cache
-def backward_kernel(config: LayerNormConfig, dtype: str, want_x: bool, want_affine: bool, grad_sum: bool) -> Kernel:
-    """Returns the backward kernel of a config for one dtype of x.
-
-    Args:
-        config: the config.
-        dtype: the dtype of x.
-        want_x: the kernel computes the gradient of x.
-        want_affine: the kernel computes the gradients of weight and bias.
-        grad_sum: the kernel adds ``grad_sum`` to the gradient of x.
-    """
-    geometry = config.persistent(
-        {"registers": "blocks", "apart": "blocks", "wide": "parts", "ring": "parts", "streaming": "M"}[config.kind]
-    )
-    config = replace(config, want_x=want_x, want_affine=want_affine, grad_sum=grad_sum)
-    return _kernel("layer_norm_backward", config, geometry, dtype)
-
-
-def _kernel(name: str, config: LayerNormConfig, geometry: Geometry, dtype: str) -> Kernel:
-    """Returns the kernel of the config's strategy. Each strategy has a CUDA source, whose name is the kernel's name."""
-    name += "" if config.kind == "registers" else f"_{config.kind}"
-    choice = dict.fromkeys(("scalar_t", "x_t", "residual_t", "weight_t", "y_t"), dtype)
-    return config.kernel(kernels_cu.source(name), name, choice, geometry=geometry, dtypes=FLOATS)
-
-
-for _dtype in FLOATS:
-    # Declares a kernel of each strategy for warmup() and the compile command. The kernels of 1024 elements fit every
-    # GPU.
-    for _n, _capability in ((1024, 75), (65536, CLUSTERS_SINCE), (1_000_000, CLUSTERS_SINCE)):
-        _size = DTYPES[_dtype].itemsize
-        _config = forward_config(_n, _dtype, _size, _size, _capability, _size)
-        forward_kernel(_config, _dtype, False)
-        for _given in (False, True):
-            forward_kernel(_config.few_rows_forward(_n, _size, given=_given), _dtype, False)
-        _config = backward_config(_n, _dtype, _size, _capability)
-        backward_kernel(_config, _dtype, True, _config.kind != "streaming", False)
-        if _config.kind != "streaming":
-            backward_kernel(_config.few_rows_backward(_n, _dtype), _dtype, True, True, False)
-            backward_kernel(backward_rows(_n, _dtype, _size, _capability), _dtype, True, False, False)
-    if (_config := backward_config(2**18, _dtype, _size, CLUSTERS_SINCE)).kind == "ring":
-        backward_kernel(_config, _dtype, True, True, False)
 
 
 def forward(
@@ -98,20 +34,6 @@ def inference(x: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: floa
     return add_forward(x, None, weight, bias, normalized_shape, eps, dtype, want_stats=False)[0]
 
 
-class Launch(NamedTuple):
-    """A launch of a call.
-
-    Attributes:
-        kernel: the kernel.
-        arrays: in a backward, the function that selects the kernel's arrays; in a forward, None.
-        sizes: the values of the kernel's size parameters, in the kernel's order.
-    """
-
-    kernel: Kernel
-    arrays: Any
-    sizes: Sequence[int]
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """The checked configuration of a call, which :func:`cupyops.launch.memo.memo` caches.
@@ -120,18 +42,53 @@ class Call:
         library: the array library of the arrays.
         dtype: the dtype of x, or of the sum x + residual.
         acc: the accumulation dtype of ``dtype``.
-        other: in a forward, the dtype of y; in a backward, the dtype of the gradients of weight and bias.
-        aside: in a forward, the shape of the statistics; in a backward, the shape of the blocks' partial sums of the
-            gradients of weight and bias.
-        launches: the launches in order.
+        other: in a forward and in a tangent, the dtype of y; in a backward, the dtype of the gradients of weight and bias.
+        stats: in a forward, the shape of the statistics.
+        kernel: the kernel, or None if nothing is launched.
+        arrays: selects the kernel's arrays from those of the call.
+        sizes: the kernel's sizes.
+        sums: the shape of the sums over the rows that the blocks write: (sums, parts, N).
+        zeros: whether these sums start at zero.
     """
 
     library: ArrayLibrary
     dtype: str
     acc: str
     other: str
-    aside: tuple[int, ...] = ()
-    launches: Sequence[Launch] = ()
+    stats: tuple[int, ...] = ()
+    kernel: Kernel | None = None
+    arrays: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
+    sizes: Sequence[int] = ()
+    sums: tuple[int, ...] = ()
+    zeros: bool = False
+
+    def launching(
+        self, made: Made, names: Sequence[str], types: dict[str, str], rows: int, n: int, device: Any
+    ) -> "Call":
+        """Returns the configuration with the launch of a program.
+
+        Args:
+            made: the program and its kernels.
+            names: the arrays of the call, in its order. The program has some of them.
+            types: the dtypes of the arrays.
+            rows, n: the number of rows, and the elements of a row.
+            device: the GPU.
+        """
+        program = made.program
+        takes = [program.stack_of(name) or (name, 0) for name in (*program.inputs, *program.results)]
+        own = [names.index(name) for name, part in takes if part == 0]
+        reads = {name: types[name] for name in (*program.inputs, *program.typed, program.lead) if name in types}
+        reads |= {part: self.acc for _, parts in program.stacks for part in parts if part in program.inputs}
+        found = row_launch(program, made.kernel, reads, rows, n, device)
+        sums = list(program.kinds().values()).count("column")
+        return replace(
+            self,
+            kernel=found.kernel,
+            arrays=itemgetter(*own) if len(own) > 1 else lambda arrays: (arrays[own[0]],),
+            sizes=found.sizes,
+            sums=(sums, found.parts, n) if sums else (),
+            zeros=found.zeros,
+        )
 
 
 def add_forward(
@@ -148,7 +105,7 @@ def add_forward(
 
     s is None without a residual. The statistics are None unless ``want_stats``. ``dtype`` is the dtype of y.
     """
-    call = forward_call(x, residual, weight, bias, tuple(normalized_shape), dtype)
+    call = forward_call(x, residual, weight, bias, tuple(normalized_shape), dtype, want_stats)
     return run_forward(call, x, residual, weight, bias, eps, want_stats)
 
 
@@ -165,18 +122,21 @@ def run_forward(
     # empty_like is the fastest way to allocate an array.
     like = x if s is None else s
     y = library.empty_like(like) if call.other == call.dtype else library.empty(x.shape, call.other, x)
-    stats = library.empty(call.aside, call.acc, x) if want_stats else None
-    # The sizes are M and N, and for the strategy "wide" also groups. Because the number of sizes varies, the arguments
-    # are passed by position.
-    for kernel, _, sizes in call.launches:
-        kernel.launch_vouched(x, residual, weight, bias, like, y, stats, *sizes, eps)
-    if stats is not None and not call.launches and not library.skips(y):
+    stats = library.empty(call.stats, call.acc, x) if want_stats else None
+    if call.kernel is not None:
+        call.kernel.launch_vouched(*call.arrays((x, residual, weight, bias, y, s, stats)), eps, *call.sizes)
+    elif stats is not None and not library.skips(y):
         stats[0], stats[1] = 0, math.nan  # PyTorch's statistics of rows without elements
     return y, s, stats
 
 
+_FORWARD = ("x", "residual", "weight", "bias", "y", "s", "stats")
+
+
 @memo("x", "residual?", "weight?", "bias?")
-def forward_call(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Shape, result: str | None) -> Call:
+def forward_call(
+    x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Shape, result: str | None, want_stats: bool
+) -> Call:
     """Returns the checked configuration of an :func:`add_forward`."""
     library = LIBRARIES[type(x)]
     check_shapes("add_layer_norm", residual=(residual, x.shape))
@@ -188,28 +148,12 @@ def forward_call(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape
     call = Call(library, dtype, DTYPES[dtype].acc, result or dtype, stats)
     if library.skips(x) or rows == 0 or n == 0:
         return call
-    operands = {"x_t": x, "residual_t": residual, "weight_t": bias if weight is None else weight}
-    given = {name: library.dtype_name(a) for name, a in operands.items() if a is not None}
-    types = {"weight_t": dtype, "y_t": call.other} | given
-    size = {name: DTYPES[of].itemsize for name, of in types.items()}
-    device, sizes = device_of(library, x), [rows, n]
-    row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
-    config = forward_config(*row)
-    # The kernels for many rows are declared for few rows, too: a program that compiles ahead may only call with few rows.
-    declared = forward_kernel(config, dtype, residual is not None)
-    if config.cluster > PORTABLE_CLUSTER:
-        try:
-            at_once(declared, types, dtype, device)
-        except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
-            config = forward_config(*row, portable=True)
-            forward_kernel(config, dtype, residual is not None)
-    if is_few(rows, n, layer_norm_config.FEW_FORWARD):
-        given_both = weight is not None and bias is not None
-        config = config.few_rows_forward(n, size["weight_t"], given=given_both)
-    kernel = forward_kernel(config, dtype, residual is not None)
-    if config.kind == "wide":
-        sizes.append(least(at_once(kernel, types, dtype, device), rows))
-    return replace(call, launches=(Launch(kernel, None, tuple(sizes)),))
+    given = {"x": x, "residual": residual, "weight": weight, "bias": bias}
+    types = {name: library.dtype_name(a) for name, a in given.items() if a is not None}
+    mixed = {types["x"], types.get("residual", dtype)} != {dtype}
+    has = weight is not None, bias is not None
+    made = forward_program(residual is not None, mixed, *has, want_stats, call.other != dtype)
+    return call.launching(made, _FORWARD, {**types, "s": dtype, "y": call.other}, rows, n, device_of(library, x))
 
 
 def backward(
@@ -245,7 +189,7 @@ def _run_backward(
     wants: Sequence[bool],
 ) -> tuple[Any, Any, Any]:
     want_x, want_weight, want_bias = wants
-    library, launches = call.library, call.launches
+    library = call.library
     contiguous, empty, empty_like = library.contiguous, library.empty, library.empty_like
     x, grad_y, stats = contiguous(x), contiguous(grad_y), contiguous(stats)
     weight = None if weight is None else contiguous(weight)
@@ -256,16 +200,23 @@ def _run_backward(
     else:
         grad_weight = empty(normalized_shape if want_weight else (0,), call.other, x)
         grad_bias = empty(normalized_shape if want_bias else (0,), call.other, x)
-    partial = empty(call.aside, call.acc, x) if call.aside else None
-    of_weight, of_bias = grad_weight if want_weight else None, grad_bias if want_bias else None
-    given = (grad_y, x, stats, weight, grad_sum, grad_x, of_weight, of_bias, partial, None)
-    # Each kernel takes some of the arrays in `given`, in this order, then its sizes. Because the kernels take different
-    # arrays and sizes, the arguments are passed by position.
-    for kernel, arrays, sizes in launches:
-        kernel.launch_vouched(*arrays(given), *sizes)
-    if not launches and not library.skips(grad_x):
-        grad_weight[...] = grad_bias[...] = 0
+    if call.kernel is None:
+        if not library.skips(grad_x):
+            grad_weight[...] = grad_bias[...] = 0
+        return grad_x, grad_weight, grad_bias
+    sums = empty(call.sums, call.acc, x) if call.sums else None
+    if call.zeros:
+        sums[...] = 0
+    arrays = call.arrays((grad_y, x, grad_sum, stats, weight, grad_x, sums, sums, sums))
+    call.kernel.launch_vouched(*arrays, *call.sizes)
+    if call.sums:
+        count, parts, n = call.sums
+        both = (grad_weight, grad_bias) if count == 2 else (grad_weight if want_weight else grad_bias, None)
+        partial_sums(count, parts).launch_vouched(sums, *both, parts, n)
     return grad_x, grad_weight, grad_bias
+
+
+_BACKWARD = ("grad_y", "x", "grad_sum", "stats", "weight", "grad_x", "sums", "grad_weight", "grad_bias")
 
 
 @memo("grad_y", "x", "stats", "weight?", "grad_sum?")
@@ -279,50 +230,80 @@ def _backward(
         shape: the shape of a row.
         wants: whether the gradients of x, weight and bias are wanted.
     """
-    want_x, want_affine = wants[0], wants[1] or wants[2]
     library = LIBRARIES[type(x)]
     dtype = library.dtype_name(x)
     check_backward(grad_y, x, stats, weight, grad_sum, shape)
     check_devices("layer_norm_backward", x=x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
-    types = {"y_t": library.dtype_name(grad_y), "weight_t": dtype if weight is None else library.dtype_name(weight)}
+    given = {"grad_y": grad_y, "x": x, "grad_sum": grad_sum, "weight": weight}
+    types = {name: library.dtype_name(a) for name, a in given.items() if a is not None}
     rows, n = math.prod(stats.shape[1:]), math.prod(shape)
-    call = Call(library, dtype, DTYPES[dtype].acc, types["weight_t"])
-    if library.skips(x) or rows == 0 or n == 0 or not (want_x or want_affine):
+    call = Call(library, dtype, DTYPES[dtype].acc, types.get("weight", dtype))
+    if library.skips(x) or rows == 0 or n == 0 or not any(wants):
         return call
-    device, more = device_of(library, x), grad_sum is not None
-    launches: list[Launch] = []
-    grad_bytes, weight_bytes = (DTYPES[name].itemsize for name in types.values())
-    row = n, dtype, 0 if weight is None else weight_bytes, driver.capability(device), grad_bytes
-    config = (backward_config if want_affine else backward_rows)(*row, grad_sum=more)
-    if want_x and config.cluster > PORTABLE_CLUSTER:
-        try:
-            at_once(backward_kernel(config, dtype, want_x, want_affine, more), types, dtype, device)
-        except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
-            config = backward_config(*row, grad_sum=more, portable=True)
-    if config.kind == "streaming" and want_x:
-        launches.append(Launch(backward_kernel(config, dtype, True, False, more), X, (rows, n)))
-        want_x = False  # the launches that follow compute the other gradients
-    more = more and want_x
-    many = config if want_x else backward_columns(n, dtype)
-    few = want_affine and is_few(rows, n, layer_norm_config.FEW_BACKWARD)
-    if few:  # the kernel for many rows is declared, as in the forward
-        backward_kernel(many, dtype, want_x, want_affine, more)
-    config = config.few_rows_backward(n, dtype) if few else many
-    if config.kind == "apart":
-        strips = -(-n // (config.width * config.vector_width * config.cluster)) if want_affine else 0
-        blocks = strips + (-(-rows // config.groups) if want_x else 0)
-        kernel = backward_kernel(config, dtype, True, want_affine, more)
-        launches.append(Launch(kernel, ALL if want_x else WEIGHT_AND_BIAS, (rows, n, strips, blocks)))
-    elif want_x or want_affine:
-        kernel = backward_kernel(config, dtype, want_x, want_affine, more)
-        tiles = 1 if want_x else -(-n // config.slice)
-        parts = max(1, min(at_once(kernel, types, dtype, device) // tiles, -(-rows // config.groups)))
-        sizes = (rows, n, parts) if config.kind in ("wide", "ring") else (rows, n, parts, parts * tiles)
-        launches.append(Launch(kernel, X_AND_PARTS if want_x else PARTS, sizes))
-        if want_affine:
-            launches.append(Launch(partial_sums(2, parts), SUMS, (parts, n)))
-            call = replace(call, aside=(2, parts, n))
-    return replace(call, launches=launches)
+    made = backward_program(weight is not None, grad_sum is not None, *wants)
+    return call.launching(made, _BACKWARD, types, rows, n, device_of(library, x))
+
+
+def tangent(
+    tangent_x: Any,
+    x: Any,
+    stats: Any,
+    weight: Any,
+    tangent_weight: Any,
+    tangent_bias: Any,
+    normalized_shape: Shape,
+    eps: float,
+    dtype: str | None = None,
+) -> Any:
+    """Returns the tangent of y: weight·rstd·(tangent_x - mean(tangent_x) - x̂·mean(tangent_x·x̂)) + tangent_weight·x̂ +
+    tangent_bias.
+
+    Args:
+        tangent_x: the tangent of x.
+        x, weight, normalized_shape, dtype: the operands of :func:`forward`.
+        stats: the statistics that the forward returned.
+        tangent_weight, tangent_bias: the tangents of weight and bias, or None for zeros.
+        eps: unused here; the derivative of the tangent takes eps.
+    """
+    given = weight, tangent_weight, tangent_bias
+    call = _tangent(tangent_x, x, stats, *given, tuple(normalized_shape), dtype)
+    library, contiguous = call.library, call.library.contiguous
+    x, tangent_x, stats = contiguous(x), contiguous(tangent_x), contiguous(stats)
+    held = [None if p is None else contiguous(p) for p in given]
+    y = library.empty_like(x) if call.other == call.dtype else library.empty(x.shape, call.other, x)
+    if call.kernel is not None:
+        call.kernel.launch_vouched(*call.arrays((x, tangent_x, stats, *held, y)), *call.sizes)
+    return y
+
+
+_TANGENT = ("x", "tangent_x", "stats", "weight", "tangent_weight", "tangent_bias", "y")
+
+
+@memo("tangent_x", "x", "stats", "weight?", "tangent_weight?", "tangent_bias?")
+def _tangent(
+    tangent_x: Any,
+    x: Any,
+    stats: Any,
+    weight: Any,
+    tangent_weight: Any,
+    tangent_bias: Any,
+    shape: Shape,
+    result: str | None,
+) -> Call:
+    """Returns the checked configuration of a :func:`tangent`."""
+    library = LIBRARIES[type(x)]
+    check_tangent(tangent_x, x, stats, weight, tangent_weight, tangent_bias, shape, result)
+    parameters = {"weight": weight, "tangent_weight": tangent_weight, "tangent_bias": tangent_bias}
+    check_devices("layer_norm_jvp", x=x, tangent_x=tangent_x, stats=stats, **parameters)
+    dtype = library.dtype_name(x)
+    call = Call(library, dtype, DTYPES[dtype].acc, result or dtype)
+    rows, n = math.prod(stats.shape[1:]), math.prod(shape)
+    if library.skips(x) or rows == 0 or n == 0:
+        return call
+    types = {name: library.dtype_name(p) for name, p in parameters.items() if p is not None}
+    types |= {"x": dtype, "tangent_x": dtype, "y": call.other}
+    made = tangent_program(*(p is not None for p in parameters.values()), call.other != dtype)
+    return call.launching(made, _TANGENT, types, rows, n, device_of(library, x))
 
 
 @on_any_arrays("x", "weight?", "bias?")

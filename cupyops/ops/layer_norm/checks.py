@@ -17,6 +17,7 @@ __all__ = [
     "check_backward",
     "check_normalized_shape",
     "check_parameters",
+    "check_tangent",
     "stats_shape",
 ]
 
@@ -135,3 +136,21 @@ def check_backward(grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, 
     check_shapes("layer_norm_backward", grad_y=(grad_y, x.shape), stats=(stats, stats_shape(x, normalized_shape)))
     check_floating("layer_norm_backward", "grad_y", library.dtype_name(grad_y))
     check_like("layer_norm_backward", x, grad_sum=(grad_sum, x.shape))
+
+
+def check_tangent(
+    tangent_x: Any, x: Any, stats: Any, weight: Any, tangent_weight: Any, tangent_bias: Any, shape: Shape, result: Any
+) -> None:
+    """Raises unless the tangent of layer normalisation takes the operands.
+
+    Raises:
+        ValueError: tangent_x has another shape than x, or stats does not have the shape of x's statistics.
+        TypeError: tangent_x has another dtype than x.
+        RuntimeError: as :func:`check`, also for the tangents of weight and bias.
+    """
+    where, dtype = "layer_norm_jvp", LIBRARIES[type(x)].dtype_name(x)
+    check(x, dtype, weight, tangent_weight, shape, result)
+    check(x, dtype, weight, tangent_bias, shape, result)
+    check_parameters(where, dtype, tangent_weight=tangent_weight, tangent_bias=tangent_bias)
+    check_shapes(where, stats=(stats, stats_shape(x, shape)))
+    check_like(where, x, tangent_x=(tangent_x, x.shape))

@@ -10,10 +10,10 @@ from cupyops.errors import expected
 from cupyops.ops.layer_norm.body import backward as layer_norm_backward_body
 from cupyops.ops.layer_norm.body import forward as layer_norm_body
 from cupyops.ops.layer_norm.body import inference as layer_norm_inference_body
+from cupyops.ops.layer_norm.body import tangent as layer_norm_jvp_body
 from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.ops.layer_norm.checks import check as check_layer_norm
 from cupyops.ops.layer_norm.checks import check_backward as check_layer_norm_backward
-from cupyops.ops.layer_norm.tangent import tangent as layer_norm_jvp_body
 from cupyops.torch.compiled.rules import contiguous
 from cupyops.torch.core.composite import node_of
 from cupyops.torch.core.dispatch import (
@@ -152,8 +152,8 @@ def _layer_norm_inference_onnx(
 
 
 class LayerNormFunction(torch.autograd.Function):
-    """y = x̂·weight + bias with x̂ = (x - mean)/√(var + eps). ``kernels_cu/layer_norm_backward.cu`` states the formulas
-    of the gradients. The second result holds the statistics, and is not differentiable."""
+    """y = x̂·weight + bias with x̂ = (x - mean)/√(var + eps). :mod:`cupyops.ops.layer_norm.programs` states the
+    formulas of the gradients. The second result holds the statistics, and is not differentiable."""
 
     forward = staticmethod(layer_norm_body)
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.ops.layer_norm.tangent import check_tangent
+from cupyops.ops.layer_norm.checks import check_tangent
 from cupyops.torch.scale.sharding import Split
 
 from .native_layer_norm import recorded
@@ -25,7 +25,7 @@ def layer_norm_jvp_reference(
     eps: float,
     dtype: str | None = None,
 ) -> Tensor:
-    """Returns the tangent of y. ``kernels_cu/layer_norm_tangent.cu`` states the formula."""
+    """Returns the tangent of y. :mod:`cupyops.ops.layer_norm.programs` states the formula."""
     check_tangent(tangent_x, x, stats, weight, tangent_weight, tangent_bias, normalized_shape, dtype)
     result, wide = x.dtype if dtype is None else getattr(torch, dtype), stats.dtype
     row = list(range(x.dim() - len(normalized_shape), x.dim()))

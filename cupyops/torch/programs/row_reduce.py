@@ -11,22 +11,18 @@ from torch import Tensor
 
 from cupyops.arrays import check_devices, device_of, library_of
 from cupyops.dtypes import DTYPES, FLOATS
-from cupyops.errors import LaunchError, expected, nearest
-from cupyops.launch import driver
-from cupyops.launch.geometry import PORTABLE_CLUSTER
+from cupyops.errors import expected, nearest
 from cupyops.launch.hooks import declare_later
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
 from cupyops.programs.expressions import Statement, check_operations, inputs_of, names_in, parse
-from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kernel_of, work_of
+from cupyops.programs.row_config import ProgramConfig, config_of, kernel_of, work_of
+from cupyops.programs.row_launch import row_launch
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
-from cupyops.programs.tiled_rows import pays
 from cupyops.programs.tree import bare, parsed
-from cupyops.sizes import greatest, least, surely
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
-from cupyops.tiling.rows import at_once
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary, wide_dtype
@@ -321,42 +317,14 @@ def body_of(
             return call
         dtype = DTYPE_NAMES[x.dtype]
         device = device_of(library_of(x), x)
-        sizes = {name: tensor.dtype.itemsize for name, tensor in zip(names, tensors, strict=True)}
-        work = work_of(program, sizes)
-        capability = driver.capability(device)
-        choice = n, dtype, work, capability
+        types = {name: DTYPE_NAMES[tensor.dtype] for name, tensor in zip(names, tensors, strict=True)}
         try:
-            config = config_of(*choice)
+            found = row_launch(program, kernel, types, rows, n, device, samples)
         except KeyError:
             check_floating(program.name, program.lead, dtype)
             raise
-        if config.cluster > PORTABLE_CLUSTER:
-            chosen = kernel(config, dtype)
-            try:
-                at_once(chosen, _types(chosen, names, tensors), dtype, device)
-            except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
-                config = config_of(*choice, portable=True)
-        if config.stages:
-            chosen = kernel(config, dtype)
-            blocks = at_once(chosen, _types(chosen, names, tensors), dtype, device)
-            if samples or not surely(pays(config, rows, blocks)):
-                config = config.untiled()
-        if not column and not config.stages and surely(rows * count <= FEW_ROWS):
-            config = config.few_rows(n, work, call.wide.itemsize, capability)
-        chosen = kernel(config, dtype)
-        blocks = least(-(-rows // config.groups), 2**31 - 1)
-        if column or config.prefetch or config.stages:  # persistent blocks
-            blocks = greatest(1, least(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device) // count))
-        if not column:
-            return call._replace(kernel=chosen, sizes=(rows, n, blocks, *samples))
-        # If neither registers nor shared memory hold the column sums of a block, the kernel adds to them in global
-        # memory, which must start at zero.
-        return call._replace(
-            kernel=chosen,
-            sizes=(rows, n, blocks, blocks, *samples),
-            summed=(*samples, blocks, n),
-            zeros=config.stream and not config.sums_shared,
-        )
+        summed = (*samples, found.parts, n) if column else ()
+        return call._replace(kernel=found.kernel, sizes=found.sizes, summed=summed, zeros=found.zeros)
 
     # The other results of rows of no elements have no elements.
     of_rows = any(program.kinds()[name] == "row" for name in program.results)
@@ -476,15 +444,6 @@ def _dtype_of(program: RowProgram, i: int, tensors: Sequence[Tensor]) -> torch.d
         return tensors[program.inputs.index(like)].dtype
     unread = like is not None and program.kinds()[result] != "element"
     return wide_dtype(of_rows) if unread or result in program.wide else of_rows
-
-
-def _types(kernel: Any, names: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, str]:
-    given = dict(zip(names, tensors, strict=True))
-    parameters = kernel.signature.parameters
-    return {
-        kind: next(DTYPE_NAMES[given[parameters[i].name].dtype] for i in places if parameters[i].name in given)
-        for kind, places in kernel.signature.bindings.items()
-    }
 
 
 def _check(program: RowProgram, tensors: Sequence[Tensor]) -> None:

@@ -1,0 +1,138 @@
+"""Layer normalisation as row programs: one for each combination of operands and results.
+
+With x̂ = (x - mean)·rstd, rstd = 1/√(var + eps), g = dL/dy and w = g·weight::
+
+    y = x̂·weight + bias
+    dL/dx = rstd·(w - mean(w) - x̂·mean(w·x̂)),    dL/dweight = Σ_rows g·x̂,    dL/dbias = Σ_rows g
+    ẏ = weight·rstd·(ẋ - mean(ẋ) - x̂·mean(ẋ·x̂)) + ẇeight·x̂ + ḃias
+
+The variance is that of the differences from the mean, in a second pass over the registers.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import NamedTuple
+
+from cupyops.launch.kernel import Kernel
+from cupyops.programs.expressions import parse
+from cupyops.programs.program_config import ProgramConfig
+from cupyops.programs.row_config import kernel_of
+from cupyops.programs.row_source import text_of
+from cupyops.programs.rows import RowProgram
+
+__all__ = ["Made", "backward_program", "forward_program", "tangent_program"]
+
+_NORMALIZED = "n = 1.0 / N; m = sum({x}) * n; d = {x} - m; r = rsqrt(sum(d * d) * n + eps); xhat = d * r"
+_SAVED = "xhat = (x - m) * r"
+STATS, SUMS = ("stats", ("m", "r")), ("sums", ("grad_weight", "grad_bias"))
+
+
+class Made(NamedTuple):
+    """A program, and its kernels by config and dtype."""
+
+    program: RowProgram
+    kernel: Callable[[ProgramConfig, str], Kernel]
+
+
+def _made(
+    name: str,
+    statements: Mapping[str, str],
+    elements: tuple[str, ...],
+    results: tuple[str, ...],
+    columns: tuple[str, ...] = (),
+    lead: str = "x",
+    **others: tuple[object, ...],
+) -> Made:
+    program = RowProgram(
+        name,
+        tuple(parse("; ".join(f"{y} = {of}" if of else y for y, of in statements.items()), name)),
+        elements,
+        columns=columns,
+        results=results,
+        leads=lead,
+        **{"rows": (), "indices": (), "scalars": (), **others},  # type: ignore[arg-type]
+    )
+    return Made(program, cache(partial(kernel_of, program, text_of(program))))
+
+
+@cache
+def forward_program(residual: bool, mixed: bool, weight: bool, bias: bool, stats: bool, typed: bool) -> Made:
+    """Returns the program of y, of s = x + residual with a residual, and of the statistics.
+
+    Args:
+        residual: there is a residual.
+        mixed: x and the residual have different dtypes, or another dtype than their sum.
+        weight, bias: there is a weight, and a bias.
+        stats: mean and rstd are results, (2, M).
+        typed: y has another dtype than x, or than s.
+    """
+    x = "s" if residual else "x"
+    y = "xhat" + " * weight" * weight + " + bias" * bias
+    results = ("y", *(["s"] if residual else []), *(["m", "r"] if stats else []))
+    statements = {"s": "rounded(x + residual)"} if residual else {}
+    return _made(
+        "add_layer_norm" if residual else "layer_norm",
+        {**statements, _NORMALIZED.format(x=x): "", "y": y},
+        ("x", "residual") if residual else ("x",),
+        results,
+        (*(["weight"] if weight else []), *(["bias"] if bias else [])),
+        "s" if mixed else "x",
+        scalars=("eps",),
+        wide=("m", "r") if stats else (),
+        typed=("y",) if typed else (),
+        stacks=(STATS,) if stats else (),
+    )
+
+
+@cache
+def backward_program(weight: bool, grad_sum: bool, want_x: bool, want_weight: bool, want_bias: bool) -> Made:
+    """Returns the program of the wanted gradients. ``grad_sum`` is a further gradient of x.
+
+    The sums over the rows are one array (2, parts, N) if both are wanted.
+    """
+    wanted = {"grad_x": want_x, "grad_weight": want_weight, "grad_bias": want_bias}
+    results = tuple(name for name, want in wanted.items() if want)
+    reads_x = want_x or want_weight
+    statements = {_SAVED: ""} if reads_x else {}
+    if want_x:
+        more = " + grad_sum" * grad_sum
+        statements |= {"n": "1.0 / N", "w": "grad_y * weight" if weight else "grad_y"}
+        statements |= {"a": "sum(w) * n", "b": "sum(w * xhat) * n", "grad_x": f"r * (w - a - xhat * b){more}"}
+    if want_weight:
+        statements["grad_weight"] = "column_sum(grad_y * xhat)"
+    if want_bias:
+        statements["grad_bias"] = "column_sum(grad_y)"
+    return _made(
+        "layer_norm_backward",
+        statements,
+        ("grad_y", *(["x"] if reads_x else []), *(["grad_sum"] if grad_sum and want_x else [])),
+        results,
+        ("weight",) if weight and want_x else (),
+        "x" if reads_x else "grad_y",
+        rows=("m", "r") if reads_x else (),
+        stacks=(*([STATS] if reads_x else []), *([SUMS] if want_weight and want_bias else [])),
+    )
+
+
+@cache
+def tangent_program(weight: bool, tangent_weight: bool, tangent_bias: bool, typed: bool) -> Made:
+    """Returns the program of ẏ, of another dtype than x's if ``typed``."""
+    columns = {"weight": weight, "tangent_weight": tangent_weight, "tangent_bias": tangent_bias}
+    y = "t" + " * weight" * weight + " + tangent_weight * xhat" * tangent_weight + " + tangent_bias" * tangent_bias
+    return _made(
+        "layer_norm_jvp",
+        {
+            _SAVED: "",
+            "n": "1.0 / N",
+            "a": "sum(tangent_x) * n",
+            "b": "sum(tangent_x * xhat) * n",
+            "t": "r * (tangent_x - a - xhat * b)",
+            "y": y,
+        },
+        ("x", "tangent_x"),
+        ("y",),
+        tuple(name for name, given in columns.items() if given),
+        rows=("m", "r"),
+        typed=("y",) if typed else (),
+        stacks=(STATS,),
+    )
