@@ -14,49 +14,22 @@ block. The CUDA source reads these numbers as macros::
         return config.kernel(TEXT, "softmax", geometry=config.rows("M"))
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from cupyops.arrays import Device
-from cupyops.launch.geometry import MAX_BLOCK, Rows
+from cupyops.launch.geometry import Rows
 from cupyops.launch.kernel import Kernel
-from cupyops.sizes import surely
 
 from .config import CLUSTERS_SINCE, Config, threads_for
 
-__all__ = ["RowsChoice", "RowsConfig", "at_once", "choice_of", "is_few"]
+__all__ = ["RowsConfig", "at_once"]
 
 SHARED_MEMORY = 200 * 1024  # bytes of shared memory that stages may fill on a multiprocessor; sm_90 has 227 KiB
 SHARED_MEMORY_OF = {120: 84 * 1024, 121: 84 * 1024}  # the same, by compute capability, where the GPU has less
-MOST_FOLDED = 2**15  # bytes of the longest row that RowsConfig.fold puts into the registers of one block
 
 Some = TypeVar("Some", bound="RowsConfig")
-
-
-class RowsChoice(NamedTuple):
-    """One line of a table of configs: the config for rows up to a length.
-
-    Attributes:
-        most: accesses of the longest row that the line covers.
-        vectors: accesses of a thread.
-        block: the fewest threads of a block.
-        min_blocks, cluster, rows_each, stages, aligned_apart: the fields of :class:`RowsConfig` with these names.
-    """
-
-    most: int
-    vectors: int
-    block: int = 1
-    min_blocks: int = 1
-    cluster: int = 1
-    rows_each: int = 1
-    stages: int = 0
-    aligned_apart: bool = False
-
-
-def choice_of(table: Iterable[RowsChoice], accesses: int) -> RowsChoice | None:
-    """Returns the first line of a table that covers rows of ``accesses`` accesses, or None."""
-    return next((cut for cut in table if accesses <= cut.most), None)
 
 
 @dataclass(frozen=True)
@@ -71,11 +44,7 @@ class RowsConfig(Config):
         rows_each: rows that a group of threads takes at once.
         cluster: blocks on one row.
         min_blocks: blocks resident on a multiprocessor; caps the registers of a thread.
-        stages: rows that a persistent block prefetches into shared memory (``stages.cuh``).
-        folded: blocks of a cluster that one block replaces. The block sums a row in the cluster's order, so the bits of
-            the result are those of the cluster.
-        aligned_apart: aligned rows take a separate path without an alignment check for each access, if the source has
-            such a path.
+        stages: tiles of rows of a team in shared memory (``row_tiles.cuh``).
         full: a row fills every access of its threads, so no access needs a bounds check.
         shared: bytes of dynamic shared memory of a block.
 
@@ -95,8 +64,6 @@ class RowsConfig(Config):
     cluster: int = 1
     min_blocks: int = 1
     stages: int = 0
-    folded: int = 1
-    aligned_apart: bool = False
     full: bool = False
     shared: int = 0
 
@@ -122,33 +89,6 @@ class RowsConfig(Config):
         full = threads * vectors * cluster * vector_width == n
         return cls(block, threads, vector_width, vectors, cluster=cluster, full=full, **others)
 
-    @classmethod
-    def cut(cls: type[Some], n: int, vector_width: int, cut: RowsChoice, **others: Any) -> Some:
-        """Returns the config that a line of a table gives for rows of n elements."""
-        fields = cut._asdict()
-        del fields["most"]
-        return cls.of(n, vector_width, **{**fields, **others})
-
-    def staged(self: Some, row_bytes: int, kept_bytes: int, capability: int) -> Some | None:
-        """Returns the config with as many of its stages as shared memory has room for, or None if one stage does not
-        fit.
-
-        ``min_blocks`` is lowered until shared memory holds one stage of each resident block. The number of stages is
-        then the largest that fits.
-
-        Args:
-            row_bytes: bytes that a stage holds for each element of a row.
-            kept_bytes: bytes that a block keeps in shared memory beside its stages, for each element of its slice.
-            capability: compute capability of the GPU, 90 for sm_90.
-        """
-        room = SHARED_MEMORY_OF.get(capability, SHARED_MEMORY)
-        stage, kept = self.slice * row_bytes, self.slice * kept_bytes
-        min_blocks = min(self.min_blocks, max(1, room // (kept + stage)))
-        stages = min(self.stages, (room // min_blocks - kept) // stage)
-        if stages < 1:
-            return None
-        return replace(self, min_blocks=min_blocks, stages=stages, shared=stages * stage + kept)
-
     def one_a_block(self: Some, **others: Any) -> Some:
         """Returns the config with one row a block, so that few rows occupy more multiprocessors. The bits of a row stay
         the same.
@@ -157,20 +97,6 @@ class RowsConfig(Config):
             others: further fields.
         """
         return replace(self, block=max(32, self.row_threads), rows_each=1, min_blocks=1, **others)
-
-    def fold(self: Some, row_bytes: int) -> Some:
-        """Returns the config with one block in place of a cluster, or the config itself if a row does not fit one
-        block.
-
-        The block sums a row in the cluster's order, so the bits stay the same. One block needs no cluster barriers.
-
-        Args:
-            row_bytes: bytes of a row in registers.
-        """
-        threads = self.row_threads * self.cluster
-        if threads > MAX_BLOCK or row_bytes > MOST_FOLDED or self.row_threads % 32:
-            return self
-        return replace(self, block=threads, row_threads=threads, cluster=1, folded=self.cluster)
 
     @property
     def slice(self) -> int:
@@ -215,15 +141,3 @@ def at_once(kernel: Kernel, types: Mapping[str, str], otherwise: str, device: De
     """
     types = {name: types.get(name, otherwise) for name in kernel.signature.bindings}
     return kernel.resident_blocks(types, device) // kernel.geometry.cluster
-
-
-def is_few(rows: int, n: int, most: tuple[int, int]) -> bool:
-    """Returns whether there are few rows: a launch then needs a config with a low latency, not one with a high
-    bandwidth.
-
-    Args:
-        rows: the number of rows.
-        n: elements of a row.
-        most: the most rows, and the most elements of all rows, that are few.
-    """
-    return surely(rows <= most[0]) and surely(rows * n <= most[1])

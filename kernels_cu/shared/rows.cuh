@@ -18,18 +18,12 @@
 // FULL            0, 1                   1: a row fills all accesses, no bounds checks          RowsConfig.full
 // INSIDE          0 to VECTORS           accesses of a thread that lie within a row that registers      ProgramConfig.inside
 //                                        hold, whatever the thread: no bounds checks
-// FOLDED          divides ROW_THREADS    a block takes the row in the order of this many        RowsConfig.folded
-//                                        blocks of a cluster, and gives the row the same bits
 // SPREAD          divides ROW_THREADS    this many threads share the accesses of one thread     ProgramConfig.spread
 //                                        of the config for many rows, see row_passes.cuh
-// FEW             0, 1                   1: for few rows. The grid has a block, or a cluster,   few_rows (ProgramConfig),
-//                                        for each row, and no block takes a second row          layer_norm_forward.cu
+// FEW             0, 1                   1: for few rows. The grid has a block, or a cluster,   ProgramConfig.few_rows
+//                                        for each row, and no block takes a second row
 // UNIT            0, or divides VECTORS  accesses of a thread that are reduced together, see    ProgramConfig.unit
 //                                        folds.cuh
-// ALIGNED_APART   0, 1                   1: aligned rows take a separate path without a check   RowsConfig.aligned_apart
-//                                        per access, other rows a function call. The separate
-//                                        path is faster for most row lengths; for some, it needs
-//                                        too many registers
 #pragma once
 
 #include "scalar.cuh"
@@ -54,9 +48,6 @@
 #ifndef INSIDE
 #define INSIDE 0
 #endif
-#ifndef FOLDED
-#define FOLDED 1
-#endif
 #ifndef SPREAD
 #define SPREAD 1
 #endif
@@ -65,9 +56,6 @@
 #endif
 #ifndef UNIT
 #define UNIT 0
-#endif
-#ifndef ALIGNED_APART
-#define ALIGNED_APART 0
 #endif
 
 // `true` as a type: the argument for aligned arrays of functions whose last parameter is a template `Vectors`.
@@ -93,13 +81,12 @@ __device__ __forceinline__ long long group_of_grid() {
 
 // Returns the offset of a thread's v-th access in a slice.
 __device__ __forceinline__ int place_of(int v) {
-    constexpr int SIDE_BY_SIDE = ROW_THREADS / FOLDED;
     const int thread = ROW_EACH ? static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x) % ROW_THREADS;
     // The thread has every SPREAD-th unit of the accesses of the thread whose accesses it shares.
     if (UNIT > 0 && SPREAD > 1)
         return (((v / EACH_UNIT * SPREAD + thread / OWNERS) * EACH_UNIT + v % EACH_UNIT) * OWNERS + thread % OWNERS) *
                VECTOR_WIDTH;
-    return ((thread / SIDE_BY_SIDE * VECTORS + v) * SIDE_BY_SIDE + thread % SIDE_BY_SIDE) * VECTOR_WIDTH;
+    return (v * ROW_THREADS + thread) * VECTOR_WIDTH;
 }
 
 // The columns of one slice of a row of n elements.
