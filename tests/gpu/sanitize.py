@@ -19,7 +19,7 @@ import cupyops
 from cupyops.arrays import LIBRARIES
 from cupyops.launch import driver
 from cupyops.launch.tensor_map import tensor_map
-from cupyops.ops.layer_norm.tangent import tangent
+from cupyops.ops.layer_norm.body import tangent
 from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.fused_gelu import FORWARD
 from cupyops.ops.linear.sm90 import sm90_kernel

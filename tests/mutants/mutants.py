@@ -6,9 +6,6 @@ from pathlib import Path
 from tests.mutants.mutants_column_sums import COLUMN_SUMS
 from tests.mutants.mutants_constructs import CONSTRUCTS
 from tests.mutants.mutants_layer_norm import LAYER_NORM
-from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
-from tests.mutants.mutants_layer_norm_ring import LAYER_NORM_RING
-from tests.mutants.mutants_layer_norm_tangent import LAYER_NORM_TANGENT
 from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
 from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
 from tests.mutants.mutants_lltm import LLTM
@@ -333,14 +330,10 @@ MUTANTS = [
     ),
     *(
         mutant
-        for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD | LAYER_NORM_RING | COLUMN_SUMS).items()
-        for mutant in _of(kernel, tests, *faults, stem="layer_norm")
+        for kernel, (tests, faults) in COLUMN_SUMS.items()
+        for mutant in _of(kernel, tests, *faults, stem="column_sums")
     ),
-    *(
-        mutant
-        for kernel, (tests, faults) in LAYER_NORM_TANGENT.items()
-        for mutant in _of(kernel, tests, *faults, stem="layer_norm_tangent")
-    ),
+    *_of("row_passes", "forward or backward or tangent or infinity or dtype", *LAYER_NORM, stem="layer_norm"),
     *_of("rotary_embedding", "rotary or float64 or projection", *ROTARY_EMBEDDING, stem="rotary_embedding"),
     *(mutant for tests, faults in ROW_PROGRAMS for mutant in _of("row_passes", tests, *faults, stem="program")),
     *_of("row_copies", "softmax or bits", *SHARED_ROWS, stem="shared_row"),
@@ -367,11 +360,5 @@ KNOWN: dict[tuple[str, str], str] = {
     ("linear_gelu_sm90", "a block ends while the other sends to it"): (
         "blocks of a cluster take turns in the simulator, so that neither has more than one turn to end before the other's last "
         "arrival, and the end of a tile takes several"
-    ),
-    ("layer_norm_backward_apart", "address in a strip cut to 32 bits"): (
-        "strips are of few rows, which have no more than 2^22 elements; what is written in 64 bits stays right if more are few one day"
-    ),
-    ("layer_norm_forward_wide", "stage not waited for"): (
-        "in the simulator a copy has come as soon as it is asked for, and each warp asks for what it takes itself"
     ),
 }

@@ -1,4 +1,4 @@
-"""The mutants of the sums over columns, as those of ``mutants_layer_norm.py``."""
+"""The mutants of the sums over columns."""
 
 SUMS = "column_sums.cu"
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import cupyops
 from autograd_bridge import AddLayerNorm, LayerNorm, add_layer_norm, layer_norm, layer_norm_backward
-from cupyops.ops.layer_norm.config import FEW_BACKWARD
+from cupyops.programs.row_config import FEW_ROWS
 from tests.operators.test_layer_norm import operands
 from tests.support import alike
 
@@ -82,8 +82,7 @@ def test_autocast_is_in_float32(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("n", [64, 768, 1023, 8192, 40_000, 65_536, 262_144])
 def test_same_bits_over_runs_and_for_a_row_whatever_the_batch(n: int) -> None:
     for dtype in (torch.bfloat16, torch.float32):
-        # More than are few, for the rows that are taken alone to go another way.
-        many = max(70, min(FEW_BACKWARD[0], FEW_BACKWARD[1] // n) + 1)
+        many = FEW_ROWS + 1  # the rows that are taken alone go another way
         x, weight, bias = operands(many, n, dtype, "cuda")
         grad = torch.randn(x.shape, device="cuda").to(dtype)
         first = None

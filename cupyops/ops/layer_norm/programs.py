@@ -24,7 +24,8 @@ __all__ = ["Made", "backward_program", "forward_program", "tangent_program"]
 
 _NORMALIZED = "n = 1.0 / N; m = sum({x}) * n; d = {x} - m; r = rsqrt(sum(d * d) * n + eps); xhat = d * r"
 _SAVED = "xhat = (x - m) * r"
-STATS, SUMS = ("stats", ("m", "r")), ("sums", ("grad_weight", "grad_bias"))
+# The mean of a row with an infinity is NaN, as PyTorch's is.
+_MEAN = "r == r ? m : r"
 
 
 class Made(NamedTuple):
@@ -68,19 +69,20 @@ def forward_program(residual: bool, mixed: bool, weight: bool, bias: bool, stats
     """
     x = "s" if residual else "x"
     y = "xhat" + " * weight" * weight + " + bias" * bias
-    results = ("y", *(["s"] if residual else []), *(["m", "r"] if stats else []))
+    saved = ("mean", "r") if stats else ()
     statements = {"s": "rounded(x + residual)"} if residual else {}
+    statements |= {_NORMALIZED.format(x=x): "", "y": y} | ({"mean": _MEAN} if stats else {})
     return _made(
         "add_layer_norm" if residual else "layer_norm",
-        {**statements, _NORMALIZED.format(x=x): "", "y": y},
+        statements,
         ("x", "residual") if residual else ("x",),
-        results,
+        ("y", *(["s"] if residual else []), *saved),
         (*(["weight"] if weight else []), *(["bias"] if bias else [])),
         "s" if mixed else "x",
         scalars=("eps",),
-        wide=("m", "r") if stats else (),
+        wide=saved,
         typed=("y",) if typed else (),
-        stacks=(STATS,) if stats else (),
+        stacks=(("stats", saved),) if stats else (),
     )
 
 
@@ -110,7 +112,10 @@ def backward_program(weight: bool, grad_sum: bool, want_x: bool, want_weight: bo
         ("weight",) if weight and want_x else (),
         "x" if reads_x else "grad_y",
         rows=("m", "r") if reads_x else (),
-        stacks=(*([STATS] if reads_x else []), *([SUMS] if want_weight and want_bias else [])),
+        stacks=(
+            *([("stats", ("m", "r"))] if reads_x else []),
+            *([("sums", ("grad_weight", "grad_bias"))] if want_weight and want_bias else []),
+        ),
     )
 
 
@@ -134,5 +139,5 @@ def tangent_program(weight: bool, tangent_weight: bool, tangent_bias: bool, type
         tuple(name for name, given in columns.items() if given),
         rows=("m", "r"),
         typed=("y",) if typed else (),
-        stacks=(STATS,),
+        stacks=(("stats", ("m", "r")),),
     )

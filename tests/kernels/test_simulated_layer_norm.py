@@ -1,0 +1,150 @@
+"""Layer normalisation, its gradients and its tangent in the simulator: every program that an operand or a result asks for."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import cupyops
+from cupyops.ops.layer_norm.body import add_forward, backward, tangent
+
+pytestmark = pytest.mark.simulator
+EPS = 1e-3
+FLAGS = (False, True)
+# The dtype of the rows, and that of weight and bias.
+PAIRS = [
+    (torch.float32, torch.float32),
+    (torch.bfloat16, torch.float32),
+    (torch.float16, torch.float16),
+    (torch.float64, torch.float64),
+]
+# Rows of a part of a warp, of single elements in tiles, of a warp, and of several.
+LENGTHS = (1, 24, 37, 256, 1000)
+DEFAULT = (37, PAIRS[0]), (256, PAIRS[1])
+CASES = [
+    pytest.param(n, *pair, id=f"{n}-{pair[0]}-{pair[1]}", marks=[] if (n, pair) in DEFAULT else [pytest.mark.thorough])
+    for n in LENGTHS
+    for pair in PAIRS
+]
+
+
+@pytest.fixture(autouse=True)
+def _simulated() -> Iterator[None]:
+    with cupyops.simulate(sanitize=True):
+        yield
+
+
+def drawn(*shape: int, dtype: torch.dtype, mean: float = 0.0) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return (torch.randn(shape, generator=generator, dtype=torch.float64) + mean).to(dtype)
+
+
+def assert_near(got: Tensor, exact: Tensor, what: object) -> None:
+    """As near as some roundings of the arithmetic and one of the result leave it, relative to the largest value."""
+    acc = torch.float64 if got.dtype == torch.float64 else torch.float32
+    scale = exact.abs().max().clamp_min(1)
+    error = float((got.double() - exact.double()).abs().max() / scale)
+    assert error <= 24 * torch.finfo(acc).eps + torch.finfo(got.dtype).eps, f"{what}: off by {error:.2e}"
+
+
+@pytest.mark.parametrize(("n", "dtype", "parameters"), CASES)
+def test_forward(n: int, dtype: torch.dtype, parameters: torch.dtype) -> None:
+    """With and without weight, bias, residual and statistics, and with a result of another dtype."""
+    for i, (affine, bias, residual, stats) in enumerate(itertools.product(FLAGS, repeat=4)):
+        m = (1, 5)[i % 2]
+        x, r = drawn(m, n, dtype=dtype, mean=2), drawn(m + 1, n, dtype=dtype)[:m] if residual else None
+        w = drawn(n, dtype=parameters, mean=1) if affine else None
+        b = drawn(n, dtype=parameters) if bias else None
+        result = ("float32", None, "float64")[i % 3] if dtype != torch.float64 else None
+        y, s, found = add_forward(x, r, w, b, (n,), EPS, result, stats)
+        total = x if r is None else (x.double() + r.double()).to(dtype)
+        assert s is None or torch.equal(s, total)
+        exact = total.double()
+        whole = F.layer_norm(exact, (n,), *(None if t is None else t.double() for t in (w, b)), EPS)
+        assert y.dtype == (dtype if result is None else getattr(torch, result))
+        acc = torch.float64 if dtype == torch.float64 else torch.float32
+        assert_near(y.to(dtype if result is None else acc), whole, (affine, bias, residual, result))
+        assert (found is None) == (not stats)
+        if stats:
+            assert_near(found[0, :, 0], exact.mean(1), "mean")
+            assert_near(found[1, :, 0], 1 / torch.sqrt(exact.var(1, correction=0) + EPS), "rstd")
+
+
+def test_terms_of_two_dtypes() -> None:
+    for n in (37, 256):
+        x, r = drawn(3, n, dtype=torch.bfloat16), drawn(4, n, dtype=torch.float32)[:3]
+        for a, b in ((x, r), (r, x)):
+            y, s, _ = add_forward(a, b, None, None, (n,), EPS)
+            assert torch.equal(s, a.float() + b.float())
+            assert_near(y, F.layer_norm(s.double(), (n,), None, None, EPS), n)
+
+
+def test_a_row_with_an_infinity_is_not_a_number() -> None:
+    x = drawn(3, 40, dtype=torch.float32)
+    x[1, 7] = float("inf")
+    y, _, stats = add_forward(x, None, None, None, (40,), EPS)
+    assert y.isnan().all(1).tolist() == stats[:, :, 0].isnan().all(0).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(("n", "dtype", "parameters"), CASES)
+def test_backward(n: int, dtype: torch.dtype, parameters: torch.dtype) -> None:
+    """Every set of wanted gradients, with and without a weight and a further gradient of x."""
+    m = 37
+    acc = torch.float64 if dtype == torch.float64 else torch.float32
+    x, g, more = drawn(m, n, dtype=dtype, mean=1), drawn(m + 1, n, dtype=dtype)[:m], drawn(m + 2, n, dtype=dtype)[:m]
+    exact = x.double()
+    stats = torch.stack((exact.mean(1), 1 / torch.sqrt(exact.var(1, correction=0) + EPS))).to(acc)[..., None]
+    xhat = (exact - stats[0].double()) * stats[1].double()
+    wants = [w for w in itertools.product(FLAGS, repeat=3) if any(w)]
+    for i, (want, affine) in enumerate(itertools.product(wants, FLAGS)):
+        w = drawn(n, dtype=parameters, mean=1) if affine else None
+        add = more if i % 3 else None
+        found = backward(g, x, stats, w, add, (n,), EPS, *want)
+        grad = g.double() * (1 if w is None else w.double())
+        of_x = stats[1].double() * (grad - grad.mean(1, keepdim=True) - xhat * (grad * xhat).mean(1, keepdim=True))
+        of_x = of_x + (0 if add is None else add.double())
+        right = of_x, (g.double() * xhat).sum(0), g.double().sum(0)
+        kinds = dtype, w.dtype if w is not None else dtype, w.dtype if w is not None else dtype
+        for got, of, wanted, kind in zip(found, right, want, kinds, strict=True):
+            assert got.dtype == kind
+            if wanted:
+                assert_near(got, of, (want, affine))
+            else:
+                assert got.numel() == 0
+
+
+def test_a_gradient_of_another_dtype() -> None:
+    x, g = drawn(5, 64, dtype=torch.bfloat16), drawn(5, 64, dtype=torch.float32)
+    stats = torch.stack((x.float().mean(1), torch.rsqrt(x.float().var(1, correction=0) + EPS)))[..., None]
+    wide = x.double().requires_grad_()
+    F.layer_norm(wide, (64,), None, None, EPS).backward(g.double())
+    assert_near(backward(g, x, stats, None, None, (64,), EPS, True, False, False)[0], wide.grad, "grad_x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "n", [pytest.param(24, marks=pytest.mark.thorough), 37, pytest.param(1000, marks=pytest.mark.thorough)]
+)
+def test_tangent(n: int) -> None:
+    """With and without the weight and the tangents of weight and bias."""
+    x, t = drawn(5, n, dtype=torch.float32, mean=1), drawn(6, n, dtype=torch.float32)[:5]
+    w, tw, tb = (
+        drawn(n, dtype=torch.float32, mean=1),
+        drawn(n + 1, dtype=torch.float32)[:n],
+        drawn(n, dtype=torch.float32),
+    )
+    stats = torch.stack((x.mean(1), torch.rsqrt(x.var(1, correction=0) + EPS)))[..., None]
+    for i, (affine, of_weight, of_bias) in enumerate(itertools.product(FLAGS, repeat=3)):
+        operands = [x.double(), (w if affine else torch.ones(n)).double(), torch.zeros(n).double()]
+        tangents = [
+            t.double(),
+            (tw if of_weight else torch.zeros(n)).double(),
+            (tb if of_bias else torch.zeros(n)).double(),
+        ]
+        exact = torch.func.jvp(lambda x, w, b: F.layer_norm(x, (n,), w, b, EPS), tuple(operands), tuple(tangents))[1]
+        given = w if affine else None, tw if of_weight else None, tb if of_bias else None
+        got = tangent(t, x, stats, *given, (n,), EPS, "float64" if i % 2 else None)
+        assert got.dtype == (torch.float64 if i % 2 else torch.float32)
+        assert_near(got.float(), exact, given)
