@@ -8,22 +8,38 @@ FORMULAS, BODY, SOURCE = (
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
+_WHOLE = '"n = 1.0 / N; m = sum({x}) * n; d = {x} - m; r = rsqrt(sum(d * d) * n + eps); xhat = d * r"'
+
+
+def _formula(what: str, old: str, new: str) -> Fault:
+    """A fault of the formula of the forward."""
+    if _WHOLE.count(old) != 1:
+        raise ValueError(f"{old!r} stands {_WHOLE.count(old)} times in the formula")
+    return what, FORMULAS, _WHOLE, _WHOLE.replace(old, new)
+
+
+_OF_X = 'f"r * (w - a - xhat * b){more}"'
 LAYER_NORM: list[Fault] = [
-    ("mean forgotten", FORMULAS, "d = {x} - m; r", "d = {x}; r"),
-    ("variance not of the mean", FORMULAS, "r = rsqrt(sum(d * d)", "r = rsqrt(sum({x} * {x})"),
-    ("variance over n - 1", FORMULAS, "sum(d * d) * n", "sum(d * d) * (1.0 / (N - 1))"),
-    ("eps left out", FORMULAS, " * n + eps)", " * n)"),
+    _formula("mean forgotten", "d = {x} - m", "d = {x}"),
+    _formula("variance not of the mean", "sum(d * d)", "sum({x} * {x})"),
+    _formula("variance over n - 1", "sum(d * d) * n", "sum(d * d) * (1.0 / (N - 1))"),
+    _formula("eps left out", " + eps", ""),
     ("sum not rounded", FORMULAS, '"rounded(x + residual)"', '"x + residual"'),
     ("mean of a row with an infinity", FORMULAS, '"r == r ? m : r"', '"m"'),
     ("weight left out of the gradient of x", FORMULAS, '"grad_y * weight" if weight', '"grad_y" if weight'),
-    ("mean of the gradient left out", FORMULAS, "r * (w - a - xhat * b)", "r * (w - xhat * b)"),
-    ("mean of the product left out", FORMULAS, "r * (w - a - xhat * b)", "r * (w - a)"),
+    ("mean of the gradient left out", FORMULAS, _OF_X, _OF_X.replace(" - a", "")),
+    ("mean of the product left out", FORMULAS, _OF_X, _OF_X.replace(" - xhat * b", "")),
     ("a further gradient left out", FORMULAS, '" + grad_sum" * grad_sum', '""'),
     ("gradient of weight of the gradient alone", FORMULAS, '"column_sum(grad_y * xhat)"', '"column_sum(grad_y)"'),
     ("gradient of bias of the normalised row", FORMULAS, '"column_sum(grad_y)"', '"column_sum(grad_y * grad_y)"'),
     ("tangent of weight left out", FORMULAS, '" + tangent_weight * xhat" * tangent_weight', '""'),
     ("tangent's mean left out", FORMULAS, '"r * (tangent_x - a - xhat * b)"', '"r * (tangent_x - xhat * b)"'),
-    ("first part of an array for all", SOURCE, "+ {i} * {of_row};", "+ 0 * {of_row};"),
+    (
+        "first part of an array for all",
+        SOURCE,
+        'f"    {const}acc_t* const {in_source(x)} = {in_source(stack)} + {i} * {of_row};"',
+        'f"    {const}acc_t* const {in_source(x)} = {in_source(stack)};"',
+    ),
     (
         "sums of weight and bias swapped",
         BODY,
