@@ -106,7 +106,7 @@ class ProgramConfig(RowsConfig):
         ways = (s for s in range(1, most + 1) if units % s == 0 and self.row_threads * s % 32 == 0)
         spread = max(ways, default=0)
         if spread == 0:
-            return self.one_a_block(few=True)
+            return self.one_a_block(few=True, full=self.slice == n)
         threads, vectors = self.row_threads * spread, self.vectors // spread
         row, columns = work.row(self.vector_width, acc), work.persistent(self.vector_width, acc)
         # Unbounded, the compiler uses up to 40 registers where 32 are enough, and the last of 512 rows wait for a second set of
@@ -119,6 +119,7 @@ class ProgramConfig(RowsConfig):
             row_threads=threads,
             vectors=vectors,
             spread=spread,
+            full=threads * vectors * self.vector_width == n,
             columns_held=vectors * (row + columns) <= FEW_REGISTERS and threads <= ROW_BLOCK,
             min_blocks=max(1, min(most, FEW_BLOCKS)) if vectors <= 2 else 1,
         )

@@ -1,5 +1,6 @@
 """Layer normalisation on arrays of any library: checks, and launches of the programs of :mod:`.programs`."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,17 +8,23 @@ from operator import itemgetter
 from typing import Any
 
 from cupyops.arrays import LIBRARIES, ArrayLibrary, check_devices, device_of, on_any_arrays
-from cupyops.dtypes import DTYPES, dtype_name
+from cupyops.dtypes import DTYPES, FLOATS, dtype_name
+from cupyops.launch.hooks import declare_later
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_shapes
+from cupyops.programs.row_config import config_of, work_of
 from cupyops.programs.row_launch import row_launch
+from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
 
 from .checks import Shape, as_shape, check, check_backward, check_tangent, stats_shape
 from .programs import Made, backward_program, forward_program, tangent_program
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
+
+# Row lengths whose kernels are compiled ahead: a row in a warp, in a block, and in a cluster of blocks.
+_AHEAD = (1024, 8192, 65536)
 
 
 def forward(
@@ -129,6 +136,23 @@ def run_forward(
         stats[0], stats[1] = 0, math.nan  # PyTorch's statistics of rows without elements
     return y, s, stats
 
+
+def _declare_ahead() -> None:
+    """Declares kernels of each kind for :func:`cupyops.warmup` and the compile command."""
+    programs = [
+        *(forward_program(False, False, True, True, stats, False) for stats in (False, True)),
+        forward_program(True, False, True, True, True, False),
+        backward_program(True, False, True, True, True),
+        backward_program(False, False, True, False, False),
+        tangent_program(True, True, True, False),
+    ]
+    for n, dtype, capability in itertools.product(_AHEAD, FLOATS, (CLUSTERS_SINCE, 0)):
+        for program, kernel in programs:
+            sizes = dict.fromkeys((*program.inputs, *program.typed), DTYPES[dtype].itemsize)
+            kernel(config_of(n, dtype, work_of(program, sizes), capability), dtype)
+
+
+declare_later(forward, _declare_ahead)
 
 _FORWARD = ("x", "residual", "weight", "bias", "y", "s", "stats")
 

@@ -11,6 +11,7 @@ from cupyops.launch.signature import Parameter, Signature
 
 __all__ = ["declaration", "mutated_text"]
 
+SHIPPED = ("add2", "column_sums", "lltm_cell", "rotary_embedding")  # texts with a kernel of their name
 # What a text may call the types that the library knows by one name, and types that the caller's arrays decide.
 SPELLINGS = [(d.c_type, d.name) for d in DTYPES.values()] + [
     ("size_t", "uint64"),
@@ -126,14 +127,13 @@ def mutated_text(data: st.DataObject, backend: str) -> None:
         )
         text = text[:a] + piece + text[b:]
     try:
-        kernel = Kernel(text, data.draw(st.sampled_from([None, "k", "scale"])), Threads("n"))
+        kernel = Kernel(text, data.draw(st.sampled_from([None, "k", "scale", *SHIPPED])), Threads("n"))
         assert kernel.signature.names is not None
     except (ValueError, TypeError, CompileError):
         pass
 
 
 def _texts() -> list[str]:
-    shipped = ("add2", "gelu", "linear", "lltm_cell")
     own = """
     // y = factor * x
     extern "C" __global__ void __launch_bounds__(256) scale(
@@ -144,4 +144,4 @@ def _texts() -> list[str]:
         if (i < n) y[i] = scalar_t(factor * acc_t(x[i]));
     }
     """
-    return [own, *map(kernels_cu.source, shipped)]
+    return [own, *map(kernels_cu.source, SHIPPED)]

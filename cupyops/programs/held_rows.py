@@ -26,7 +26,7 @@ OPERATION, ROW = (
 # Cycles of a load, of an element of an array that a thread has, of each warp of a row at the exchange of sums, and of a cluster for each
 # doubling of its blocks.
 LOAD, ELEMENT, WARP, CLUSTER = 2360.0, 6.1, 1.9, 330.0
-MOST_IN_FLIGHT, BEYOND = (
+IN_FLIGHT, BEYOND = (
     15.5 * 1024,
     0.32,
 )  # bytes that a multiprocessor loads ahead at no cost, and the share of time that e times as many cost
@@ -39,6 +39,7 @@ OTHERS, ACCESS, WORD, SUM, WIDENED = 4.7, 1.3, 3.8, 0.9, 1.9
 
 THREADS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 768, 1024)  # threads of a block on a row
 SMALL_BLOCK = 128  # threads of a block with several rows
+MOST_REGISTERS = 255  # of a thread
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 MOST_BEYOND = 1.5  # elements of all threads, as a multiple of the row's
 
@@ -46,7 +47,7 @@ MOST_BEYOND = 1.5  # elements of all threads, as a multiple of the row's
 def held_with_sums(
     n: int, width: int, work: Work, acc: int, capability: int, most_cluster: int
 ) -> ProgramConfig | None:
-    """Returns the config of a kernel that holds a row and the next one in registers, or None if no registers hold them.
+    """Returns the config of persistent blocks that hold a row, the next one and the sums, or None if no registers hold them.
 
     Args:
         n: elements of a row.
@@ -56,11 +57,11 @@ def held_with_sums(
         capability: compute capability of the GPU.
         most_cluster: the most blocks of a cluster.
     """
-    found = tilings(n, width, work, acc, capability, most_cluster if capability >= CLUSTERS_SINCE else 1)
-    return min(found, key=lambda config: cost(config, n, work), default=None)
+    found = _tilings(n, width, work, acc, capability, most_cluster if capability >= CLUSTERS_SINCE else 1)
+    return min(found, key=lambda config: _cost(config, n, work), default=None)
 
 
-def tilings(n: int, width: int, work: Work, acc: int, capability: int, most_cluster: int) -> Iterator[ProgramConfig]:
+def _tilings(n: int, width: int, work: Work, acc: int, capability: int, most_cluster: int) -> Iterator[ProgramConfig]:
     at_once = THREADS_AT_ONCE.get(capability, 2048)
     for of_access in {width, max(1, width // 2)}:
         for cluster in (1, 2, 4, 8, 16):
@@ -73,9 +74,9 @@ def tilings(n: int, width: int, work: Work, acc: int, capability: int, most_clus
                 if of_row * held > MOST_BEYOND * n and threads > THREADS[0]:
                     continue
                 block = threads if cluster > 1 else max(1, SMALL_BLOCK // threads) * threads
-                registers = -(-round(_registers(held, vectors, work, acc)) // 8) * 8
+                registers = _registers(held, vectors, work, acc)
                 resident = min(REGISTERS // (registers * -(-block // 32) * 32), at_once // block, 32)
-                if resident and registers <= 255:
+                if resident and registers <= MOST_REGISTERS:
                     yield ProgramConfig(
                         block,
                         threads,
@@ -90,14 +91,14 @@ def tilings(n: int, width: int, work: Work, acc: int, capability: int, most_clus
                     )
 
 
-def _registers(held: int, vectors: int, work: Work, acc: int) -> float:
+def _registers(held: int, vectors: int, work: Work, acc: int) -> int:
     """Returns the registers of a thread that holds ``held`` elements of each array."""
-    halves = any(size < 4 for size in work.elements)
-    element = WORD * sum(work.elements) / 4 + SUM * work.sums * acc / 4 + WIDENED * halves
-    return OTHERS + ACCESS * vectors + held * element
+    element = WORD * sum(work.elements) / 4 + (SUM * work.sums + work.kept) * acc / 4
+    element += WIDENED * any(size < 4 for size in work.elements)
+    return -(-round(OTHERS * acc / 4 + ACCESS * vectors + held * element) // 8) * 8
 
 
-def cost(config: ProgramConfig, n: int, work: Work) -> float:
+def _cost(config: ProgramConfig, n: int, work: Work) -> float:
     """Returns the cycles of a multiprocessor for a row."""
     rows = config.min_blocks * config.groups / config.cluster
     warps = config.row_threads * config.cluster / 32
@@ -106,5 +107,5 @@ def cost(config: ProgramConfig, n: int, work: Work) -> float:
     issue = warps * (held * OPERATION * work.operations + ROW) / ISSUED
     latency = LOAD + held * len(work.elements) * ELEMENT + warps * WARP + CLUSTER * math.log2(config.cluster)
     overlapped = (memory**OVERLAP + issue**OVERLAP + (latency / rows) ** OVERLAP) ** (1 / OVERLAP)
-    more = BEYOND * math.log(max(1.0, rows * n * sum(work.elements) / MOST_IN_FLIGHT))
+    more = BEYOND * math.log(max(1.0, rows * n * sum(work.elements) / IN_FLIGHT))
     return overlapped * (1 + more + PARTS * (config.row_threads < LINE) + ALONE * (config.min_blocks == 1))
