@@ -120,6 +120,9 @@ def _a_second_backward_a_missing_class_and_a_module(mesh: Any) -> None:
     loss = module(x, target)
     first, again = (torch.autograd.grad(loss, module.linear.weight, retain_graph=True)[0] for _ in range(2))
     torch.testing.assert_close(whole(first), whole(again), rtol=0, atol=0)
+    compiled = torch.compile(module, backend="aot_eager")
+    (of_graph,) = torch.autograd.grad(compiled(x, target), module.linear.weight)
+    torch.testing.assert_close(whole(first), whole(of_graph), rtol=0, atol=0)
     with pytest.raises(RuntimeError, match="has no second derivative"):
         torch.autograd.grad(module(x, target), module.linear.weight, create_graph=True)
     target[1, 1] = 21

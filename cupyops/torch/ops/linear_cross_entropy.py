@@ -72,8 +72,8 @@ def linear_cross_entropy(
 
     If ``weight`` is a DTensor whose classes the ranks of a mesh divide (``Shard(0)``, as ``ColwiseParallel`` places it), each rank
     computes the logits of its classes, and sends four numbers for each row. x and the target are then equal on every rank, or
-    DTensors; the loss is a DTensor if x is one. Such a loss has no second derivative. With class weights, label smoothing, a soft
-    cap or class probabilities, and in a compiled graph, the weight is gathered.
+    DTensors; the loss is a DTensor if x is one. Such a loss has no second derivative, and breaks a compiled graph. With class
+    weights, label smoothing, a soft cap or class probabilities the weight is gathered.
 
     Args:
         x: (..., K), float16, bfloat16, float32 or float64.
@@ -107,6 +107,9 @@ def linear_cross_entropy(
     """
     options: dict[str, Any] = {"class_weight": class_weight, "ignore_index": ignore_index, "reduction": reduction}
     options |= {"label_smoothing": label_smoothing, "softcap": softcap, "z_loss": z_loss}
+    if is_compiling() and type(weight).__name__ == "DTensor":
+        eager: Tensor = _outside_of_graphs(x, weight, target, bias, **options)
+        return eager
     for name, given in {"x": x, "weight": weight, "target": target, "bias": bias, "class_weight": class_weight}.items():
         optional = name in ("bias", "class_weight")
         if not isinstance(given, Tensor) and not (optional and given is None):
@@ -153,6 +156,12 @@ def linear_cross_entropy(
     if is_compiling():
         return loss_sum.call(*tensors, scale, *numbers, *wants)[0]
     return _Sum.apply(*tensors, scale, *numbers)
+
+
+@torch.compiler.disable
+def _outside_of_graphs(*args: Any, **options: Any) -> Tensor:
+    """Returns the loss of DTensors, whose ranks communicate between kernels. Dynamo breaks the graph here."""
+    return linear_cross_entropy(*args, **options)
 
 
 def _is_dense(x: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """linear_cross_entropy of a vocabulary that ranks divide: the weight is a DTensor with the placement Shard(0).
 
 Each rank computes the logits of its classes for all rows, a chunk of the rows at a time. Of each row, a rank has m = max z,
-s = Σ e^(z - m) and the logit of the target, if the target is one of its classes. An all-gather of these three numbers for the
+s = Σ e^(z - m), whether the target is one of its classes, and the target's logit. An all-gather of these four numbers for the
 rows of the chunk gives every rank log Σ e^z of all classes, and with it the loss, and the gradient of its own logits.
 """
 
@@ -19,7 +19,7 @@ from cupyops.torch.scale.distributed import dtensor, is_dtensor
 from .cross_entropy_programs import OF_INDICES
 from .projected_loss import add_gradients, padded_width, product_of, rows_of_chunk
 
-__all__ = ["as_dtensor", "losses_of_shards", "shards_vocabulary", "whole_on_ranks"]
+__all__ = ["as_dtensor", "losses_of_shards", "shards_vocabulary"]
 
 _NO_CLASS = -1
 
@@ -61,34 +61,30 @@ def as_dtensor(x: Any, weight: Any) -> Any:
     return dtensor().from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
-def whole_on_ranks(x: Any, weight: Any) -> Any:
-    """Returns x as a plain tensor that every rank has whole. Its gradient on a rank is a summand."""
-    from torch.distributed.tensor import Partial, Replicate
-
-    mesh = weight.device_mesh
-    placed = as_dtensor(x, weight).redistribute(mesh, [Replicate()] * mesh.ndim)
-    return placed.to_local(grad_placements=[Partial()] * mesh.ndim)
-
-
 def losses_of_shards(
-    x: Tensor, weight: Any, bias: Any, target: Tensor, scale: Tensor | None, ignore: int, z_loss: float
+    x: Any, weight: Any, bias: Any, target: Tensor, scale: Tensor | None, ignore: int, z_loss: float
 ) -> Tensor:
     """Returns the loss of each row, or with ``scale`` their sum times ``scale``, as a plain tensor that is equal on every rank.
 
     Args:
-        x: (..., K), a plain tensor or a DTensor.
+        x: (..., K), a DTensor.
         weight, bias: DTensors that :func:`shards_vocabulary` takes.
         target: (...), plain, equal on every rank.
         scale: a number as a tensor, equal on every rank, or None.
         ignore, z_loss: as for :func:`.linear_cross_entropy.linear_cross_entropy`.
     """
+    from torch.distributed.tensor import Partial, Replicate
+
     mesh = weight.device_mesh
-    each = -(-weight.shape[0] // mesh.size())  # as Shard cuts: all ranks but the last have as many rows
+    each = -(-weight.shape[0] // mesh.size())  # Shard gives as many rows to each rank, until there are none left
     first = min(mesh.get_local_rank() * each, weight.shape[0])
+    # Every rank has x whole, and computes a summand of its gradient.
+    rows = x.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial()])
     own = None if bias is None else bias.to_local()
     graded = torch.is_grad_enabled()
-    operands = whole_on_ranks(x, weight), weight.to_local(), own
-    found: Tensor = _Shards.apply(*operands, target, scale, first, mesh.get_group(), ignore, z_loss, graded)
+    found: Tensor = _Shards.apply(
+        rows, weight.to_local(), own, target, scale, first, mesh.get_group(), ignore, z_loss, graded
+    )
     return found
 
 
@@ -191,8 +187,8 @@ class _Gradients:
     def __init__(self, rows: Tensor, weight: Tensor, bias: Tensor | None, wants: Any) -> None:
         self.rows, self.weight, self.bias = rows, weight, bias
         x, w, b = wants
-        self.of_x = torch.zeros_like(rows) if x else None
-        self.of_weight = torch.zeros_like(weight) if w else None
+        self.of_x = torch.zeros_like(rows, memory_format=torch.contiguous_format) if x else None
+        self.of_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format) if w else None
         self.of_bias = bias.new_zeros(bias.shape, dtype=wide_dtype(bias.dtype)) if b and bias is not None else None
 
     def add(self, part: slice, z: Tensor, grad: Tensor, m: Tensor, r: Tensor, own: Tensor) -> None:
