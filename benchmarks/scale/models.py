@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["MODELS", "VARIANTS", "Model"]
+__all__ = ["MODELS", "VARIANTS", "Model", "characters", "images", "language"]
 
 VARIANTS = ("torch", "cupyops")
 
@@ -28,6 +28,7 @@ class Model:
         rows: rows of a batch on each rank.
         unit: what is counted in a second.
         units: how many of them a row has.
+        compile_rest: compiles what the model computes behind its blocks, in place; by default nothing.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Model:
     rows: int
     unit: str
     units: int
+    compile_rest: Callable[[Any], None] = lambda model: None
 
 
 def characters(layers: int, heads: int, width: int, context: int, rows: int, name: str = "char_gpt") -> Model:
@@ -141,7 +143,84 @@ def split_vit(model: Any, mesh: Any) -> nn.Module:
     return model
 
 
+def language(
+    layers: int, heads: int, width: int, hidden: int, vocabulary: int, context: int, rows: int, name: str = "Llama"
+) -> Model:
+    """A Llama of transformers on random tokens.
+
+    The variant "cupyops" is the model after ``cupyops.torch.optimize(model, lazy_logits=True)``.
+    """
+
+    def build(variant: str) -> nn.Module:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        from cupyops.torch import optimize
+
+        sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": layers}
+        sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": vocabulary}
+        torch.manual_seed(0)
+        made: Any = LlamaForCausalLM(LlamaConfig(**sizes, max_position_embeddings=context, use_cache=False))
+        if variant == "cupyops":
+            optimize(made, lazy_logits=True)
+        made.variant = variant
+        found: nn.Module = made
+        return found
+
+    def draw(rows: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        return (torch.randint(vocabulary, (rows, context), generator=generator),)
+
+    def loss(model: Any, batch: tuple[Tensor, ...]) -> Tensor:
+        (tokens,) = batch
+        if (head := getattr(model, "sharded_head", None)) is None:
+            found: Any = model(input_ids=tokens, labels=tokens).loss
+        else:
+            y = model.model(input_ids=tokens).last_hidden_state
+            found = head(y, F.pad(tokens[:, 1:], (0, 1), value=-100))
+        whole: Tensor = found.full_tensor() if hasattr(found, "full_tensor") else found
+        return whole
+
+    def compile_rest(model: Any) -> None:
+        if model.variant == "torch":  # the loss of the other variant is one operator
+            model.loss_function = torch.compile(model.loss_function)
+
+    return Model(
+        name, build, lambda m: list(m.model.layers), split_llama, draw, loss, rows, "tokens", context, compile_rest
+    )
+
+
+def split_llama(model: Any, mesh: Any) -> nn.Module:
+    """Tensor parallelism for a Llama of transformers, with the vocabulary of the head divided among the ranks.
+
+    PyTorch's variant has the logits of some classes on each rank, and its loss is that of ``loss_parallel``.
+    """
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    from autograd_bridge import LinearCrossEntropyLoss
+
+    columns, rows = ColwiseParallel(), RowwiseParallel()
+    inner = "model.layers.*"
+    plan: dict[str, Any] = {
+        f"{inner}.{name}": columns for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    }
+    plan |= {f"{inner}.{name}": columns for name in ("mlp.gate_proj", "mlp.up_proj")}
+    plan |= {f"{inner}.{name}": rows for name in ("self_attn.o_proj", "mlp.down_proj")}
+    plan["lm_head"] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    parallelize_module(model, mesh, plan)
+    if model.variant == "cupyops":
+        head = LinearCrossEntropyLoss(*reversed(model.lm_head.weight.shape), device="meta")
+        head.linear = model.lm_head
+        model.sharded_head = head
+    whole: nn.Module = model
+    return whole
+
+
 # GPT-2's 12 blocks of width 768, with 65536 tokens, and timm's ViT-L. Under FSDP2 in eager mode, the host of two H100s
 # took 7 ms of a step for each block of a transformer and 5 to 6 ms for each of ViT-L. The kernels of these batches take
-# longer. Tensor parallelism takes the host 18 to 21 ms for each block, and stays bound by the host.
-MODELS = (characters(12, 12, 768, 1024, 64), images(192))
+# longer. Tensor parallelism takes the host 18 to 21 ms for each block, and stays bound by the host. The Llama has 0.44
+# thousand million parameters in few and wide blocks, for the same reason.
+MODELS = (
+    characters(12, 12, 768, 1024, 64),
+    images(192),
+    language(12, 12, 1536, 4096, 32000, 2048, 12, name="Llama 0.4B"),
+)

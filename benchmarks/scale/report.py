@@ -10,10 +10,10 @@ from benchmarks import results_file
 from benchmarks.models.report import save
 from benchmarks.table import between, commit_of, machine_of
 
-__all__ = ["add", "default_path", "insert", "load", "markdown", "new", "save"]
+__all__ = ["add", "default_path", "insert", "line", "load", "markdown", "new", "save"]
 
 SCHEMA = 2
-WAYS = {"ddp": "DDP", "fsdp": "FSDP2", "tp": "tensor and sequence parallel"}
+WAYS = {"ddp": "DDP", "fsdp": "FSDP2", "tp": "tensor parallel"}
 MODES = {
     "eager": "eager",
     "compiled": "compiled",
@@ -22,6 +22,7 @@ MODES = {
 }
 _CASE = ("model", "way", "mode", "ranks")
 _ROW = {"model": str, "way": str, "mode": str, "ranks": int, "variant": str, "per_second": float, "milliseconds": float}
+_ROW |= {"unit": str}
 _ROW |= {"host": float, "first_loss": float, "loss": float}
 
 Row = dict[str, Any]
@@ -70,16 +71,16 @@ def load(path: Path) -> Row:
     return found
 
 
-def markdown(document: Row) -> str:
-    """The table of all cases, and what failed."""
+def markdown(*documents: Row) -> str:
+    """The tables of all cases, and what failed."""
+    return "\n\n".join(part for document in documents for part in _parts(document)) + "\n"
+
+
+def _parts(document: Row) -> list[str]:
     env = document["environment"]
-    parts = [
-        f"Measured on {document['ranks']} × {machine_of(env)}, timm {env.get('timm')}; commit {commit_of(document)}."
-    ]
-    lines = [
-        ["model", "way", "mode", "GPUs", "PyTorch", "cupyops", "ratio", "weak scaling"],
-        ["---"] * 8,
-    ]
+    zoos = "".join(f", {name} {env[name]}" for name in ("timm", "transformers") if env.get(name))
+    parts = [f"Measured on {document['ranks']} × {machine_of(env)}{zoos}; commit {commit_of(document)}."]
+    lines = [["model", "way", "mode", "GPUs", "PyTorch", "cupyops", "ratio", "losses", "weak scaling"]]
     rows = {(*(row[key] for key in _CASE), row["variant"]): row for row in document["rows"]}
     order = {name: i for i, name in enumerate((*WAYS, *MODES))}
     found = sorted({case[:-1] for case in rows}, key=lambda c: (c[0], order[c[1]], order[c[2]], c[3]))
@@ -89,22 +90,39 @@ def markdown(document: Row) -> str:
             continue  # what weak scaling is counted by
         torchs, ours = rows.get((*case, "torch")), rows.get((*case, "cupyops"))
         ratio = "–" if torchs is None or ours is None else f"{ours['per_second'] / torchs['per_second']:.2f}"
-        cells = [_speed(torchs), _speed(ours), ratio, _scaling(rows, case)]
+        cells = [_speed(torchs), _speed(ours), ratio, _losses(torchs, ours), _scaling(rows, case)]
         lines.append([model, WAYS[way], MODES[mode], str(ranks), *cells])
+    if all(cells[-1] == "–" for cells in lines[1:]):
+        lines = [cells[:-1] for cells in lines]
+    lines.insert(1, ["---"] * len(lines[0]))
     parts.append("\n".join("| " + " | ".join(cells) + " |" for cells in lines))
     if document["failed"]:
         failed = (
             f"- {r['model']}, {r['way']}, {r['mode']}, {r['ranks']} GPUs: {r['reason']}" for r in document["failed"]
         )
         parts += ["Not measured:", "\n".join(failed)]
-    return "\n\n".join(parts) + "\n"
+    return parts
+
+
+def line(named: Row, rows: Iterable[Row], reason: str) -> str:
+    """A case in one line: its rows, or why there are none."""
+    found = "; ".join(
+        f"{row['variant']} {_speed(row)}, loss {row['first_loss']:.4f} → {row['loss']:.4f}" for row in rows
+    )
+    return f"{', '.join(map(str, named.values()))}: {found or reason}"
 
 
 def _speed(row: Row | None) -> str:
     if row is None:
         return "–"
     memory = "" if row.get("peak_mib") is None else f", {row['peak_mib'] / 1024:.1f} GiB"
-    return f"{row['milliseconds']:.0f} ms ({row['host']:.0f}){memory}"
+    return f"{row['per_second']:,.0f} {row['unit']}/s, {row['milliseconds']:.0f} ms ({row['host']:.0f}){memory}"
+
+
+def _losses(*rows: Row | None) -> str:
+    """The losses of the first steps, and those of the last steps."""
+    of = (", ".join("–" if row is None else f"{row[key]:.4f}" for row in rows) for key in ("first_loss", "loss"))
+    return " → ".join(of)
 
 
 def _scaling(rows: dict[Any, Row], case: tuple[Any, ...]) -> str:
@@ -118,10 +136,10 @@ def _scaling(rows: dict[Any, Row], case: tuple[Any, ...]) -> str:
     return f"{cells[0]} ({cells[1]})" if len(cells) == 2 else "–"
 
 
-def insert(page: str, document: Row) -> str:
-    """The page with the table between its two markers, in place of what stood there.
+def insert(page: str, *documents: Row) -> str:
+    """The page with the tables between its two markers, in place of what stood there.
 
     Raises:
         ValueError: the page does not have both markers, in order, once.
     """
-    return between(page, markdown(document))
+    return between(page, markdown(*documents))

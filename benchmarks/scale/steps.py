@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from cupyops.torch import optimize
@@ -26,10 +27,10 @@ MODES = ("eager", "compiled", "checkpointing", "graphs")
 # Modes and ways, the most important first: a run that is to end early leaves out the others.
 _STAGES = (
     ("eager", ("ddp", "fsdp")),
-    ("compiled", ("ddp", "fsdp")),
     ("eager", ("tp",)),
-    ("checkpointing", ("ddp", "fsdp")),
+    ("compiled", ("ddp", "fsdp")),
     ("compiled", ("tp",)),
+    ("checkpointing", ("ddp", "fsdp")),
     ("graphs", ("ddp", "fsdp")),
     ("checkpointing", ("tp",)),
     ("graphs", ("tp",)),
@@ -46,7 +47,9 @@ class Case:
     ranks: int
 
 
-def cases(models: Sequence[Model], ways: Sequence[str], modes: Sequence[str], world: int) -> list[Case]:
+def cases(
+    models: Sequence[Model], ways: Sequence[str], modes: Sequence[str], world: int, weak_scaling: bool = True
+) -> list[Case]:
     """All cases on all ranks; for weak scaling, DDP and FSDP2 on one rank, eager and compiled. The first count most."""
     found = []
     for mode, of_stage in _STAGES:
@@ -54,7 +57,7 @@ def cases(models: Sequence[Model], ways: Sequence[str], modes: Sequence[str], wo
             for way in of_stage:
                 if mode not in modes or way not in ways:
                     continue
-                if world > 1 and way != "tp" and mode in ("eager", "compiled"):
+                if weak_scaling and world > 1 and way != "tp" and mode in ("eager", "compiled"):
                     found.append(Case(model, way, mode, 1))
                 found.append(Case(model, way, mode, world))
     return found
@@ -98,6 +101,8 @@ class Steps:
             elif case.mode != "eager":
                 forward = torch.compile(forward, mode="reduce-overhead" if case.mode == "graphs" else None)
             block.forward = forward
+        if case.mode in ("compiled", "graphs") and case.way != "tp":  # loss_parallel is not traced
+            case.model.compile_rest(model)
         lower = device.type == "cuda"
         if case.way == "fsdp":
             _shard(model, case.model.blocks(model), mesh, lower)
@@ -124,9 +129,10 @@ class Steps:
         lower: AbstractContextManager[Any] = (
             torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
         )
-        with lower:
-            loss = self.case.model.loss(self.model, self.batch)
-        loss.backward()
+        with loss_parallel() if self.case.way == "tp" else nullcontext():
+            with lower:
+                loss = self.case.model.loss(self.model, self.batch)
+            loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.detach().clone()

@@ -37,11 +37,14 @@ def test_data_parallel_cases_of_every_model_come_before_what_may_be_left_out() -
     other = replace(TINY, name="other")
     found = [(c.model.name, c.mode, c.way) for c in steps.cases([TINY, other], WAYS, MODES, 2)]
     assert found[:4] == [("tiny", "eager", "ddp")] * 2 + [("tiny", "eager", "fsdp")] * 2
-    assert {(mode, way) for _, mode, way in found[:16]} == {
-        (m, w) for m in ("eager", "compiled") for w in ("ddp", "fsdp")
-    }
-    assert len(set(found[:16])) == 8
-    assert found[16:18] == [("tiny", "eager", "tp"), ("other", "eager", "tp")]
+    assert found[8:10] == [("tiny", "eager", "tp"), ("other", "eager", "tp")]
+    assert {(mode, way) for _, mode, way in found[10:18]} == {("compiled", "ddp"), ("compiled", "fsdp")}
+    assert found[18:20] == [("tiny", "compiled", "tp"), ("other", "compiled", "tp")]
+    alone = steps.cases([other, TINY], WAYS, ["eager"], 2, weak_scaling=False)
+    assert [(c.model.name, c.ranks) for c in alone] == [("other", 2)] * 2 + [("tiny", 2)] * 2 + [
+        ("other", 2),
+        ("tiny", 2),
+    ]
     assert [c.mode for c in steps.cases([TINY], ["tp"], ["graphs"], 2)] == ["graphs"]
 
 
@@ -79,6 +82,21 @@ def test_a_model_that_fails_loses_no_row_of_others(document: dict[str, Any]) -> 
     assert len(document["failed"]) == 8
 
 
+def test_a_case_that_hangs_or_kills_its_process_loses_no_row_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "scale.json"
+    path.write_text("an older file")
+    environment = {**os.environ, "PYTHONPATH": str(results_file.ROOT), "OMP_NUM_THREADS": "1"}
+    done = preloaded.run(["-m", tiny_scale.__name__, path, "broken ranks"], cwd=results_file.ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = report.load(path)
+    assert [(r["model"], r["variant"]) for r in found["rows"]] == [("tiny", v) for v in models.VARIANTS]
+    hangs, dies = found["failed"]
+    assert (hangs["model"], hangs["reason"]) == ("hangs", f"ended after {tiny_scale.TIMEOUT} seconds")
+    assert dies["model"] == "dies"
+    assert "exit code 3" in dies["reason"]
+    assert "tiny, ddp, eager, 2: torch" in done.stdout
+
+
 def test_selective_checkpointing_keeps_products_and_attention() -> None:
     names = {op.name() for op in steps.saved_operations()}
     assert {"aten::addmm", "cupyops::linear", "aten::_scaled_dot_product_flash_attention"} <= names
@@ -96,7 +114,13 @@ def test_the_table_has_ratios_and_weak_scaling() -> None:
         report.add(document, "rows", rows)
     assert len(document["rows"]) == 4, "rows of a case were added beside those of the same case"
     text = report.markdown(document)
-    assert "| m | DDP | eager | 2 | 12 ms (10), 2.0 GiB | 12 ms (10), 2.0 GiB | 1.16 | 95 % (90 %) |" in text
+    speed, losses = "tokens/s, 12 ms (10), 2.0 GiB", "4.0000, 4.0000 → 1.0000, 1.0000"
+    assert f"| m | DDP | eager | 2 | 180 {speed} | 209 {speed} | 1.16 | {losses} | 95 % (90 %) |" in text
+    apart = report.new({"gpu": "other GPU"}, 2)
+    report.add(apart, "rows", [r for r in document["rows"] if r["ranks"] == 2])
+    both = report.markdown(document, apart)
+    assert both.startswith(text)
+    assert "weak scaling" not in both[len(text) :], "a column without figures"
     assert "| eager | 1 |" not in text
     report.add(document, "failed", [{**row, "ranks": 2, "reason": "no"}])
     assert [r["ranks"] for r in document["rows"]] == [1, 1]

@@ -1,17 +1,21 @@
 """Small models, in place of :mod:`benchmarks.scale.models`.
 
 ``python -m tests.benchmarks.tiny_scale FILE`` trains them on two CPU processes, in every way, eager and with selective
-checkpointing, and saves the document.
+checkpointing, and saves the document. ``python -m tests.benchmarks.tiny_scale FILE "broken ranks"`` trains a model on which a
+process hangs, one on which it dies, and one that is right.
 """
 
 import gc
+import os
 import pickle
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -81,16 +85,30 @@ def _broken(variant: str) -> Any:
     raise ValueError("this model\ncannot be built")
 
 
+def _hangs(variant: str) -> Any:
+    time.sleep(1000 if dist.get_rank() == 1 else 0)
+    return TINY.build(variant)
+
+
+def _dies(variant: str) -> Any:
+    if dist.get_rank() == 1:
+        os._exit(3)
+    return TINY.build(variant)
+
+
+TIMEOUT = 10  # seconds
 TINY_VIT = images(4, "tiny vit", VisionTransformer, SIZE)
-MODELS = (TINY, TINY_VIT, replace(TINY, name="broken", build=_broken, split=lambda model, mesh: nn.Identity()))
+BROKEN = replace(TINY, name="broken", build=_broken, split=lambda model, mesh: nn.Identity())
+BROKEN_RANKS = [replace(TINY, name="hangs", build=_hangs), replace(TINY, name="dies", build=_dies), TINY]
+MODELS = (TINY, TINY_VIT, BROKEN, *BROKEN_RANKS[:2])
 
 
-def main(path: Path) -> None:
+def main(path: Path, ranks_break: bool) -> None:
     # What each rank would import for itself.
 
     import benchmarks.scale.steps  # noqa: F401
     from benchmarks.scale import report
-    from benchmarks.scale.__main__ import WAYS, run
+    from benchmarks.scale.__main__ import WAYS, Chosen, run
 
     start = mp.start_processes
 
@@ -102,10 +120,15 @@ def main(path: Path) -> None:
     mp.start_processes = forked  # type: ignore[assignment]
     gc.collect = lambda *_: 0  # it takes half of the time, and serves measurements of memory
     document = report.new({"gpu": "no GPU", "timm": "1"}, 2)
-    known = [model.name for model in MODELS]
-    run(document, path, "cpu", known, WAYS, ("eager", "checkpointing"), 2, zoo="tests.benchmarks.tiny_scale")
+    zoo = "tests.benchmarks.tiny_scale"
+    if ranks_break:
+        names = [model.name for model in BROKEN_RANKS]
+        run(document, path, "cpu", Chosen(names, ("ddp",), ("eager",), 1, False, zoo), timeout=TIMEOUT)
+    else:
+        names = [model.name for model in (TINY, TINY_VIT, BROKEN)]
+        run(document, path, "cpu", Chosen(names, WAYS, ("eager", "checkpointing"), 2, zoo=zoo))
     assert not document["rows"], "the processes have a copy"
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), "broken ranks" in sys.argv)

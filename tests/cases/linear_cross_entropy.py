@@ -71,6 +71,14 @@ def _sum() -> list[Arguments]:
     ]
 
 
+def _of_classes() -> list[Arguments]:
+    """Maxima and shares of all classes, and targets of which some are classes of other ranks."""
+    logits = random(M, N, seed=14)
+    m = logits.amax(-1) + 0.5
+    r = 0.5 / (logits - m.unsqueeze(-1)).exp().sum(-1)
+    return [(wanted(logits), wanted(m), wanted(r), wanted(random(M, seed=15)), torch.tensor([3, -1, 5, 10, -1]))]
+
+
 def _launches() -> Iterator[LaunchCase]:
     for dtype in FLOATS:
         for n in (1000, 1003, 50257):
@@ -106,6 +114,7 @@ DATA = FamilyData(
         "linear_cross_entropy_rows": _rows,
         "linear_cross_entropy_rows_backward": _rows_backward,
         "linear_cross_entropy": _sum,
+        "linear_cross_entropy_of_classes": _of_classes,
     },
     _launches,
     MODELS,

@@ -1,9 +1,20 @@
-"""torchtitan's overrides (0.3) and model converters (0.2), by its own code that applies them."""
+"""torchtitan's overrides (0.3) and model converters (0.2), by its own code that applies them, and in its own trainer."""
 
+import json
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+
+from benchmarks import results_file
+from tests.integrations import titan
 
 pytest.importorskip("torchtitan.config")
 
@@ -45,3 +56,39 @@ def test_the_converter_optimizes_the_model_in_place() -> None:
     container.convert(model)
     assert type(model[1]).forward is not nn.RMSNorm.forward
     container.post_optimizer_hook(model)
+
+
+def trained(folder: Path, ranks: int, tensor_parallel: int, ours: str) -> Any:
+    """Returns losses and calls of the first rank."""
+    folder.mkdir()
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        (folder / "port").write_text(str(free.getsockname()[1]))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(results_file.ROOT), *sys.path])}
+    command = [sys.executable, "-W", "ignore", "-m", titan.__name__]
+    given = [str(folder), str(ranks), str(tensor_parallel), ours]
+    options: Any = {"cwd": results_file.ROOT, "env": environment, "stdout": subprocess.PIPE, "text": True}
+    started = [
+        subprocess.Popen([*command, str(rank), *given], stderr=subprocess.STDOUT, **options) for rank in range(ranks)
+    ]
+    try:
+        printed = [process.communicate(timeout=300)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * ranks, "\n".join(printed)[-3000:]
+    return json.loads(next(line for line in printed[0].splitlines() if line.startswith('{"losses"')))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "tensor_parallel"), [(1, 1), (2, 1), (2, 2)], ids=["one rank", "FSDP2", "tensor parallel"]
+)
+def test_its_trainer_has_the_same_losses(ranks: int, tensor_parallel: int, tmp_path: Path) -> None:
+    pytest.importorskip("torchtitan.train", reason="torchtitan's trainer needs packages that are missing")
+    converts = find_spec("torchtitan.protocols.model_converter") is not None
+    plain, ours = (trained(tmp_path / which, ranks, tensor_parallel, which) for which in ("no", "yes"))
+    assert not plain["calls"]
+    assert {"rms_norm", *(["swiglu"] if converts else [])} <= ours["calls"].keys()
+    assert len(plain["losses"]) == titan.STEPS
+    assert len(set(plain["losses"])) == titan.STEPS, "the steps train"
+    assert ours["losses"] == pytest.approx(plain["losses"], rel=1e-5)

@@ -9,10 +9,12 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from cupyops.errors import expected
 from cupyops.torch.core.dispatch import autocast_dtypes, forward_mode, grad_enabled, is_compiling, transforms_active
 from cupyops.torch.core.tensors import PLAIN_TENSORS, symbolic_call, wide_dtype
+from cupyops.torch.scale.distributed import is_dtensor
 
 from .cross_entropy import cross_entropy, exact_ignore_index, known_options
 from .linear import linear
 from .projected_loss import check_operands, loss_sum, losses, losses_backward
+from .sharded_vocabulary import as_dtensor, losses_of_shards, shards_vocabulary
 
 __all__ = ["LinearCrossEntropyLoss", "linear_cross_entropy"]
 
@@ -68,6 +70,11 @@ def linear_cross_entropy(
     backward, which has the gradient of the loss. The loss is computed in float32, or in float64 for float64, and is not
     rounded to the dtype of x.
 
+    If ``weight`` is a DTensor whose classes the ranks of a mesh divide (``Shard(0)``, as ``ColwiseParallel`` places it), each rank
+    computes the logits of its classes, and sends four numbers for each row. x and the target are then equal on every rank, or
+    DTensors; the loss is a DTensor if x is one. Such a loss has no second derivative, and breaks a compiled graph. With class
+    weights, label smoothing, a soft cap or class probabilities the weight is gathered.
+
     Args:
         x: (..., K), float16, bfloat16, float32 or float64.
         weight: (N, K), a row for each class, of x's dtype.
@@ -100,6 +107,9 @@ def linear_cross_entropy(
     """
     options: dict[str, Any] = {"class_weight": class_weight, "ignore_index": ignore_index, "reduction": reduction}
     options |= {"label_smoothing": label_smoothing, "softcap": softcap, "z_loss": z_loss}
+    if is_compiling() and type(weight).__name__ == "DTensor":
+        eager: Tensor = _outside_of_graphs(x, weight, target, bias, **options)
+        return eager
     for name, given in {"x": x, "weight": weight, "target": target, "bias": bias, "class_weight": class_weight}.items():
         optional = name in ("bias", "class_weight")
         if not isinstance(given, Tensor) and not (optional and given is None):
@@ -114,6 +124,13 @@ def linear_cross_entropy(
     if softcap is not None and not softcap > 0:
         raise ValueError(expected("linear_cross_entropy", "softcap", "be a positive number or None", softcap))
     x, weight, bias = _cast(x, weight, bias)
+    if is_dtensor(weight):  # plain tensors beside it are equal on every rank
+        plain = not is_dtensor(x)
+        x, target, bias, class_weight = (as_dtensor(t, weight) for t in (x, target, bias, class_weight))
+        if plain:
+            loss: Any = linear_cross_entropy(x, weight, target, bias, **options | {"class_weight": class_weight})
+            found: Tensor = loss.full_tensor()
+            return found
     if target.is_floating_point() and target.dim() == x.dim():
         if z_loss:
             raise ValueError("linear_cross_entropy: `z_loss` takes class indices as targets, not class probabilities")
@@ -122,6 +139,12 @@ def linear_cross_entropy(
     target, ignore_index = exact_ignore_index(target, ignore_index)
     numbers = float(ignore_index), max(0.0, float(label_smoothing)), float(softcap or 0), float(z_loss)
     tensors = x, weight, bias, target, class_weight
+    simple = numbers[1:3] == (0, 0) and class_weight is None and not (transforms_active() or forward_mode())
+    if simple and is_dtensor(weight) and shards_vocabulary(weight, bias):
+        target = target.full_tensor()  # type: ignore[attr-defined]
+        scale = None if reduction == "none" else _scale(x, target, None, ignore_index, reduction)
+        placed: Tensor = as_dtensor(losses_of_shards(x, weight, bias, target, scale, ignore_index, numbers[3]), weight)
+        return placed
     wants = [t is not None and t.requires_grad and grad_enabled() for t in (x, weight, bias)]
     if reduction == "none":
         return losses.call(*tensors, *numbers)
@@ -133,6 +156,12 @@ def linear_cross_entropy(
     if is_compiling():
         return loss_sum.call(*tensors, scale, *numbers, *wants)[0]
     return _Sum.apply(*tensors, scale, *numbers)
+
+
+@torch.compiler.disable
+def _outside_of_graphs(*args: Any, **options: Any) -> Tensor:
+    """Returns the loss of DTensors, whose ranks communicate between kernels. Dynamo breaks the graph here."""
+    return linear_cross_entropy(*args, **options)
 
 
 def _is_dense(x: Tensor) -> bool:

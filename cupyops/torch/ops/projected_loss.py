@@ -22,7 +22,16 @@ from .linear import linear_flops
 from .loss_rows import Form, columns_of, declare_ahead, loss_of_rows
 from .onnx_values import cast, in_float32
 
-__all__ = ["check_operands", "loss_sum", "losses", "losses_backward", "rows_of_chunk"]
+__all__ = [
+    "add_gradients",
+    "check_operands",
+    "loss_sum",
+    "losses",
+    "losses_backward",
+    "padded_width",
+    "product_of",
+    "rows_of_chunk",
+]
 
 # A chunk of rows has at most a tenth of the logits, so that a tenth of their memory is taken, and a multiple of ROWS rows, which are
 # whole tiles of a product. Each chunk adds its part to the gradient of the weight, which takes a pass over that gradient: with
@@ -61,7 +70,7 @@ def _body(
     grad_bias = loss.new_zeros(n) if wants[2] else None
     if m == 0:
         return loss.view(target_shape(x)), *_results(x, bias, grad_x, _zeros(grad_weight), grad_bias)
-    width = -(-n * x.element_size() // 16) * 16 // x.element_size()  # rows of logits begin at multiples of 16 bytes
+    width = padded_width(x, n)
     form = Form(width != n, bias is not None, softcap > 0, smoothing > 0, class_weight is not None, z_loss != 0)
     numbers = {"ignore": ignore, "smoothing": smoothing, "softcap": softcap, "z_loss": z_loss, "classes": float(n)}
     scalars = [numbers[name] for name in form.scalars]
@@ -70,28 +79,50 @@ def _body(
     if graded:
         assert grad_loss is not None
         grad_loss = grad_loss.reshape(-1).contiguous()
-    whole = n // CLASSES * CLASSES
-    classes = [slice(a, b) for a, b in ((0, whole), (whole, n)) if a < b]
     each = min(m, rows_of_chunk(m))
     logits = x.new_empty(each, width)
     for i in range(0, m, each):
         part = slice(i, min(m, i + each))
         chunk, x_part = logits[: part.stop - i], rows[part]
-        z = [chunk[:, some] for some in classes]
-        for some, z_part in zip(classes, z, strict=True):
-            torch.mm(x_part, weight[some].t(), out=z_part)
+        product_of(x_part, weight, chunk)
         if grad_loss is None:
             loss[part] = compute(chunk, target[part], *columns, *scalars)
             continue
-        loss[part], _ = compute(chunk, grad_loss[part], target[part], *columns, *scalars)  # the gradient is in z
-        for j, (some, z_part) in enumerate(zip(classes, z, strict=True)):
-            if grad_x is not None:
-                _add_product(grad_x[part], z_part, weight[some], first=j == 0)
-            if grad_weight is not None:
-                _add_product(grad_weight[some], z_part.t(), x_part, first=i == 0)
+        loss[part], _ = compute(
+            chunk, grad_loss[part], target[part], *columns, *scalars
+        )  # the gradient is in the chunk
+        add_gradients(chunk, x_part, weight, None if grad_x is None else grad_x[part], grad_weight, first=i == 0)
         if grad_bias is not None:
             grad_bias += SUMS(LIBRARIES[type(chunk)], chunk)[:n]
     return loss.view(target_shape(x)), *_results(x, bias, grad_x, grad_weight, grad_bias)
+
+
+def padded_width(x: Tensor, n: int) -> int:
+    """Returns the width of the logits in memory: rows of logits begin at multiples of 16 bytes."""
+    return -(-n * x.element_size() // 16) * 16 // x.element_size()
+
+
+def product_of(x: Tensor, weight: Tensor, logits: Tensor) -> None:
+    """Writes x·Wᵀ to the first columns of the logits."""
+    for some in _classes(weight):
+        torch.mm(x, weight[some].t(), out=logits[:, some])
+
+
+def add_gradients(
+    grad_logits: Tensor, x: Tensor, weight: Tensor, grad_x: Tensor | None, grad_weight: Tensor | None, *, first: bool
+) -> None:
+    """Writes the gradient of x, and adds to the gradient of the weight, or writes it if these rows are the first."""
+    for i, some in enumerate(_classes(weight)):
+        if grad_x is not None:
+            _add_product(grad_x, grad_logits[:, some], weight[some], first=i == 0)
+        if grad_weight is not None:
+            _add_product(grad_weight[some], grad_logits[:, some].t(), x, first=first)
+
+
+def _classes(weight: Tensor) -> list[slice]:
+    n = weight.shape[0]
+    whole = n // CLASSES * CLASSES
+    return [slice(a, b) for a, b in ((0, whole), (whole, n)) if a < b]
 
 
 def _add_product(out: Tensor, a: Tensor, b: Tensor, first: bool) -> None:

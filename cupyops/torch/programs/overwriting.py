@@ -22,21 +22,24 @@ _AT_ONCE = 2**24  # elements that are copied at once
 
 
 def overwriting(operator: Written, array: str) -> Operator:
-    """Returns the operator that writes the gradient of an input over the input.
+    """Returns the operator that writes its only result over an input. An operator with a backward gives the operator that
+    writes the gradient of the input there.
 
-    The backward program's kernel runs with the input and its gradient at one address.
+    The program's kernel runs with the input and the result at one address.
 
     Args:
-        operator: a row program whose backward reads the input, reduces nothing, and computes no other gradient.
+        operator: a row program. The program of the backward, or of an operator without one, reads the input, reduces nothing,
+            and has one result.
         array: the input, which has a value for each element.
     """
-    assert operator.backward is not None
-    forward, back = operator.programs
-    assert back.results == (f"grad_{array}",)
+    back = operator.programs[-1]
+    (result,) = back.results
+    assert operator.backward is None or result == f"grad_{array}"
     assert all(not step.over or step.over == "at" for step in back.steps)
-    back = replace(back, name=f"{forward.name}_backward_over_{array}", over=(back.results[0], array))
+    name = f"{operator.programs[0].name}{'_backward' if operator.backward else ''}_over_{array}"
+    back = replace(back, name=name, over=(result, array))
     kernel = functools.cache(functools.partial(kernel_of, back, text_of(back)))
-    compute, gradient = body_of(back, kernel, ["element"]), operator.backward.reference
+    compute, reference = body_of(back, kernel, ["element"]), (operator.backward or operator).reference
     at, by_row = back.inputs.index(array), {*back.elements, *back.rows, *back.indices}
 
     def write(make: Callable[..., Any]) -> Callable[..., None]:
@@ -65,7 +68,7 @@ def overwriting(operator: Written, array: str) -> Operator:
     return Operator(
         f"{namespace}::{back.name}({', '.join(arguments)}) -> ()",
         write(compute),
-        reference=gradient and write(gradient),
+        reference=reference and write(reference),
     )
 
 
