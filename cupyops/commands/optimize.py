@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from .run import add_script, run_script
+from .run import add_script, find_script, run_script
 
 __all__ = ["add_parser"]
 
@@ -27,10 +27,9 @@ def run(options: argparse.Namespace) -> int:
     """Runs the command; returns 0. What the program raises, SystemExit too, is raised.
 
     Raises:
-        SystemExit: with status 2, if there is no such file.
+        SystemExit: with status 2, if there is no such program.
     """
-    if not options.script.exists():
-        options.parser.error(f"{options.script}: no such file")
+    find_script(options)
     from cupyops.integrations.scripts import optimizing  # it imports PyTorch
 
     def show(report: Any) -> None:

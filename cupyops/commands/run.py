@@ -1,13 +1,15 @@
 """``python -m cupyops run SCRIPT``: runs a program that builds PyTorch extensions, without a compiler."""
 
 import argparse
+import os
 import runpy
 import sys
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_parser", "add_script", "run_script"]
+__all__ = ["add_parser", "add_script", "find_script", "run_script"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -34,17 +36,44 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
 
 def add_script(parser: argparse.ArgumentParser) -> None:
     """Adds the program and its arguments to a parser."""
-    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the program")
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as for python -m"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="the program")
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the program's own arguments")
+
+
+def find_script(options: argparse.Namespace) -> None:
+    """Looks for the program of :func:`add_script`.
+
+    Raises:
+        SystemExit: with status 2, if there is no such file or module.
+    """
+    if not options.module:
+        if not Path(options.script).exists():
+            options.parser.error(f"{options.script}: no such file")
+        return
+    try:
+        found = find_spec(options.script) if all(options.script.split(".")) else None
+    except ModuleNotFoundError as error:
+        if not f"{options.script}.".startswith(f"{error.name}."):
+            raise  # the package itself imports what is missing
+        found = None
+    if found is None:
+        options.parser.error(f"{options.script}: no such module")
 
 
 def run_script(options: argparse.Namespace) -> None:
     """Runs the program of :func:`add_script` as Python would run it. What it raises, SystemExit too, is raised."""
     before = sys.argv, sys.path[:]
-    sys.argv = [str(options.script), *options.arguments]
-    sys.path[0] = str(options.script.absolute().parent)
+    sys.argv = [options.script, *options.arguments]
     try:
-        runpy.run_path(str(options.script), run_name="__main__")
+        if options.module:
+            sys.path[0] = os.getcwd()
+            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(options.script).absolute().parent)
+            runpy.run_path(options.script, run_name="__main__")
     finally:
         sys.argv, sys.path[:] = before
 
@@ -53,10 +82,9 @@ def run(options: argparse.Namespace) -> int:
     """Runs the command; returns 0. What the program raises, SystemExit too, is raised.
 
     Raises:
-        SystemExit: with status 2, if there is no such file.
+        SystemExit: with status 2, if there is no such program.
     """
-    if not options.script.exists():
-        options.parser.error(f"{options.script}: no such file")
+    find_script(options)
     from cupyops import cpp_extension  # it imports PyTorch
 
     with ExitStack() as stack:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from autograd_bridge import add2, linear
 from autograd_bridge import gelu as our_gelu
+from autograd_bridge import gelu_backward as our_gelu_backward
 from autograd_bridge import log_softmax as our_log_softmax
 from autograd_bridge import softmax as our_softmax
 
@@ -24,6 +25,10 @@ MODULE = "cupyops.integrations.backendbench"  # this module, also where it runs 
 
 def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
     return our_gelu(x, approximate)
+
+
+def gelu_backward(grad_y: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    return our_gelu_backward(grad_y, x, approximate)
 
 
 def add(x: Tensor, other: Any, *, alpha: complex = 1) -> Tensor:
@@ -58,6 +63,7 @@ def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: complex = 1, alpha: compl
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     "gelu.default": gelu,
+    "gelu_backward.default": gelu_backward,
     "add.Tensor": add,
     "_softmax.default": softmax,
     "_log_softmax.default": log_softmax,

@@ -13,6 +13,7 @@ from cupyops.integrations import backendbench
 X, W = torch.randn(5, 7), torch.randn(7)
 ARGUMENTS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "gelu.default": [((X,), {}), ((X,), {"approximate": "tanh"})],
+    "gelu_backward.default": [((X, 2 * X), {}), ((X, 2 * X), {"approximate": "tanh"})],
     "add.Tensor": [((X, W), {}), ((X, W), {"alpha": 3})],
     "_softmax.default": [((X, -1, False), {}), ((X, 0, False), {})],
     "_log_softmax.default": [((X, -1, False), {})],

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from cupyops.integrations.hub import layers
+from cupyops.torch import optimize
+from cupyops.torch.models.classes import is_optimised
 from cupyops.torch.models.rotary import own_rotary
 
 from .modules import Turn, Zeroed
@@ -47,6 +49,19 @@ def test_kernelize_takes_every_layer_without_a_fallback(mode: Any) -> None:
     assert [of_hub(m) for m in model] == [True] * 4 + [False]
     found = torch.autograd.grad(model(x).square().sum(), [*model.parameters()])
     torch.testing.assert_close(found, right)
+
+
+def test_optimize_comes_before_kernelize() -> None:
+    """`kernelize` writes the `forward` of its class into a module for whose name it finds no kernel."""
+    torch.manual_seed(0)
+    model, x = small_model(), torch.randn(6, 24)
+    right = model(x)
+    assert len(optimize(model).replaced) == 3
+    with kernels.use_kernel_mapping({}, inherit_mapping=False):
+        kernels.kernelize(model, mode=MODES[1], device="cpu")
+    assert is_optimised(type(model[0]))
+    torch.testing.assert_close(model(x), right)
+    assert "replaced on the instance" in str(optimize(kernelized(small_model())))
 
 
 def test_a_kernelized_model_compiles_into_one_graph_with_the_operators() -> None:

@@ -46,3 +46,47 @@ def test_kernelbench_renders_a_prompt_with_the_example(tmp_path: Path) -> None:
     )
     assert kernelbench.EXAMPLE.read_text(encoding="utf-8").strip() in text
     assert "CUDA C++ kernels, compiled at run time by cupyops" in text
+
+
+WRITES_TOO_FAR = """
+import torch
+from torch.utils.cpp_extension import load_inline
+
+cuda = r'''
+__global__ void add(const float* a, const float* b, float* y, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i <= n) y[i] = a[i] + b[i];
+}
+torch::Tensor f(torch::Tensor a, torch::Tensor b) {
+    auto y = torch::empty_like(a);
+    add<<<(a.numel() + 255) / 256 + 1, 256>>>(a.data_ptr<float>(), b.data_ptr<float>(), y.data_ptr<float>(), a.numel());
+    return y;
+}'''
+built = load_inline("too_far", "torch::Tensor f(torch::Tensor a, torch::Tensor b);", cuda, functions=["f"])
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, a, b):
+        return built.f(a, b)
+"""
+
+
+@pytest.mark.simulator
+def test_kernelbench_evaluates_programs_on_a_cpu() -> None:
+    evaluate = pytest.importorskip("kernelbench.eval").eval_kernel_against_ref
+    from kernelbench.utils import get_package_resource_path
+
+    from cupyops.integrations.kernelbench.evaluation import simulated
+
+    prompts = Path(get_package_resource_path("prompts"))
+    reference = (prompts / "model_ex_add.py").read_text()
+    theirs, ours = (prompts / "model_new_ex_add.py").read_text(), kernelbench.EXAMPLE.read_text(encoding="utf-8")
+    before = dict(vars(torch.cuda))
+    with simulated(sanitize=True):
+        found = [
+            evaluate(reference, program, device=torch.device("cpu"), backend=backend)
+            for program, backend in [(theirs, "cuda"), (ours, "cupyops"), (WRITES_TOO_FAR, "cuda")]
+        ]
+    assert [(result.compiled, result.correctness) for result in found] == [(True, True), (True, True), (True, False)]
+    assert "out of bounds" in str(found[2].metadata["runtime_error"])
+    assert vars(torch.cuda) == before

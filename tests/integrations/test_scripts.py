@@ -59,10 +59,48 @@ def test_a_script_trains_the_model_of_its_earlier_optimizer(tmp_path: Path, capf
     assert nn.Module.__call__ is nn.Module._wrapped_call_impl
 
 
-def test_a_script_that_is_not_there_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_module_of_a_package_runs_as_by_python_m(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "trains"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helper.py").write_text("width = 32\n")
+    (package / "first.py").write_text(
+        SCRIPT.replace("from helper", "from .helper") + "print(sys.argv[0], __package__)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as `python -m cupyops` does
+    for command in ("run", "optimize"):
+        assert main([command, "-m", "trains.first", str(tmp_path / "model.pt"), "-m"]) == 0
+        out = capfd.readouterr()
+        assert out.out.endswith(f" -m\n{package / 'first.py'} trains\n")
+    assert out.err == "optimize(Sequential): 3 places call cupyops, 0 are left alone\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (["absent.py"], "absent.py: no such file"),
+        (["-m", "absent.train"], "absent.train: no such module"),
+        (["-m", "absent"], "absent: no such module"),
+        (["-m", ".train"], ".train: no such module"),
+    ],
+)
+def test_a_program_that_is_not_there_is_an_error(
+    program: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["optimize", "absent.py"])
-    assert "absent.py: no such file" in capfd.readouterr().err
+        main(["optimize", *program])
+    assert message in capfd.readouterr().err
+
+
+def test_what_a_package_lacks_is_not_taken_for_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "__init__.py").write_text("import absent")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'absent'"):
+        main(["optimize", "-m", "lacking.train"])
 
 
 def test_each_model_is_optimized_once_before_its_first_call() -> None:

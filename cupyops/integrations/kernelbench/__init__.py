@@ -4,8 +4,9 @@
 
     python -m cupyops.integrations.kernelbench >> src/kernelbench/prompts/prompts.toml
 
-:func:`cupyops.testing.score` judges a program, and ``python -m cupyops run scripts/run_and_check.py ...`` runs
-KernelBench's own evaluation of programs that call PyTorch's ``load_inline``, without a compiler.
+:func:`cupyops.testing.score` judges a program. :func:`.evaluation.simulated` lets KernelBench's own function judge programs
+on a CPU. ``python -m cupyops run scripts/run_and_check.py ...`` runs KernelBench's own evaluation of programs that call
+PyTorch's ``load_inline``, without a compiler.
 """
 
 from pathlib import Path
