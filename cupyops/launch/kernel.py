@@ -283,6 +283,10 @@ class Kernel(Listed):
         """Returns the final text for NVRTC under a choice of types. See :meth:`.KernelSource.final`."""
         return self.source.final(types, twins)
 
+    def syntax(self, text: str) -> str:
+        """Returns what of a final text decides whether a compiler accepts it."""
+        return text
+
     def located(self, error: CompileError) -> CompileError:
         """Returns a compiler's error with the lines of the Python file that holds the text. See :meth:`.KernelSource.located`."""
         found = self.source.located(error)
