@@ -40,6 +40,9 @@ def _in_program(name: str) -> str:
 class ProgramKernel(Kernel):
     """A kernel that is generated from a program. Its messages have the names of the program."""
 
+    # The source has generic lambdas without `__device__`. NVRTC would refuse them at a first attempt.
+    check_options = ("-default-device",)
+
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text, with the names of the program."""
