@@ -6,6 +6,8 @@ BIN ?= .venv/bin
 TORCH ?= 2.11.0 2.15.0
 TESTS ?= tests/torch tests/models tests/operators tests/onnx tests/examples
 CUDA = $(shell find kernels_cu cupyops/simulator/hardware -name '*.cu' -o -name '*.cuh')
+# Of `make compile`: the architectures, by default all. One of each generation decides each condition of the sources.
+ARCH ?=
 RESULTS = benchmarks/results
 ROWS := $(RESULTS)/rows-nvidia-h200.json
 
@@ -24,7 +26,7 @@ hooks: ## have git run ruff and clang-format on each commit
 test: ## run the tests of README.md
 	$(BIN)/python -m pytest -n auto
 
-thorough: ## run the other tests: all dtypes, all pairs, planted faults, random trials, figures
+thorough: compile ## run the other tests (all dtypes, all pairs, planted faults, random trials, figures), and compile
 	$(BIN)/python -m pytest -m thorough -n auto
 
 versions: ## run TESTS with other versions of PyTorch, TORCH="2.11.0 2.15.0", each in an environment in build/
@@ -49,8 +51,8 @@ format: ## format Python and CUDA C++
 types: ## check types
 	$(BIN)/mypy
 
-compile: ## compile every kernel for every architecture; fail on a warning, or a spill on sm_90
-	$(BIN)/python -m cupyops compile --may-spill layer_norm_tangent
+compile: ## compile every kernel for every architecture, or for ARCH="75,90"; fail on a warning, or a spill on sm_90
+	$(BIN)/python -m cupyops compile --may-spill layer_norm_tangent $(if $(ARCH),--arch $(ARCH))
 
 docs: ## build the documentation site into site/; fail on a warning, such as a broken link
 	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'

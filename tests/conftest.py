@@ -1,7 +1,6 @@
 """What every test file shares: backends, the GPU marks, and a cache folder of the tests' own."""
 
 import gc
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -54,10 +53,6 @@ sys.dont_write_bytecode = False
 
 # Inductor would compile a program for each of the CPU's vector instructions, to see whether they run. No test asks for them.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
-
-# pytest has a handler for each logger that does not propagate. With any handler, PyTorch renders a record of each step of a
-# compilation, which takes a fifth of the time of tests that compile.
-logging.getLogger("torch.__trace").propagate = True
 
 # An export asks for PyTorch's composite operators once for each namespace, and each time looks all of them up. They take a quarter
 # of the time of tests that export.

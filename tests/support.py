@@ -21,6 +21,12 @@ ROOT = Path(__file__).parents[1]
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Seconds after which a test takes what it waits for to hang. A loaded machine makes everything slow, and does not come near.
 HANG = 1800
+# As parameters of a test: see with_floats.
+BY_DEFAULT = (torch.float32, torch.bfloat16)
+EACH_FLOAT = [
+    pytest.param(d, id=str(d).removeprefix("torch."), marks=[] if d in BY_DEFAULT else pytest.mark.thorough)
+    for d in FLOATS
+]
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -55,22 +61,17 @@ def install(folder: Path, *requirements: str) -> None:
 def with_floats(cases: Iterable[Any], each: int = 2) -> list[Any]:
     """Returns parameters for a test that takes a case and a floating dtype. A case is a value or a ``pytest.param``.
 
-    By default, a case has float32 or float64 and one of the two 16-bit dtypes, either in turn: a text has one path for both of
-    16 bits, and the dtypes of the others differ in the width of a vector. The simulator would compile the text for each. The
-    other dtypes are thorough. With ``each=1``, a case has one of the four in turn. Of cases in pairs, four
-    pairs give every dtype to the first and to the second.
+    By default, a case has float32 and bfloat16: a text has one path for both of 16 bits, the dtypes of the others differ in the
+    width of a vector, and the simulator would compile the text for each. The other dtypes are thorough. With ``each=1``, a
+    case has one of the two in turn. Of cases in pairs, two pairs give both to the first and to the second.
     """
-    turns = [(torch.float32, torch.float16), (torch.float64, torch.bfloat16), (torch.float32, torch.bfloat16)]
-    turns += [(torch.float64, torch.float16)]
-    if each == 1:
-        one = [(torch.float64,), (torch.float16,), (torch.bfloat16,), (torch.float32,)]
-        turns = [*one, *one[1:], *one[:1]]
     found = []
     for number, case in enumerate(cases):
         values = case.values if hasattr(case, "values") else (case,)
         name = getattr(case, "id", None) or "-".join(map(str, values))
         for dtype in FLOATS:
-            marks = [] if dtype in turns[number % len(turns)] else [pytest.mark.thorough]
+            chosen = dtype in (BY_DEFAULT if each == 2 else (BY_DEFAULT[(number + number // 2) % 2],))
+            marks = [] if chosen else [pytest.mark.thorough]
             found.append(pytest.param(*values, dtype, id=f"{name}-{str(dtype).removeprefix('torch.')}", marks=marks))
     return found
 

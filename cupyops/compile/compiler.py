@@ -147,10 +147,14 @@ def answers(key: str, make: Callable[[], str], what: str, options: Sequence[str]
     )
 
 
-def check(text: str, what: str, options: Sequence[str]) -> None:
-    """Raises if NVRTC refuses a final text, and generates no code. The arguments and errors are those of :func:`binary_for`.
+def check(text: str, what: str, options: Sequence[str], decides: Callable[[str], str] = str) -> None:
+    """Raises if NVRTC refuses a final text, and generates no code. The errors are those of :func:`binary_for`.
 
     That a text is accepted is kept in the cache.
+
+    Args:
+        text, what, options: as for :func:`binary_for`.
+        decides: returns what of the text decides the answer. Texts that have it in common are compiled once.
     """
     linked = linking.is_linked(text, options)
     asked = (*OPTIONS, *options, _READ_ONLY)
@@ -159,7 +163,7 @@ def check(text: str, what: str, options: Sequence[str]) -> None:
         if signing.required():
             read()
         else:
-            DiskCache(default_folder()).get_or_make(_key(one, _ASKED, (*asked, f"linked={linked}")), read)
+            DiskCache(default_folder()).get_or_make(_key(decides(one), _ASKED, (*asked, f"linked={linked}")), read)
 
 
 def _key(text: str, target: str, options: Sequence[str]) -> str:

@@ -26,9 +26,11 @@ _STRING = r"\"(?:\\[\s\S]|[^\"\\\n])*\"?"
 _RAW = r"\bR\"(?P<delimiter>[^()\\\s\"]{0,16})\([\s\S]*?(?:\)(?P=delimiter)\"|\Z)"
 _CHARACTER = r"'(?:\\[\s\S]|[^'\\\n])+'?"
 # A number has an alternative of its own, because C++ allows quotes between digits: 1'000'000.
+# Most characters begin none of the alternatives, which the first line finds out faster.
 _NOT_CODE = re.compile(
+    r"(?=[/\"'R\d#\t ])(?:"
     rf"(?P<comment>{_COMMENT})|{_RAW}|(?P<string>{_STRING})|(?P<number>\b\d(?:'?[\w.])*)|{_CHARACTER}"
-    rf"|(?P<directive>^[ \t]*\#(?:\\(?:[ \t]*\r?\n|[\s\S])|{_COMMENT}|{_STRING}|{_CHARACTER}|[^\n\\])*)",
+    rf"|(?P<directive>^[ \t]*\#(?:\\(?:[ \t]*\r?\n|[\s\S])|{_COMMENT}|{_STRING}|{_CHARACTER}|[^\n\\])*))",
     re.MULTILINE | re.ASCII,
 )
 # The name of a header, <torch//extension.h>, has no comment.

@@ -8,6 +8,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from .cuda_text import Code, Directive, scan
@@ -428,12 +429,13 @@ def preprocess(
         defines: macros that are defined before the text.
         until: the offset at which to stop.
     """
-    own = frozenset(
-        found[1]
-        for source in (text, *headers.values())
-        for d in scan(source).directives
-        if d.name in ("define", "undef") and (found := _MACRO.match(d.rest))
-    )
-    result = Preprocessed(headers, defines, own)
+    result = Preprocessed(headers, defines, frozenset[str]().union(*map(_defined_in, (text, *headers.values()))))
     result.follow("", text, True, until)
     return result
+
+
+@lru_cache(512)
+def _defined_in(text: str) -> frozenset[str]:
+    """Returns the macros that directives of a text define or undefine. Most texts have the same headers."""
+    found = (_MACRO.match(d.rest) for d in scan(text).directives if d.name in ("define", "undef"))
+    return frozenset(macro[1] for macro in found if macro)

@@ -283,6 +283,13 @@ class Kernel(Listed):
         """Returns the final text for NVRTC under a choice of types. See :meth:`.KernelSource.final`."""
         return self.source.final(types, twins)
 
+    # NVRTC options with which the simulator has NVRTC read the text, in addition.
+    check_options: tuple[str, ...] = ()
+
+    def syntax(self, text: str) -> str:
+        """Returns what of a final text decides whether a compiler accepts it."""
+        return text
+
     def located(self, error: CompileError) -> CompileError:
         """Returns a compiler's error with the lines of the Python file that holds the text. See :meth:`.KernelSource.located`."""
         found = self.source.located(error)

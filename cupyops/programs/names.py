@@ -4,6 +4,7 @@ No name of a program reaches the compiler as it is written. It could be a macro 
 or a type (``time``, ``clock_t``) of the headers, or a name of the source around it. Messages have the names of the program.
 """
 
+import re
 from dataclasses import replace
 
 from cupyops.launch.kernel import Kernel
@@ -11,6 +12,9 @@ from cupyops.launch.signature import Signature
 from cupyops.sharing import computed_once
 
 __all__ = ["ProgramKernel", "in_source", "type_in_source"]
+
+
+_NUMBER = re.compile(r"^(#define \w+) -?\d+$", re.MULTILINE)
 
 
 def in_source(name: str) -> str:
@@ -36,8 +40,17 @@ def _in_program(name: str) -> str:
 class ProgramKernel(Kernel):
     """A kernel that is generated from a program. Its messages have the names of the program."""
 
+    # The source has generic lambdas without `__device__`. NVRTC would refuse them at a first attempt.
+    check_options = ("-default-device",)
+
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text, with the names of the program."""
         found = Kernel.signature.function(self)
         return replace(found, parameters=tuple(replace(p, name=_in_program(p.name)) for p in found.parameters))
+
+    def syntax(self, text: str) -> str:
+        """Returns a final text without the numbers of the config. By these, the source chooses among loops of its own around the
+        same expressions, so that a compiler that accepts one choice accepts all."""
+        prelude, line, source = text.partition("#line")
+        return _NUMBER.sub(r"\1", prelude) + line + source

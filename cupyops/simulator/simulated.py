@@ -346,7 +346,8 @@ def _compile(
         # A host compiler takes more than NVRTC does: functions of the C library, extensions of C++.
         if not isinstance(kernel.source.text, kernels_cu.Text) and has_nvrtc():
             try:
-                nvrtc_check(kernel.final_text(types), what, kernel.options)
+                options = (*kernel.options, *kernel.check_options)
+                nvrtc_check(kernel.final_text(types), what, options, kernel.syntax)
             except MissingDependencyError:
                 pass  # of a header, without which NVRTC has no opinion
             except CompileError as error:

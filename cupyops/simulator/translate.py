@@ -35,7 +35,7 @@ _WORD_OF_SHARED = re.compile(
 )
 # A declaration of a function of CUDA. In the simulator the function's name is a macro.
 _BUILT_IN = re.compile(
-    r"\bextern\s+(?:(?:[\w*]|\"C\")+\s+)*?__device(?:_builtin)?__\s+(?:[\w*]+\s+)*?__\w+\s*\([^;{}()]*\)\s*;"
+    r"extern(?<!\wextern)\s+(?:(?:[\w*]|\"C\")+\s+)*?__device(?:_builtin)?__\s+(?:[\w*]+\s+)*?__\w+\s*\([^;{}()]*\)\s*;"
 )
 _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
 _QUALIFIERS = re.compile(r"(?:::\s*)?(?:\b\w+\s*::\s*)+$")  # the namespaces of `void a::b::name`
@@ -58,15 +58,16 @@ _HOST_TYPES = re.compile(
 _HEADERS_OF_TYPES = (("textures.h", _TEXTURES), ("host_types.h", _HOST_TYPES))
 # Assignments of `{}` and of `{a, b}` to a variable, where CUDA's headers have several assignments of pairs of 16-bit floats.
 _PAIRS_OF_FLOATS = re.compile(r"\b(?:__)?(?:half2|nv_bfloat162)\b", re.ASCII)
-_ASSIGNED = r"(?<=[;{}])(\s*)([A-Za-z_][\w.]*(?:\[[^][;{}]*\])*)\s*=\s*\{"
-_EMPTIED = re.compile(rf"{_ASSIGNED}\s*\}}\s*;")
-_FILLED = re.compile(rf"{_ASSIGNED}(?!\s*\}})")
+_FILLED = re.compile(r"=\s*\{(?:(\s*\}\s*;)|(?!\s*\}))")
+_VARIABLE = re.compile(r"(\s*)([A-Za-z_][\w.]*(?:\[[^][;{}]*\])*)\s*")
 _LARGEST = 1 << 18  # elements of dynamic shared memory, which the runtime bounds
 # A call of a member template. nvcc's parser of device code needs no word `template` before the name.
 _MEMBER_CALL = re.compile(
     r"(\.(?<=[\w)\]]\.)|->(?<=[\w)\]]->))(\s*)([A-Za-z_]\w*)(?=\s*<(?:[^;{}()<>]|<[^;{}()<>]*>|\([^;{}()]*\))*>\s*\()"
 )
-_MEMBER_TEMPLATE = re.compile(r"\btemplate\s*<[^;{}()]*>\s*(?:[\w:<>,*&\s]|\[\[\w+\]\])*?\b([A-Za-z_]\w*)\s*\(")
+_MEMBER_TEMPLATE = re.compile(
+    r"template(?<!\wtemplate)\s*<[^;{}()]*>\s*(?:[\w:<>,*&\s]|\[\[\w+\]\])*?\b([A-Za-z_]\w*)\s*\("
+)
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -95,11 +96,13 @@ def _without_shared(text: str, what: str) -> str:
     for name, words in _WORD_OF_SHARED.findall(text):
         text = re.sub(rf"(^[ \t]*#[^\n]*)|\b{name}\b", partial(_word, words), text, flags=re.MULTILINE)
     text = _DEFINE.sub(lambda m: _shared_in_macro(m[0], text, m.start(), what), text)
-    text = _with_headers(_constants(_with_template(text)))
-    if _PAIRS_OF_FLOATS.search(text):
-        start = max(text.find("#line"), 0)
-        emptied = _EMPTIED.sub(r"\1cupyops_empty(\2);", text[start:])
-        text = text[:start] + _FILLED.sub(r"\1cupyops_target(\2) = {", emptied)
+    # The declarations come first: the text is scanned once for them and for the calls of member templates.
+    text = _with_headers(_constants(_with_references(_with_template(text), what)))
+    return _assigned(text) if _PAIRS_OF_FLOATS.search(text) else text
+
+
+def _with_references(text: str, what: str) -> str:
+    """Returns a final text with references in place of its declarations of shared memory."""
     if "__shared__" not in text:
         return text
     bare = code_only(text)
@@ -111,6 +114,19 @@ def _without_shared(text: str, what: str) -> str:
         ]
         at = end
     return "".join(found) + text[at:]
+
+
+def _assigned(text: str) -> str:
+    """Returns a final text with calls of ``device.h`` in the assignments of braces to a variable."""
+    start = at = max(text.find("#line"), 0)
+    pieces = [text[:start]]
+    for filled in _FILLED.finditer(text, start):
+        begin = max(text.rfind(mark, start, filled.start()) for mark in ";{}") + 1
+        if begin and (target := _VARIABLE.fullmatch(text, begin, filled.start())):
+            call = f"cupyops_empty({target[2]});" if filled[1] else f"cupyops_target({target[2]}) = {{"
+            pieces += [text[at:begin], target[1], call]
+            at = filled.end()
+    return "".join(pieces) + text[at:]
 
 
 def _word(words: str, found: re.Match[str]) -> str:
@@ -279,6 +295,7 @@ def _place(text: str, position: int) -> str:
     return f"{last[2]}:{int(last[1]) + text.count(chr(10), last.end(), position) - 1}"
 
 
+_NEW = re.compile(r"new(?<!\wnew)\b|delete(?<!\wdelete)\b")
 # Objects that device code makes by `new` lie in the heap of the launch.
 _HEAP = """\
 void* operator new(size_t bytes) { return cupyops_allocate(bytes); }
@@ -308,7 +325,7 @@ def _entry(text: str, kernels: Sequence[str]) -> str:
     expressions = [expression for _, expression in named_kernels(text)] or kernels
     named = enumerate(zip(kernels, expressions, strict=True))
     entries = "".join(_kernel(scan(text), kernel, expression, number) for number, (kernel, expression) in named)
-    heap = _HEAP if re.search(r"\b(?:new|delete)\b", scan(text).bare) else ""
+    heap = _HEAP if _NEW.search(scan(text).bare) else ""
     table = "".join(f'{{"{name}", (void*)&{name}, sizeof({name})}}, ' for name in variables(text))
     # The text sees the indices as constants (device.h), and the runtime sets them: the definitions have names of their own
     # for the compiler, which would else take their first values for the constants.

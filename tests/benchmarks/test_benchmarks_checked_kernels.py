@@ -113,6 +113,7 @@ def test_programs_of_our_own(body: str, word: str, kinds: set[str], tmp_path: Pa
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.simulator
 def test_the_command_writes_the_results_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assets, page, out = tmp_path / "docs" / "assets", tmp_path / "page.md", tmp_path / "out.json"

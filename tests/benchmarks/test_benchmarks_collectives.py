@@ -19,6 +19,7 @@ LAYERS = 2
 SMALL = characters(LAYERS, 8, 64, 64, 2, name="small")
 
 
+@pytest.mark.thorough
 def test_shards_of_parameters_are_gathered_twice_and_their_gradients_scattered_once() -> None:
     """A block is gathered in the forward and in the backward, and the rest of the model once; no rank sends more."""
     for ranks in (64, 1024):
@@ -29,6 +30,7 @@ def test_shards_of_parameters_are_gathered_twice_and_their_gradients_scattered_o
         assert sum(found.values()) == sum(kinds.values())
 
 
+@pytest.mark.thorough
 def test_an_all_reduce_of_ddp_has_every_gradient_once() -> None:
     found = counted(SMALL, "cupyops", Layout("ddp", 1024))
     parameters = sum(p.numel() for p in SMALL.build("cupyops").parameters())
@@ -37,6 +39,7 @@ def test_an_all_reduce_of_ddp_has_every_gradient_once() -> None:
     assert transfer(found) == pytest.approx(2 * 4 * parameters * 1023 / 1024, abs=2)
 
 
+@pytest.mark.thorough
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [64, 1024])
 def test_our_modules_issue_the_collectives_of_nns(ranks: int) -> None:
@@ -73,6 +76,7 @@ def exchanged(operator: Any) -> Any:
     return change
 
 
+@pytest.mark.thorough
 def test_a_module_whose_operator_has_no_rule_asks_for_more() -> None:
     layout = Layout("fsdp", 8, 8)
     right = counted(SMALL, "cupyops", layout)

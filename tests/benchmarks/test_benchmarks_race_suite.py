@@ -19,6 +19,7 @@ int main() { test_kernel<<<1, 1>>>(0, 0, 0, 0, 0); return 0; }
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.simulator
 def test_planted_faults_are_found_and_right_kernels_raise_no_alarm(tmp_path: Path) -> None:
     indigo = tmp_path / "indigo"

@@ -73,10 +73,12 @@ def test_every_way_computes_the_same_losses_with_both_kinds_of_modules(document:
     assert first["loss"] < first["first_loss"], "the steps train"
 
 
+@pytest.mark.thorough
 def test_the_host_is_done_before_the_step(document: dict[str, Any]) -> None:
     assert all(0 < row["host"] <= row["milliseconds"] for row in document["rows"])
 
 
+@pytest.mark.thorough
 def test_a_model_that_fails_loses_no_row_of_others(document: dict[str, Any]) -> None:
     assert {r["reason"] for r in document["failed"]} == {"ValueError: this model cannot be built"}
     assert len(document["failed"]) == 8

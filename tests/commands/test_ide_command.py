@@ -266,6 +266,7 @@ def test_clangd_has_no_complaint_about_the_shipped_texts(tmp_path: Path) -> None
 # gdb
 
 
+@pytest.mark.thorough
 @pytest.mark.simulator
 @pytest.mark.skipif(not shutil.which("gdb"), reason="needs gdb")
 def test_gdb_prints_what_the_page_shows(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_simulator_finds_every_header_that_has_a_twin() -> None:
 
 
 @pytest.mark.simulator
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("row", [row for row in ROWS if row.twin is None], ids=lambda row: row.names[0])
 def test_a_header_without_a_twin_is_refused_in_the_simulator_by_name(row: SystemHeader) -> None:
     """The compiler's words would be of a file that is not found, or of a thousand errors within it."""

@@ -104,6 +104,7 @@ def test_validation_loss_that_is_not_finite_is_noticed(tmp_path: Path, monkeypat
         train(gpt_options(tmp_path / "out"), quiet)
 
 
+@pytest.mark.thorough
 def test_defaults_of_the_cpu_train_on_the_standard_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--steps", "2", "--eval-batches", "1", "--sample-length", "5", "--batch-size", "2"]
     assert main(["--device", "cpu", "--out", str(tmp_path), *small]) == 0

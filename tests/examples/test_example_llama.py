@@ -138,6 +138,7 @@ def test_words_are_learned(tmp_path: Path) -> None:
     assert sum(losses[-10:]) / 10 < 0.6 * entropy  # characters without what came before would have the entropy
 
 
+@pytest.mark.thorough
 def test_autocast_trains_nearly_as_float32(tmp_path: Path) -> None:
     """A context of autocast around several steps would compute all of them with the first step's weights."""
     half, whole = (train(options_of(tmp_path, *amp), quiet) for amp in (("--amp",), ()))

@@ -16,13 +16,13 @@ from cupyops.tiling.broadcasting import collapse, divider, strided_loop
 from tests.accuracy import added_as_on_a_gpu, spacing
 from tests.naive import naive_kernel
 from tests.operators.test_gelu import exact, exact_derivative
-from tests.support import with_floats
+from tests.support import EACH_FLOAT, with_floats
 
 pytestmark = pytest.mark.simulator
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Around the elements of a tile, for 16-bit floats and for doubles, and whole tiles with something behind.
 LENGTHS = (1, 7, 255, 256, 257, 1023, 1024, 1025, 2047, 2048, 2049, 5000)
-EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+EVERY_DTYPE = pytest.mark.parametrize("dtype", EACH_FLOAT)
 FORMS = pytest.mark.parametrize("form", ["none", "tanh"])
 
 

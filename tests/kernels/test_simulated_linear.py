@@ -20,12 +20,13 @@ from cupyops.tiling.columns import columns_launch
 from tests.kernels.test_simulated_kernels import values
 from tests.naive import naive_kernel
 from tests.operators.test_gelu import exact_derivative
+from tests.support import EACH_FLOAT
 
 linear_module = sys.modules["cupyops.ops.linear.body"]  # the package has functions of these names
 linear_gelu_module = sys.modules["cupyops.ops.linear.fused_gelu"]
 
 pytestmark = pytest.mark.simulator
-EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+EVERY_DTYPE = pytest.mark.parametrize("dtype", EACH_FLOAT)
 
 # rows, columns, dtype; of the sums alone and of those behind GELU's gradient: blocks that add up their sums in a cluster,
 # and groups whose sums are added up by another launch.

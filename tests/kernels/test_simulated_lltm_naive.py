@@ -19,7 +19,9 @@ pytestmark = pytest.mark.simulator
 
 # The widest way on tensor cores takes longest, and is held to float64 step by step (test_simulated_lltm_kernels.py).
 EACH_WAY = pytest.mark.parametrize("way", [way for way in WAYS if way != "tensor-cores-in-float16"])
-DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.float32, pytest.param(torch.float64, marks=pytest.mark.thorough)], ids=str
+)
 
 
 @pytest.fixture(autouse=True)

@@ -249,6 +249,7 @@ def test_keys_of_graphs_without_operators_of_this_package_are_pytorchs() -> None
     assert "cupyops" not in vars(details)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("version", [None, "1"])
 def test_no_code_on_disk_is_used_where_the_facts_have_no_place(
     version: str | None, monkeypatch: pytest.MonkeyPatch

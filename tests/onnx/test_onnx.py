@@ -34,6 +34,7 @@ def test_every_operator(case: Case, device: str, tmp_path: Path) -> None:
     assert {n.domain for n in onnx.load(path).graph.node} == {""}
 
 
+@pytest.mark.thorough
 @pytest.mark.simulator
 def test_every_operator_gives_what_its_kernels_give(tmp_path: Path) -> None:
     """In one model: what is exported does not depend on what the results are compared with."""

@@ -14,7 +14,7 @@ from autograd_bridge import add2
 from cupyops.tiling.broadcasting import broadcast_shape, collapse, divider, spread, strided_loop
 from tests.accuracy import added_as_on_a_gpu
 from tests.cases import FLOATS
-from tests.support import alike
+from tests.support import EACH_FLOAT, alike
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 SHAPES = [
@@ -72,22 +72,23 @@ def test_bits_of_torch_add(
         assert alike(add2(b, a, alpha=alpha), torch_add(b, a, alpha=alpha))
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("alpha", [1, 2])
+@pytest.mark.parametrize("alpha", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("turn", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in (0, 4, 5))])
 def test_bits_of_torch_add_in_mixed_dtypes(
-    device: str, backend: str, torch_add: Callable[..., Tensor], alpha: int
+    device: str, backend: str, torch_add: Callable[..., Tensor], alpha: int, turn: int
 ) -> None:
-    pairs = list(itertools.product([*FLOATS, *INTEGERS], repeat=2))
+    dtypes = [*FLOATS, *INTEGERS]
+    pairs = list(itertools.product(dtypes, repeat=2))
     if backend == "simulator":
-        # Each pair is a compilation of a second: every dtype with two or three others, on either side.
-        pairs = [pair for i, pair in enumerate(pairs) if (i // 9 + i % 9) % 4 == 1]
+        # Each pair is two compilations: each dtype with one other on either side, and with its neighbour.
+        pairs = [pair for i, pair in enumerate(pairs) if (i // 9 + i % 9) % 9 == turn]
     for first, second in pairs:
         a, b = numbers((33, 5), first, device, 0), numbers((33, 5), second, device, 1)
         assert alike(add2(a, b, alpha=alpha), torch_add(a, b, alpha=alpha)), (first, second)
         assert alike(add2(a, b[0], alpha=alpha), torch_add(a, b[0], alpha=alpha)), (first, second)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", EACH_FLOAT)
 def test_subnormals_signed_zeros_and_infinities(device: str, dtype: torch.dtype) -> None:
     tiny = torch.finfo(dtype).smallest_normal
     values = [0.0, -0.0, tiny / 2, -tiny / 4, tiny, -tiny, torch.inf, -torch.inf, torch.finfo(dtype).max, 1.0]

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 import cupyops
 from autograd_bridge import GELU, gelu, gelu_backward
 from tests.accuracy import assert_as_accurate, spacing
-from tests.cases import FLOATS
-from tests.support import alike
+from tests.support import EACH_FLOAT, alike
 
 FORMS = pytest.mark.parametrize("approximate", ["none", "tanh"])
-DTYPES = pytest.mark.parametrize("dtype", FLOATS)
+DTYPES = pytest.mark.parametrize("dtype", EACH_FLOAT)
 HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 
 KAPPA, BETA = 0.044715, math.sqrt(2 / math.pi)

@@ -12,9 +12,9 @@ import cupyops
 from autograd_bridge import linear, linear_backward, linear_gelu, linear_gelu_backward
 from cupyops.ops.linear import config as linear_config
 from tests.cases import FLOATS
-from tests.support import alike, with_floats
+from tests.support import EACH_FLOAT, alike, with_floats
 
-DTYPES = pytest.mark.parametrize("dtype", FLOATS)
+DTYPES = pytest.mark.parametrize("dtype", EACH_FLOAT)
 
 
 def _gelu_of_linear(*operands: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from autograd_bridge import LinearCrossEntropyLoss, linear_cross_entropy
 from cupyops.torch.ops.projected_loss import rows_of_chunk
+from tests.support import EACH_FLOAT
 
 ROUNDING = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5, torch.float64: 1e-10}
 # Rows of logits that are padded and that are not, in chunks of which the last is smaller.
@@ -58,7 +59,7 @@ def exact(
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "+".join(form))
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", EACH_FLOAT)
 @pytest.mark.parametrize("further", [False, True])
 def test_values_and_gradients_against_float64(
     device: str, dtype: torch.dtype, reduction: str, form: dict[str, Any], n: int, further: bool

@@ -13,11 +13,10 @@ from torch import Tensor
 import cupyops
 from autograd_bridge import lltm_cell
 from cupyops.launch import recording as launches
-from tests.cases import FLOATS
-from tests.support import alike, with_floats
+from tests.support import EACH_FLOAT, alike, with_floats
 
 body = sys.modules["cupyops.ops.lltm.cell"]  # the package gives the function by this name
-DTYPES = pytest.mark.parametrize("dtype", FLOATS)
+DTYPES = pytest.mark.parametrize("dtype", EACH_FLOAT)
 # Rows, features, units: one of each, odd, several tiles; on a GPU, the products of PyTorch's, too.
 SIZES = [(1, 1, 1), (5, 3, 7), (16, 32, 128), (19, 0, 20), (37, 150, 33)]
 LARGE = [(64, 512, 1024), (100_000, 32, 128), (3, 700, 1500)]

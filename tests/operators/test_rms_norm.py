@@ -16,7 +16,7 @@ from benchmarks import rms_norm as benchmark
 from benchmarks.cases import check
 from cupyops.launch.kernel import all_kernels
 from tests.cases import FLOATS
-from tests.support import with_floats
+from tests.support import EACH_FLOAT, with_floats
 
 # Rows of a few threads, filled and not; of a block with a tail; too long for registers.
 LENGTHS = (3, 64, 1030, 40_000)
@@ -89,7 +89,7 @@ def test_a_weight_of_another_dtype_gives_the_dtypes_that_pytorchs_gives(
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", EACH_FLOAT)
 def test_the_default_eps_is_that_of_the_arithmetic(device: str, dtype: torch.dtype) -> None:
     """Not of x's dtype, whose eps of 16 bits is thousands of times as large. At this size of x, either shows."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -231,7 +231,7 @@ def test_kernels_are_declared_ahead_for_every_dtype() -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", EACH_FLOAT)
 def test_the_exported_norm_is_of_standard_operators_and_as_accurate(dtype: torch.dtype, tmp_path: Path) -> None:
     onnx_support = pytest.importorskip("tests.onnx.onnx_support")
     x, weight = torch.randn(3, 4, 6).to(dtype), torch.rand(4, 6).to(dtype)

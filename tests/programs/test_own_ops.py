@@ -18,8 +18,7 @@ from examples.own_ops.rotary import rotary
 from examples.own_ops.softmax import softmax
 from examples.own_ops.swiglu import swiglu
 from tests import preloaded
-from tests.cases import FLOATS
-from tests.support import alike, with_floats
+from tests.support import EACH_FLOAT, alike, with_floats
 
 ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 4e-6, torch.float64: 1e-13}
@@ -294,7 +293,7 @@ def test_dropout_draws_philox(where: str) -> None:
 
 
 @DEVICES
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", EACH_FLOAT)
 def test_dropout_has_one_mask_both_ways(where: str, dtype: torch.dtype) -> None:
     key = torch.tensor([5], device=where)
     for x in (torch.randn(1003, device=where), torch.randn(8, 40, device=where).t(), torch.randn(17, device=where)[1:]):

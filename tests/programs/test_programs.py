@@ -5,8 +5,10 @@ import functools
 import pytest
 import torch
 
+import cupyops
 from cupyops.compile.compiler import OPTIONS
 from cupyops.dtypes import DTYPES
+from cupyops.errors import CompileError
 from cupyops.launch import hooks
 from cupyops.launch.kernel import Kernel, all_kernels
 from cupyops.programs import elementwise as elementwise_text
@@ -121,6 +123,30 @@ def test_what_is_written_compiles_without_a_warning_or_a_spill(dtype: torch.dtyp
         binary = compile_text(kernel.final_text(types), what, "sm_90", OPTIONS)
         assert warnings_in(binary.log) == [], what
         assert binary.resources[kernel.name][1] == 0, f"{what}: registers are spilled"
+
+
+def test_nvrtc_reads_the_expressions_of_a_program_once_for_all_configs() -> None:
+    """The simulator asks NVRTC about what decides its answer: the expressions, the types and the shared headers."""
+    (program, other, _), types = ROWS, {"scalar_t": "float32"}
+    kernels = [kernel_of(program, text_of(program), config_for(program, n, "float32"), "float32") for n in LENGTHS[:2]]
+    first, second = (kernel.final_text(types) for kernel in kernels)
+    assert first != second
+    assert kernels[0].syntax(first) == kernels[1].syntax(second)
+    halves = kernel_of(program, text_of(program), config_for(program, 64, "float16"), "float16")
+    norm = kernel_of(other, text_of(other), config_for(other, 64, "float32"), "float32")
+    edited = first.replace("max(", "min(")
+    found = [kernels[0].syntax(first), halves.syntax(halves.final_text({"scalar_t": "float16"}))]
+    found += [norm.syntax(norm.final_text(types)), kernels[0].syntax(edited)]
+    assert len({*found}) == 4
+
+
+@pytest.mark.simulator
+def test_a_function_of_the_c_library_is_refused_in_the_simulator_as_by_nvrtc() -> None:
+    """g++ takes it."""
+    pytest.importorskip("cupy")
+    op = elementwise("y = significand(x)", name="programs_test::host", reference=lambda x: x)
+    with cupyops.simulate(), pytest.raises(CompileError, match="significand"):
+        op(torch.ones(3))
 
 
 def test_a_kernel_of_rows_is_compiled_ahead_for_its_own_dtype_alone() -> None:

@@ -144,6 +144,7 @@ def test_each_pass_reads_a_row_that_no_registers_hold_in_its_tile(threads: int, 
         assert torch.equal(run(program, streamed.untiled(), inputs)[0], found)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("m", "n", "tiling", "dtype"), IN_TURN)
 def test_sums_over_the_rows_of_tiles(m: int, n: int, tiling: tuple[int, ...], dtype: torch.dtype) -> None:
     x, g = torch.randn(2, m, n).to(dtype).unbind()

@@ -14,6 +14,8 @@ from tests.campaign import engine
 from tests.campaign.areas import AREAS, present
 from tests.campaign.engine import Area, Record, run
 
+pytestmark = pytest.mark.thorough
+
 
 def small_numbers(data: st.DataObject, backend: str) -> None:
     assert data.draw(st.integers(0, 10)) <= 10

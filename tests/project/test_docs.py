@@ -32,9 +32,17 @@ def simulated(page: Path) -> bool:
 SAMPLES = [p for p in PAGES if samples(p)]
 
 
+# Compile a package, which takes AOTInductor seven seconds; so does tests/operators/test_package.py.
+PACKAGES = ("shipping.md",)
+
+
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.simulator if simulated(p) else ()) for p in SAMPLES],
+    [
+        pytest.param(p, marks=[getattr(pytest.mark, name) for name, holds in marked.items() if holds])
+        for p in SAMPLES
+        for marked in [{"simulator": simulated(p), "thorough": p.name in PACKAGES}]
+    ],
     ids=lambda p: p.name,
 )
 def test_samples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:

@@ -20,7 +20,7 @@ def fault_of(kernel: str, **constants: int) -> str:
     return str(raised.value)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kernel", "constant", "value", "words"),
     [

@@ -16,6 +16,7 @@ from cupyops.torch import Operator
 from cupyops.torch.check.scale import _end_forward_mode
 from cupyops.torch.core.gradients import Schema, gradient_of
 from tests.conftest import CUDA
+from tests.support import EACH_FLOAT
 
 SIMULATED = pytest.mark.parametrize(
     "backend", [pytest.param("simulator", marks=pytest.mark.simulator), CUDA], indirect=True
@@ -81,7 +82,7 @@ def test_tangents_come_from_kernels(road: str, gelu: list[str], norm: list[str],
 
 @pytest.mark.sample(2)
 @SIMULATED
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", EACH_FLOAT)
 def test_a_tangent_is_as_near_to_float64_as_a_result(dtype: torch.dtype, device: str) -> None:
     def of(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return F.layer_norm(x, (40,), w, b) if x.dtype == torch.float64 else bridge.layer_norm(x, 40, w, b)
