@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -52,7 +52,6 @@ class Job:
         text: the final text, with headers and type definitions.
         options: options for NVRTC in addition to :data:`cupyops.compile.compiler.OPTIONS`.
         number: the place of the kernel among the kernels of the text.
-        may_spill: whether register spills of this kernel are no fault.
     """
 
     what: str
@@ -62,7 +61,6 @@ class Job:
     text: str
     options: tuple[str, ...] = ()
     number: int = 0
-    may_spill: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,6 @@ class Row:
         milliseconds: time of the compilation.
         warnings: the compiler's warnings, one line each.
         error: the compiler's errors; empty if the kernel compiles.
-        may_spill: whether register spills of this kernel are no fault.
     """
 
     what: str
@@ -89,12 +86,11 @@ class Row:
     milliseconds: float = 0.0
     warnings: tuple[str, ...] = ()
     error: str = ""
-    may_spill: bool = False
 
     @property
     def spills_in_vain(self) -> bool:
         """Returns whether the kernel spills registers on sm_90, where spills are a fault."""
-        return self.spilled > 0 and self.architecture == NO_SPILLS and not self.may_spill
+        return self.spilled > 0 and self.architecture == NO_SPILLS
 
     @property
     def faulty(self) -> bool:
@@ -108,14 +104,12 @@ def jobs_for(
     dtypes: Sequence[str] | None = None,
     *,
     met: bool = False,
-    may_spill: Collection[str] = (),
 ) -> list[Job]:
     """Returns the compilations of kernels, for all their dtypes and for the architectures that they support.
 
     Args:
         dtypes: compile only for these dtypes; by default for all that a kernel declares.
         met: also compile for the types of earlier calls in this process.
-        may_spill: the names of kernels whose register spills are no fault.
     """
     jobs = []
     for kernel in kernels:
@@ -128,8 +122,7 @@ def jobs_for(
             names = tuple(dict.fromkeys(types.values()))
             number = kernel.source.kernels().index(kernel.name)
             supported = [a for a in architectures if kernel.runs_on(a)]
-            may = kernel.name in may_spill
-            jobs += [Job(what, kernel.name, names, a, text, kernel.options, number, may) for a in supported]
+            jobs += [Job(what, kernel.name, names, a, text, kernel.options, number) for a in supported]
     return jobs
 
 
@@ -147,8 +140,8 @@ def compile_job(job: Job) -> Row:
         )
     registers, spilled = binary.resources[name]
     milliseconds = round(binary.seconds * 1000, 1)
-    warnings = tuple(w for w in about_the_kernel(binary.log) if not (job.may_spill and _SPILLED in w))
-    return Row(*about, len(binary.code), registers, spilled, milliseconds, warnings, may_spill=job.may_spill)
+    warnings = tuple(about_the_kernel(binary.log))
+    return Row(*about, len(binary.code), registers, spilled, milliseconds, warnings)
 
 
 def about_the_kernel(log: str) -> list[str]:
@@ -213,13 +206,6 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "2 if the options are invalid.",
     )
     add_choices(parser)
-    parser.add_argument(
-        "--may-spill",
-        type=_list,
-        default=(),
-        metavar="NAME[,NAME]",
-        help="kernels that may spill registers on sm_90, because they were measured to be faster so",
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
     own = parser.add_argument_group("a text of your own")
     own.add_argument(
@@ -277,9 +263,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         architectures, skipped = choose_architectures(options.arch, supported_architectures(), version)
         kernels = choose_kernels(options)
-        if unknown := [name for name in options.may_spill if name not in {k.name for k in kernels}]:
-            raise ValueError(f"--may-spill {','.join(unknown)}: no such kernel is compiled")
-        jobs = jobs_for(kernels, architectures, options.dtypes, may_spill=options.may_spill)
+        jobs = jobs_for(kernels, architectures, options.dtypes)
     except OSError as problem:
         error(f"--file {options.file}: {problem.strerror}")
     except ValueError as problem:

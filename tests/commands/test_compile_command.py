@@ -187,19 +187,6 @@ def test_spills_elsewhere_are_told_and_no_fault() -> None:
 
 
 @needs_nvrtc
-def test_a_kernel_may_spill_where_the_command_says_so() -> None:
-    kernel = Kernel(SPILLS, "spills", Threads("n"), options=("--maxrregcount=32",), dtypes=("float32",))
-    for may_spill, faulty in (((), True), (("other",), True), (("spills",), False)):
-        (row,) = compile_all(jobs_for([kernel], [90], may_spill=may_spill), 1)
-        assert row.spilled > 0
-        assert row.faulty is faulty
-    arguments = ("--arch", 90, "--kernels", "gelu_forward", "--may-spill", "gelu,gelu_forward")
-    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "--may-spill gelu: no such kernel is compiled" in done.stderr
-
-
-@needs_nvrtc
 def test_a_kernel_without_open_types_has_one_row_an_architecture() -> None:
     kernel = Kernel(SCALE.replace("scalar_t", "float").replace("acc_t", "float"), "scale", Threads("n"), dtypes=FLOATS)
     rows = list(compile_all(jobs_for([kernel], [80, 90]), 1))
