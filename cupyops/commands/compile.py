@@ -35,7 +35,6 @@ Result = TypeVar("Result")
 # A register spill on this architecture is a fault. On other architectures, ptxas warns of spills (-warn-spills).
 NO_SPILLS = 90
 
-_SPILLED = "Registers are spilled to local memory"  # in ptxas's warning of a spill
 # Log lines that announce deprecations of NVRTC, or explain the warning above them.
 _NOT_ABOUT_THE_KERNEL = re.compile(r"^Remark:|Architectures prior to .* are deprecated")
 

@@ -229,7 +229,7 @@ def _run_backward(
             grad_weight[...] = grad_bias[...] = 0
         return grad_x, grad_weight, grad_bias
     sums = empty(call.sums, call.acc, x) if call.sums else None
-    if call.zeros:
+    if sums is not None and call.zeros:
         sums[...] = 0
     arrays = call.arrays((grad_y, x, grad_sum, stats, weight, grad_x, sums, sums, sums))
     call.kernel.launch_vouched(*arrays, *call.sizes)
