@@ -8,7 +8,10 @@ FORMULAS, BODY, SOURCE = (
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
-_WHOLE = '"n = 1.0 / N; m = sum({x}) * n; d = {x} - m; r = rsqrt(sum(d * d) * n + eps); xhat = d * r"'
+_WHOLE = (
+    '"m = sum({x}) / N; d = {x} - m; e = sum(d) / N; v = sum(d * d) / N - e * e; r = rsqrt((v < 0 ? 0 : v) + eps);"'
+    ' " xhat = (d - e) * r"'
+)
 
 
 def _formula(what: str, old: str, new: str) -> Fault:
@@ -18,14 +21,16 @@ def _formula(what: str, old: str, new: str) -> Fault:
     return what, FORMULAS, _WHOLE, _WHOLE.replace(old, new)
 
 
-_OF_X = 'f"r * (w - a - xhat * b){more}"'
+_OF_X = 'f"s * (w - a - xhat * b){more}"'
 LAYER_NORM: list[Fault] = [
     _formula("mean forgotten", "d = {x} - m", "d = {x}"),
     _formula("variance not of the mean", "sum(d * d)", "sum({x} * {x})"),
-    _formula("variance over n - 1", "sum(d * d) * n", "sum(d * d) * (1.0 / (N - 1))"),
+    _formula("rounding of the mean kept", "xhat = (d - e) * r", "xhat = d * r"),
+    _formula("rounding of the mean in the variance", " - e * e", ""),
+    _formula("variance over n - 1", "sum(d * d) / N", "sum(d * d) / (N - 1)"),
     _formula("eps left out", " + eps", ""),
     ("sum not rounded", FORMULAS, '"rounded(x + residual)"', '"x + residual"'),
-    ("mean of a row with an infinity", FORMULAS, '"r == r ? m : r"', '"m"'),
+    ("mean of a row with an infinity", FORMULAS, '"r == r ? m + e : r"', '"m + e"'),
     ("weight left out of the gradient of x", FORMULAS, '"grad_y * weight" if weight', '"grad_y" if weight'),
     ("mean of the gradient left out", FORMULAS, _OF_X, _OF_X.replace(" - a", "")),
     ("mean of the product left out", FORMULAS, _OF_X, _OF_X.replace(" - xhat * b", "")),

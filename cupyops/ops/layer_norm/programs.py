@@ -6,7 +6,8 @@ With x̂ = (x - mean)·rstd, rstd = 1/√(var + eps), g = dL/dy and w = g·weigh
     dL/dx = rstd·(w - mean(w) - x̂·mean(w·x̂)),    dL/dweight = Σ_rows g·x̂,    dL/dbias = Σ_rows g
     ẏ = weight·rstd·(ẋ - mean(ẋ) - x̂·mean(ẋ·x̂)) + ẇeight·x̂ + ḃias
 
-The variance is that of the differences from the mean, in a second pass over the registers.
+A second pass over the registers takes the differences from the mean that the first pass has rounded, and their mean off them, as
+Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983, correct the two-pass algorithm.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,10 +23,13 @@ from cupyops.programs.rows import RowProgram
 
 __all__ = ["Made", "backward_program", "forward_program", "tangent_program"]
 
-_NORMALIZED = "n = 1.0 / N; m = sum({x}) * n; d = {x} - m; r = rsqrt(sum(d * d) * n + eps); xhat = d * r"
+_NORMALIZED = (
+    "m = sum({x}) / N; d = {x} - m; e = sum(d) / N; v = sum(d * d) / N - e * e; r = rsqrt((v < 0 ? 0 : v) + eps);"
+    " xhat = (d - e) * r"
+)
 _SAVED = "xhat = (x - m) * r"
 # The mean of a row with an infinity is NaN, as PyTorch's is.
-_MEAN = "r == r ? m : r"
+_MEAN = "r == r ? m + e : r"
 
 
 class Made(NamedTuple):
@@ -99,7 +103,9 @@ def backward_program(weight: bool, grad_sum: bool, want_x: bool, want_weight: bo
     if want_x:
         more = " + grad_sum" * grad_sum
         statements |= {"n": "1.0 / N", "w": "grad_y * weight" if weight else "grad_y"}
-        statements |= {"a": "sum(w) * n", "b": "sum(w * xhat) * n", "grad_x": f"r * (w - a - xhat * b){more}"}
+        # A row of one element has no gradient. The difference would leave what rounding takes off the product w.
+        statements |= {"a": "sum(w) * n", "b": "sum(w * xhat) * n", "s": "N == 1 ? 0 : r"}
+        statements["grad_x"] = f"s * (w - a - xhat * b){more}"
     if want_weight:
         statements["grad_weight"] = "column_sum(grad_y * xhat)"
     if want_bias:
