@@ -9,8 +9,8 @@ FORMULAS, BODY, SOURCE = (
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
 _WHOLE = (
-    '"m = sum({x}) / N; d = {x} - m; e = sum(d) / N; v = sum(d * d) / N - e * e; r = rsqrt((v < 0 ? 0 : v) + eps);"'
-    ' " xhat = (d - e) * r"'
+    '"m = sum({x}) / N; d = {x} - m; e = sum(d) / N; q = sum(d * d) / N; v = q - (e * e < q ? e * e : 0);"'
+    ' " r = rsqrt(v + eps); xhat = (d - e) * r"'
 )
 
 
@@ -26,7 +26,7 @@ LAYER_NORM: list[Fault] = [
     _formula("mean forgotten", "d = {x} - m", "d = {x}"),
     _formula("variance not of the mean", "sum(d * d)", "sum({x} * {x})"),
     _formula("rounding of the mean kept", "xhat = (d - e) * r", "xhat = d * r"),
-    _formula("rounding of the mean in the variance", " - e * e", ""),
+    _formula("square of a huge rounding", "(e * e < q ? e * e : 0)", "e * e"),
     _formula("variance over n - 1", "sum(d * d) / N", "sum(d * d) / (N - 1)"),
     _formula("eps left out", " + eps", ""),
     ("sum not rounded", FORMULAS, '"rounded(x + residual)"', '"x + residual"'),

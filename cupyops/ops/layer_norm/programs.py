@@ -24,8 +24,8 @@ from cupyops.programs.rows import RowProgram
 __all__ = ["Made", "backward_program", "forward_program", "tangent_program"]
 
 _NORMALIZED = (
-    "m = sum({x}) / N; d = {x} - m; e = sum(d) / N; v = sum(d * d) / N - e * e; r = rsqrt((v < 0 ? 0 : v) + eps);"
-    " xhat = (d - e) * r"
+    "m = sum({x}) / N; d = {x} - m; e = sum(d) / N; q = sum(d * d) / N; v = q - (e * e < q ? e * e : 0);"
+    " r = rsqrt(v + eps); xhat = (d - e) * r"
 )
 _SAVED = "xhat = (x - m) * r"
 # The mean of a row with an infinity is NaN, as PyTorch's is.
