@@ -23,8 +23,8 @@ from .programs import Made, backward_program, forward_program, tangent_program
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
 
-# Row lengths whose kernels are compiled ahead: a row in a warp, in a block, and in a cluster of blocks.
-_AHEAD = (1024, 8192, 65536)
+# Row lengths whose kernels are compiled ahead: a row in a warp, and in a block.
+_AHEAD = (1024, 8192)
 
 
 def forward(
