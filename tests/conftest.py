@@ -1,6 +1,7 @@
 """What every test file shares: backends, the GPU marks, and a cache folder of the tests' own."""
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,9 @@ sys.dont_write_bytecode = False
 
 # Inductor would compile a program for each of the CPU's vector instructions, to see whether they run. No test asks for them.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+
+# Where the root logger has no handler, libraries such as Lightning add one of their own, which keeps the stream that a test captures.
+logging.getLogger().addHandler(logging.NullHandler())
 
 # An export asks for PyTorch's composite operators once for each namespace, and each time looks all of them up. They take a quarter
 # of the time of tests that export.
