@@ -12,7 +12,7 @@ from . import explained
 RECORD = json.loads(Path(__file__).with_name("explained.json").read_text(encoding="utf-8"))
 
 
-def test_the_record_has_twenty_kernels_with_the_counts_of_the_gpu() -> None:
+def test_the_record_has_enough_kernels_with_the_counts_of_the_gpu() -> None:
     assert len(explained.equal_kernels(RECORD)) >= explained.LEAST
 
 
@@ -27,7 +27,7 @@ def test_a_kernel_with_another_count_in_one_call_is_not_equal() -> None:
 @pytest.mark.simulator
 def test_the_simulator_counts_what_it_counted_for_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Simulator, "multiprocessors", Simulator.multiprocessors)
-    for name, launches in explained.counted(["gelu", "add2, broadcast", "layer_norm, 300 x 256"]).items():
+    for name, launches in explained.counted(["gelu", "add2, broadcast", "own softmax"]).items():
         # The forward of few rows was another kernel when the record was made.
         compared = [one for one in launches if f"{name}: {one['kernel']}" in RECORD]
         assert compared
