@@ -9,7 +9,6 @@ from typing import Any
 
 from cupyops.arrays import LIBRARIES, ArrayLibrary, check_devices, device_of, on_any_arrays
 from cupyops.dtypes import DTYPES, FLOATS, dtype_name
-from cupyops.launch.hooks import declare_later
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_shapes
@@ -21,7 +20,7 @@ from cupyops.tiling.partial_sums import partial_sums
 from .checks import Shape, as_shape, check, check_backward, check_tangent, stats_shape
 from .programs import Made, backward_program, forward_program, tangent_program
 
-__all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
+__all__ = ["add_layer_norm", "declare_ahead", "layer_norm", "layer_norm_backward"]
 
 # Row lengths whose kernels are compiled ahead: a row in a warp, and in a block.
 _AHEAD = (1024, 8192)
@@ -137,7 +136,7 @@ def run_forward(
     return y, s, stats
 
 
-def _declare_ahead() -> None:
+def declare_ahead() -> None:
     """Declares kernels of each kind for :func:`cupyops.warmup` and the compile command."""
     programs = [
         *(forward_program(False, False, True, True, stats, False) for stats in (False, True)),
@@ -151,8 +150,6 @@ def _declare_ahead() -> None:
             sizes = dict.fromkeys((*program.inputs, *program.typed), DTYPES[dtype].itemsize)
             kernel(config_of(n, dtype, work_of(program, sizes), capability), dtype)
 
-
-declare_later(forward, _declare_ahead)
 
 _FORWARD = ("x", "residual", "weight", "bias", "y", "s", "stats")
 

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from cupyops.errors import expected
+from cupyops.launch.hooks import declare_later
 from cupyops.ops.layer_norm.body import backward as layer_norm_backward_body
+from cupyops.ops.layer_norm.body import declare_ahead
 from cupyops.ops.layer_norm.body import forward as layer_norm_body
 from cupyops.ops.layer_norm.body import inference as layer_norm_inference_body
 from cupyops.ops.layer_norm.body import tangent as layer_norm_jvp_body
@@ -291,6 +293,9 @@ _layer_norm_backward = Operator(
     repeats=True,
     sharding=_backward_sharding,
 )
+
+
+declare_later(_layer_norm, declare_ahead)
 
 
 def _y_in_general(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cupyops.errors import expected
+from cupyops.launch.untraced import untraced
 from cupyops.torch.core.dispatch import autocast_dtypes, forward_mode, grad_enabled, is_compiling, transforms_active
 from cupyops.torch.core.tensors import PLAIN_TENSORS, symbolic_call, wide_dtype
 from cupyops.torch.scale.distributed import is_dtensor
@@ -158,7 +159,7 @@ def linear_cross_entropy(
     return _Sum.apply(*tensors, scale, *numbers)
 
 
-@torch.compiler.disable
+@untraced
 def _outside_of_graphs(*args: Any, **options: Any) -> Tensor:
     """Returns the loss of DTensors, whose ranks communicate between kernels. Dynamo breaks the graph here."""
     return linear_cross_entropy(*args, **options)
