@@ -89,6 +89,22 @@ def test_a_row_with_an_infinity_is_not_a_number() -> None:
     assert y.isnan().all(1).tolist() == stats[:, :, 0].isnan().all(0).tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize("n", [37, 256])
+def test_the_rounding_of_the_mean_is_taken_off(n: int) -> None:
+    """A constant row gives zeros, and a small deviation beside a large mean keeps its digits."""
+    rows = torch.stack((torch.full((n,), 1000.3), drawn(n, dtype=torch.float32) * 1e-2 + 1e3))
+    y = add_forward(rows, None, None, None, (n,), 1e-5)[0]
+    assert y[0].abs().max() < 1e-7
+    assert_near(y[1], F.layer_norm(rows[1].double(), (n,), None, None, 1e-5), "deviation")
+
+
+def test_a_huge_element_gives_numbers() -> None:
+    x = drawn(2, 96, dtype=torch.float32)
+    x[1, 5] = torch.finfo(torch.float32).max
+    y = add_forward(x, None, None, None, (96,), EPS)[0]
+    assert y.isfinite().all()
+
+
 @pytest.mark.parametrize(("n", "dtype", "parameters"), CASES)
 def test_backward(n: int, dtype: torch.dtype, parameters: torch.dtype) -> None:
     """Every set of wanted gradients, with and without a weight and a further gradient of x."""

@@ -30,7 +30,6 @@ LAYER_NORM: list[Fault] = [
     _formula("variance over n - 1", "sum(d * d) / N", "sum(d * d) / (N - 1)"),
     _formula("eps left out", " + eps", ""),
     ("sum not rounded", FORMULAS, '"rounded(x + residual)"', '"x + residual"'),
-    ("mean of a row with an infinity", FORMULAS, '"r == r ? m + e : r"', '"m + e"'),
     ("weight left out of the gradient of x", FORMULAS, '"grad_y * weight" if weight', '"grad_y" if weight'),
     ("mean of the gradient left out", FORMULAS, _OF_X, _OF_X.replace(" - a", "")),
     ("mean of the product left out", FORMULAS, _OF_X, _OF_X.replace(" - xhat * b", "")),
