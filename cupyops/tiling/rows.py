@@ -26,7 +26,7 @@ from .config import CLUSTERS_SINCE, Config, threads_for
 
 __all__ = ["RowsConfig", "at_once"]
 
-SHARED_MEMORY = 200 * 1024  # bytes of shared memory that stages may fill on a multiprocessor; sm_90 has 227 KiB
+SHARED_MEMORY = 200 * 1024  # bytes of shared memory that blocks may fill on a multiprocessor; sm_90 has 227 KiB
 SHARED_MEMORY_OF = {120: 84 * 1024, 121: 84 * 1024}  # the same, by compute capability, where the GPU has less
 
 Some = TypeVar("Some", bound="RowsConfig")

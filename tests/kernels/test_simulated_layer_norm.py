@@ -164,3 +164,14 @@ def test_tangent(n: int) -> None:
         got = tangent(t, x, stats, *given, (n,), EPS, "float64" if i % 2 else None)
         assert got.dtype == (torch.float64 if i % 2 else torch.float32)
         assert_near(got.float(), exact, given)
+
+
+def test_statistics_of_another_dtype_are_refused() -> None:
+    """By the launch, before a kernel could read them as those of the arithmetic."""
+    x = drawn(3, 40, dtype=torch.bfloat16)
+    for dtype in (torch.bfloat16, torch.float64):
+        stats = torch.ones(2, 3, 1, dtype=dtype)
+        with pytest.raises(TypeError, match=r"layer_norm_backward: `stats` must have dtype float32"):
+            backward(x, x, stats, None, None, (40,), EPS, True, True, True)
+        with pytest.raises(TypeError, match=r"layer_norm_jvp: `stats` must have dtype float32"):
+            tangent(x, x, stats, None, None, None, (40,), EPS)
