@@ -8,7 +8,6 @@ process's own. What an operator returns has the right shape, and memory that nob
 """
 
 import ctypes
-import itertools
 import json
 import struct
 from collections.abc import Callable, Sequence
@@ -37,8 +36,8 @@ class Launch(NamedTuple):
     """What the driver is asked for.
 
     Attributes:
-        arguments: their bytes, one item each. An address in a tensor's memory is written as the tensor's label and the
-            distance to its beginning.
+        arguments: their bytes, one item each, without the bytes between them. An address in a tensor's memory is written as the
+            tensor's label and the distance to its beginning.
     """
 
     kernel: Loaded
@@ -68,8 +67,7 @@ class Machine:
     def __init__(self) -> None:
         self.loaded: list[Loaded] = []
         self.events: list[Launch | Product] = []
-        self._argument_buffer: Any = None  # cupyops' own
-        self._buffers: dict[int, tuple[Any, list[int]]] = {}
+        self._buffers: dict[int, tuple[Any, Sequence[tuple[int, int]]]] = {}
         # Tensors whose address was asked for. They live on while they are watched, so that no other gets their memory, and
         # their label.
         self._kept: list[Any] = []
@@ -96,9 +94,12 @@ class Machine:
         found = [len(w) == 8 and self._place(int.from_bytes(w, "little")) for w in words]
         return " ".join(place or word.hex() for place, word in zip(found, words, strict=True))
 
-    def _buffer(self, size: int, offsets: Sequence[int]) -> Any:
-        buffer = self._argument_buffer(size, offsets)
-        self._buffers[buffer.addresses] = buffer, [*offsets, size]
+    def _buffer(self, variant: Any) -> Any:
+        from cupyops.launch import driver
+
+        packing, fields = variant._packing
+        buffer = driver.argument_buffer(packing.size, [offset for offset, _ in fields])
+        self._buffers[buffer.addresses] = buffer, fields
         return buffer
 
     def _load(self, binary: Any, name: str) -> Any:
@@ -110,8 +111,8 @@ class Machine:
     def _launch(self, function: int, *rest: int, cooperative: bool = False) -> None:
         *geometry, shared, stream, addresses, extra = rest
         assert extra == 0
-        buffer, ends = self._buffers[addresses]
-        arguments = tuple(self._bytes(buffer.memory.raw[a:b]) for a, b in itertools.pairwise(ends))
+        buffer, fields = self._buffers[addresses]
+        arguments = tuple(self._bytes(buffer.memory.raw[at : at + size]) for at, size in fields)
         kernel, grid, block = self.loaded[function - 1], (*geometry[:3],), (*geometry[3:],)
         self.events.append(Launch(kernel, grid, block, shared, stream, cooperative, arguments))
 
@@ -222,12 +223,12 @@ def install() -> Machine:
     from cupyops import arrays
     from cupyops.compile import compiler, toolchain
     from cupyops.launch import driver
+    from cupyops.launch.variant import Variant
 
     compiler.compile_text = _compile_text
     cupy = _cupy(machine)
     toolchain.cupy = lambda: cupy
-    machine._argument_buffer = driver.argument_buffer
-    driver.argument_buffer = machine._buffer
+    Variant.new_buffer = lambda variant: machine._buffer(variant)  # type: ignore[method-assign]
     driver.load = machine._load
     driver.launch_kernel = lambda: machine._launch
     driver.launch_cooperative_kernel = lambda: machine._cooperative

@@ -3,6 +3,7 @@ asks the driver for, and everything passed."""
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import preloaded
 
 from . import gpu_record
 from .fingerprints import ROOT, changes, code_of, look_at, recorded, tokens
@@ -170,6 +173,33 @@ def test_no_kernel_may_be_warned_of() -> None:
     unused = TEXT.replace("    __shared__", "    int unused;\n    __shared__")
     with pytest.raises(SystemExit, match='no kernel may be warned of: scale: .*"unused" was declared but never'):
         code_of(source(unused))
+
+
+# Launches
+
+# The number's bytes and those of the gap behind it are an address in x, which lies in the lowest 4 GiB.
+BETWEEN_NUMBERS = """
+import mmap, struct
+from tests.gpu import stub_h200
+machine = stub_h200.install()
+import torch
+from cupyops import Kernel, Threads
+text = "__global__ void scale(const float* x, float by, float* y) { y[threadIdx.x] = by * x[threadIdx.x]; }"
+scale = Kernel(f'extern "C" {text}', "scale")
+memory = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40)  # MAP_32BIT
+x = torch.frombuffer(memory, dtype=torch.float32)
+machine.watch([x])
+number = struct.pack("<I", x.data_ptr() + 4)
+scale[1, 1024](x, struct.unpack("<f", number)[0], torch.empty_like(x))
+[launch] = machine.events
+assert launch.arguments == ("input 0 + 0", number.hex(), "new 1 + 0"), launch.arguments
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mmap's flag is Linux's")
+def test_a_number_that_looks_like_an_address_is_a_number(tmp_path: Path) -> None:
+    done = preloaded.run(["-c", BETWEEN_NUMBERS], cwd=ROOT, env={**os.environ, "CUPYOPS_CACHE_DIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
 
 
 # Trees
