@@ -17,6 +17,7 @@ from autograd_bridge import gelu as our_gelu
 from autograd_bridge import gelu_backward as our_gelu_backward
 from autograd_bridge import log_softmax as our_log_softmax
 from autograd_bridge import softmax as our_softmax
+from cupyops.torch.ops.layer_norm import _layer_norm  # with the statistics, which layer_norm does not return
 
 __all__ = ["OPERATORS", "write"]
 
@@ -46,7 +47,7 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
 def native_layer_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    y, stats = torch.ops.cupyops.layer_norm(x, weight, bias, normalized_shape, eps)
+    y, stats = _layer_norm(x, weight, bias, normalized_shape, eps)
     mean, rstd = (stats if x.is_cuda else stats.to(x.dtype)).unbind()  # PyTorch rounds them on a CPU
     return y, mean, rstd
 
