@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("autograd_bridge.py", "cupyops", "examples", "kernels_cu", "tests")  # of a tree, that decide what a GPU does
 ARCHITECTURE = 90  # of the GPUs that make the record: the code for others has not run
 
 Source = Sequence[Any]  # the kernel's name, its final text, the options of NVRTC

@@ -14,7 +14,7 @@ code that launches nothing, needs no whole run.
 """
 
 import argparse
-import itertools
+import hashlib
 import json
 import os
 import platform
@@ -23,14 +23,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from .fingerprints import ARCHITECTURE, ROOT, Tree, look_at, nvrtc, recorded
+from .fingerprints import ARCHITECTURE, PARTS, ROOT, look_at, nvrtc, recorded
 
 RECORD = Path(__file__).with_name("gpu_record.json")
 PATIENCE = 900  # seconds for a sanitizer
@@ -127,13 +127,13 @@ def sanitize() -> dict[str, str]:
         return dict(zip(TOOLS, pool.map(verdict, TOOLS, TOOLS.values()), strict=True))
 
 
-def differences(then: Tree, now: Tree) -> Iterator[str]:
-    """Yields what differs between two looks at one tree, in words."""
-    for operator in sorted({*then.launches, *now.launches}):
-        before, after = (tree.launches.get(operator, {}) for tree in (then, now))
-        yield from (f"the launches of {operator} ({a})" for a in {**before, **after} if before.get(a) != after.get(a))
-    names = sorted({*then.kernels, *now.kernels})
-    yield from (f"the texts of {name}" for name in names if then.kernels.get(name) != now.kernels.get(name))
+def contents() -> str:
+    """A hash of the files of this tree of which Python and NVRTC may read some."""
+    found = hashlib.sha256()
+    paths = [path for part in PARTS for path in ((ROOT / part).rglob("*") if (ROOT / part).is_dir() else [ROOT / part])]
+    for path in sorted(path for path in paths if path.suffix in (".cu", ".cuh", ".py")):
+        found.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def read(path: Path = RECORD) -> dict[str, Any]:
@@ -163,20 +163,22 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=RECORD, help="the record to renew")
     arguments = parser.parse_args()
-    about, seen, record = machine(), look_at(), read(arguments.out)
-    name, tree = f"cupy for CUDA {about['nvrtc'].partition('.')[0]}, {about['gpus']} GPU", recorded(seen)
+    before, about, record = contents(), machine(), read(arguments.out)
+    name = f"cupy for CUDA {about['nvrtc'].partition('.')[0]}, {about['gpus']} GPU"
     last = record["runs"].get(name)
-    if last and last["tree"] == tree["tree"] and last["tests"]["failed"]:
-        tests, sanitizer = both(last["tests"], run_suite(arguments.jobs, last["tests"]["failed"])), last["sanitizer"]
-    else:
-        with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(2) as beside:
+        looking = beside.submit(lambda: recorded(look_at()))
+        if last and last["tests"]["failed"] and last["tree"] == looking.result()["tree"]:
+            tests = both(last["tests"], run_suite(arguments.jobs, last["tests"]["failed"]))
+            sanitizer = last["sanitizer"]
+        else:
             sanitizing = beside.submit(dict if arguments.no_sanitizer else sanitize)
             if arguments.jobs == 1:
                 sanitizing.result()
             tests, sanitizer = run_suite(arguments.jobs), sanitizing.result()
-    if (again := look_at()) != seen:
-        found = "; ".join(itertools.islice(differences(seen, again), 6))
-        raise SystemExit(f"the tree changed while it ran: nobody knows what has run, so nothing is written: {found}")
+        tree = looking.result()
+    if contents() != before:
+        raise SystemExit("files of the tree changed while it ran: nobody knows what has run, so nothing is written")
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     run = {"date": date, "machine": about, "tests": tests, "sanitizer": sanitizer}
     content = json.dumps(renewed(record, tree, name, run), indent=1, sort_keys=True)

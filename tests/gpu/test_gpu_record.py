@@ -17,7 +17,7 @@ import pytest
 from tests import preloaded
 
 from . import gpu_record
-from .fingerprints import ROOT, changes, code_of, look_at, recorded, tokens
+from .fingerprints import PARTS, ROOT, changes, code_of, look_at, recorded, tokens
 
 RECORD = gpu_record.read()
 RUNS = RECORD["runs"]
@@ -205,7 +205,6 @@ def test_a_number_that_looks_like_an_address_is_a_number(tmp_path: Path) -> None
 # Trees
 
 OPERATORS = ("add2", "gelu")
-COPIED = ("autograd_bridge.py", "cupyops", "examples", "kernels_cu", "tests")
 # Edits of files, each a pattern and its replacement, and what changes then.
 EDITS: dict[str, tuple[list[tuple[str, str, str]], set[str]]] = {
     "words": (
@@ -239,7 +238,7 @@ def test_words_need_no_gpu_and_code_arguments_and_geometry_do(tmp_path: Path) ->
     record = recorded(look_at(ROOT, OPERATORS))
     for name, (edits, changed) in EDITS.items():
         tree = tmp_path / name
-        for copied in COPIED:
+        for copied in PARTS:
             (tree / copied).parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if (ROOT / copied).is_dir() else shutil.copy)(ROOT / copied, tree / copied)
         for glob, pattern, replacement in edits:
@@ -290,6 +289,11 @@ def test_the_failed_tests_of_the_same_tree_alone_run_again(
     monkeypatch.setattr(gpu_record, "sanitize", lambda: {"synccheck": "clean"})
     monkeypatch.setattr(gpu_record, "run_suite", run_suite)
     monkeypatch.setattr(sys, "argv", ["gpu_record", "--jobs", "3", "--out", str(path)])
+    with monkeypatch.context() as changing:
+        changing.setattr(gpu_record, "contents", iter(("before", "after")).__next__)
+        with pytest.raises(SystemExit, match="files of the tree changed while it ran"):
+            gpu_record.main()
+    asked.clear()
     assert gpu_record.main() == int(same)
     found = gpu_record.read(path)["runs"]["cupy for CUDA 12, 1 GPU"]
     assert asked == [(3, tests["failed"] if same else ())]
