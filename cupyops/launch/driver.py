@@ -169,6 +169,12 @@ def allow_shared_memory(raw: Any, size: int) -> None:
     toolchain.cupy().cuda.driver.funcSetAttribute(handle(raw), max_dynamic_shared_size_bytes, size)
 
 
+def local_bytes(function: int) -> int:
+    """Returns the bytes of local memory of a thread: those of its arrays, and of registers that the compiler spilled."""
+    local_size_bytes = 3  # CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
+    return int(toolchain.cupy().cuda.driver.funcGetAttribute(local_size_bytes, function))
+
+
 def allow_large_clusters(raw: Any) -> None:
     """Allows clusters of more than 8 blocks for a kernel, up to 16 on GPUs that support such clusters.
 

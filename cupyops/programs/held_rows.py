@@ -5,13 +5,13 @@ multiprocessor for a row, from constants of the machine and counts of the progra
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
 
 from .program_config import REGISTERS, ProgramConfig, Work
 
-__all__ = ["held_with_sums"]
+__all__ = ["cost", "held_with_sums"]
 
 # Constants of an H200. BANDWIDTH and ISSUED are those of tiled_rows.py. The others were fitted to the times of up to 30 tilings of each
 # of the backwards of layer_norm, add_layer_norm and rms_norm, in bfloat16 and float32, of every second of 23 lengths from 96 to 131072.
@@ -46,8 +46,8 @@ MOST_BEYOND = 1.5  # elements of all threads, as a multiple of the row's
 
 def held_with_sums(
     n: int, width: int, work: Work, acc: int, capability: int, most_cluster: int
-) -> ProgramConfig | None:
-    """Returns the config of persistent blocks that hold a row, the next one and the sums, or None if no registers hold them.
+) -> Sequence[ProgramConfig]:
+    """Returns the configs of persistent blocks that hold a row, the next one and the sums, the one with the lowest cost first.
 
     Args:
         n: elements of a row.
@@ -58,7 +58,7 @@ def held_with_sums(
         most_cluster: the most blocks of a cluster.
     """
     found = _tilings(n, width, work, acc, capability, most_cluster if capability >= CLUSTERS_SINCE else 1)
-    return min(found, key=lambda config: _cost(config, n, work), default=None)
+    return sorted(found, key=lambda config: cost(config, n, work))
 
 
 def _tilings(n: int, width: int, work: Work, acc: int, capability: int, most_cluster: int) -> Iterator[ProgramConfig]:
@@ -98,9 +98,17 @@ def _registers(held: int, vectors: int, work: Work, acc: int) -> int:
     return -(-round(OTHERS * acc / 4 + ACCESS * vectors + held * element) // 8) * 8
 
 
-def _cost(config: ProgramConfig, n: int, work: Work) -> float:
-    """Returns the cycles of a multiprocessor for a row."""
-    rows = config.min_blocks * config.groups / config.cluster
+def cost(config: ProgramConfig, n: int, work: Work, resident: float | None = None) -> float:
+    """Returns the cycles of a multiprocessor for a row.
+
+    Args:
+        config: the tiling.
+        n: elements of a row.
+        work: the program's numbers.
+        resident: the blocks that a multiprocessor has at once; by default those that the tiling wishes for.
+    """
+    blocks = config.min_blocks if resident is None else resident
+    rows = blocks * config.groups / config.cluster
     warps = config.row_threads * config.cluster / 32
     held = config.vectors * config.vector_width
     memory = n * (sum(work.elements) + work.written) / BANDWIDTH
@@ -108,4 +116,4 @@ def _cost(config: ProgramConfig, n: int, work: Work) -> float:
     latency = LOAD + held * len(work.elements) * ELEMENT + warps * WARP + CLUSTER * math.log2(config.cluster)
     overlapped = (memory**OVERLAP + issue**OVERLAP + (latency / rows) ** OVERLAP) ** (1 / OVERLAP)
     more = BEYOND * math.log(max(1.0, rows * n * sum(work.elements) / IN_FLIGHT))
-    return overlapped * (1 + more + PARTS * (config.row_threads < LINE) + ALONE * (config.min_blocks == 1))
+    return overlapped * (1 + more + PARTS * (config.row_threads < LINE) + ALONE * (blocks <= 1))

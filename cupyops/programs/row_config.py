@@ -8,21 +8,31 @@ The rule has no table of lengths. It counts the registers that a thread needs fo
 
 Each pass reads the row from memory if the row does not fit the registers of a cluster, or if the program has one pass.
 A program with sums over the rows has persistent blocks, which load the next row while they compute a row. Rows of which
-few fit a multiprocessor have persistent blocks, too. The length of the rows, the dtypes and the GPU decide the config,
-and with it the order of every sum. The number of rows decides only how many rows a block has.
+few fit a multiprocessor have persistent blocks, too.
+
+How many blocks a multiprocessor has at once depends on the registers that the compiler gives a thread. For programs with sums it is asked
+for those of the cheapest tilings. The next one in the order of the costs is asked about only if it could be cheaper than those that are
+known. The length of the rows, the dtypes, the compiler and the GPU decide the config, and with it the order of every sum. The number
+of rows decides only how many rows a block has.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from itertools import product
+from typing import Any
 
+from cupyops.arrays import Device
 from cupyops.dtypes import DTYPES, FLOATS
+from cupyops.errors import LaunchError, MissingDependencyError
+from cupyops.launch import driver
 from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.tiling.config import CLUSTERS_SINCE, vector_width_for
 
 from .expressions import kernel_name
-from .held_rows import held_with_sums
+from .held_rows import cost, held_with_sums
 from .names import ProgramKernel
 from .one_pass import one_pass
 from .program_config import ROW_BLOCK, ProgramConfig, Work, words
@@ -34,7 +44,7 @@ from .samples import RowsOfSamples
 from .shared_rows import HELD_ALONE, MOST_CLUSTER, SHARED_SLICE, in_shared_memory
 from .tiled_rows import in_tiles
 
-__all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
+__all__ = ["FEW_ROWS", "ProgramConfig", "RowKernels", "Work", "config_of", "kernel_of", "work_of"]
 
 ROW_REGISTERS = 32  # registers of a thread for its part of a row
 # The same, where a block has a multiprocessor alone; and the most accesses of a thread then, but for 16-bit rows beside an
@@ -62,6 +72,7 @@ IN_FLIGHT, HALF_IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 56 * 1024, 24 * 1024
 EXPS_BLOCKS = 4  # resident blocks, so that some load while others compute exponentials
 AT_ONCE_WORDS = 32  # registers for the arrays (N) of all accesses of a thread
 MUCH = 3  # operations on an element of each array (M, N) from which on a program computes much. rms_norm has 2.5, softmax 10.
+ASKED = 3  # the most tilings of a program with sums whose registers the compiler is asked for
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
 
 
@@ -94,8 +105,13 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
     )
 
 
-@cache
-def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool = False) -> ProgramConfig:
+def config_of(
+    n: int,
+    dtype: str,
+    work: Work,
+    capability: int,
+    resident: Callable[[ProgramConfig], float] | None = None,
+) -> ProgramConfig:
     """Returns the config for rows of n elements.
 
     Args:
@@ -103,9 +119,38 @@ def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool
         dtype: the dtype of the rows.
         work: the program's numbers that decide the registers of a thread.
         capability: compute capability of the GPU, 90 for sm_90.
-        portable: considers only clusters of up to 8 blocks, which every GPU with clusters supports.
+        resident: returns how many blocks of a config's kernel a multiprocessor has at once, or 0. Without it, a guess decides.
     """
-    most_cluster = PORTABLE_CLUSTER if portable else MOST_CLUSTER
+    configs = _configs_of(n, dtype, work, capability)
+    if resident is None or len(configs) == 1:
+        return configs[0]
+    if not work.sums:
+        return configs[not resident(configs[0])]
+    best, least, asked = configs[0], math.inf, 0
+    for config in configs:
+        if asked == ASKED or least <= cost(config, n, work):
+            break
+        if blocks := resident(config):
+            asked += 1
+            if (found := cost(config, n, work, blocks)) < least:
+                best, least = config, found
+    return best
+
+
+@cache
+def _configs_of(n: int, dtype: str, work: Work, capability: int) -> Sequence[ProgramConfig]:
+    """Returns the configs for rows of n elements in the order of their costs, as far as these can be told without the compiler."""
+    config = _one_of(n, dtype, work, capability, MOST_CLUSTER)
+    if work.sums and not config.stages:
+        width, acc = vector_width_for(n, DTYPES[dtype].itemsize), DTYPES[DTYPES[dtype].acc].itemsize
+        return held_with_sums(n, width, work, acc, capability, MOST_CLUSTER) or (config,)
+    # A GPU may have no room for a cluster of more than 8 blocks.
+    portable = [] if config.cluster <= PORTABLE_CLUSTER else [_one_of(n, dtype, work, capability, PORTABLE_CLUSTER)]
+    return (config, *portable)
+
+
+def _one_of(n: int, dtype: str, work: Work, capability: int, most_cluster: int) -> ProgramConfig:
+    """Returns a config whose clusters have up to ``most_cluster`` blocks."""
     if capability >= CLUSTERS_SINCE and work.waits_for_arithmetic(dtype):
         config = rows_at_once(n, dtype, work, capability, most_cluster)
         if config is not None:
@@ -153,7 +198,7 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int, most
     if work.exponentials and not work.columns and len(work.elements) == 1 and dtype != "float16":
         plain = replace(plain, short=SHORT_REGISTERS[itemsize])
     if work.sums:
-        found = held_with_sums(n, width, work, acc, capability, most_cluster)
+        found = None  # no registers hold the row, the next one and the sums
     elif work.passes == 1:
         return one_pass(n, width, dtype, work, plain, row, blocks, capability)
     else:
@@ -215,6 +260,78 @@ def _long(
     if config is None and not work.exponentials and bytes_of_row > SHARED_SLICE * largest:
         return held(alone, largest)
     return config
+
+
+class RowKernels:
+    """The kernels of a row program.
+
+    Attributes:
+        program: the program.
+        text: its CUDA C++ text.
+        kernel: returns the kernel for a config and the dtype of the rows.
+    """
+
+    def __init__(self, program: RowProgram) -> None:
+        self.program, self.text = program, text_of(program)
+        self.kernel: Callable[[ProgramConfig, str], Kernel] = cache(partial(kernel_of, program, self.text))
+        self._configs: dict[Any, ProgramConfig] = {}
+
+    def config(self, n: int, types: Mapping[str, str], device: Device) -> ProgramConfig:
+        """Returns the config for rows of n elements on a device.
+
+        Args:
+            n: elements of a row.
+            types: the dtype of each input, of each result of a dtype that the call chooses, and of the lead.
+            device: the device.
+
+        Raises:
+            KeyError: the lead's dtype is not floating.
+        """
+        key = n, tuple(sorted(types.items())), device
+        if key not in self._configs:
+            dtype, work = types[self.program.lead], self.work(types)
+            # The registers in the simulator are those of a CPU.
+            ask = partial(self._resident, types, device) if isinstance(device, int) else None
+            self._configs[key] = config_of(n, dtype, work, driver.capability(device), ask)
+        return self._configs[key]
+
+    def work(self, types: Mapping[str, str]) -> Work:
+        """Returns the program's numbers for arrays of some dtypes."""
+        return work_of(self.program, {name: DTYPES[of].itemsize for name, of in types.items()})
+
+    def at_once(self, config: ProgramConfig, types: Mapping[str, str], device: Device) -> int:
+        """Returns how many blocks of a config's kernel, or clusters of blocks, run at once on a device.
+
+        Raises:
+            LaunchError: the GPU has no room for a block or a cluster.
+        """
+        kernel = self.kernel(config, types[self.program.lead])
+        return kernel.resident_blocks(self._types(kernel, types), device) // config.cluster
+
+    def _types(self, kernel: Kernel, types: Mapping[str, str]) -> dict[str, str]:
+        """Returns the dtypes of a kernel's types."""
+        names = [p.name for p in kernel.signature.parameters]
+        bindings = kernel.signature.bindings.items()
+        found = {kind: next((types[names[i]] for i in places if names[i] in types), None) for kind, places in bindings}
+        return {kind: dtype or types[self.program.lead] for kind, dtype in found.items()}
+
+    def _resident(self, types: Mapping[str, str], device: int, config: ProgramConfig) -> float:
+        """Returns how many blocks of a config's kernel a multiprocessor has at once, or 0 if it cannot have one or the compiler spills."""
+        kernel = self.kernel(config, types[self.program.lead])
+        try:
+            if driver.local_bytes(kernel.variant(self._types(kernel, types), device).function):
+                return 0
+            return self.at_once(config, types, device) * config.cluster / driver.multiprocessors(device)
+        # A GPU has no room for some clusters of more than 8 blocks. Without a compiler, a bundle has some of the kernels.
+        except (LaunchError, MissingDependencyError):
+            return 0
+
+    def ahead(self, lengths: Iterable[int]) -> None:
+        """Declares the kernels for rows of some lengths, for :func:`cupyops.warmup` and the compile command."""
+        for n, dtype, capability in product(lengths, FLOATS, (CLUSTERS_SINCE, 0)):
+            work = self.work(dict.fromkeys((*self.program.inputs, *self.program.typed), dtype))
+            for config in _configs_of(n, dtype, work, capability)[:ASKED]:
+                self.kernel(config, dtype)
 
 
 def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str) -> Kernel:

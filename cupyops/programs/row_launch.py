@@ -1,21 +1,16 @@
 """The launch of a row program: the kernel, its grid and its sums over the rows, for arrays of any library."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
 from cupyops.arrays import Device
 from cupyops.dtypes import DTYPES
-from cupyops.errors import LaunchError
 from cupyops.launch import driver
-from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.sizes import greatest, least, surely
-from cupyops.tiling.rows import at_once
 
-from .program_config import ProgramConfig
-from .row_config import FEW_ROWS, config_of, work_of
-from .rows import RowProgram
+from .row_config import FEW_ROWS, RowKernels
 from .tiled_rows import pays
 
 __all__ = ["RowLaunch", "row_launch"]
@@ -39,19 +34,12 @@ class RowLaunch(NamedTuple):
 
 
 def row_launch(
-    program: RowProgram,
-    kernel: Callable[[ProgramConfig, str], Kernel],
-    types: Mapping[str, str],
-    rows: int,
-    n: int,
-    device: Device,
-    samples: Sequence[int] = (),
+    kernels: RowKernels, types: Mapping[str, str], rows: int, n: int, device: Device, samples: Sequence[int] = ()
 ) -> RowLaunch:
     """Returns the launch for a number of rows, of each sample if there are ``samples``.
 
     Args:
-        program: the program.
-        kernel: returns the kernel for a config and the dtype of the rows.
+        kernels: the program and its kernels.
         types: the dtype of each input, of each result of a dtype that the call chooses, and of the lead.
         rows: the number of rows. No size is zero.
         n: elements of a row.
@@ -61,33 +49,16 @@ def row_launch(
     Raises:
         KeyError: the lead's dtype is not floating.
     """
-    dtype, count = types[program.lead], prod(samples)
-    work = work_of(program, {name: DTYPES[of].itemsize for name, of in types.items()})
-    capability = driver.capability(device)
-    choice = n, dtype, work, capability
-
-    def resident(of: Kernel) -> int:
-        names = [p.name for p in of.signature.parameters]
-        given = {
-            kind: next(types[names[i]] for i in places if names[i] in types)
-            for kind, places in of.signature.bindings.items()
-        }
-        return at_once(of, given, dtype, device)
-
-    config = config_of(*choice)
-    if config.cluster > PORTABLE_CLUSTER:
-        try:
-            resident(kernel(config, dtype))
-        except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
-            config = config_of(*choice, portable=True)
-    if config.stages and (samples or not surely(pays(config, rows, resident(kernel(config, dtype))))):
+    dtype, count, work = types[kernels.program.lead], prod(samples), kernels.work(types)
+    config = kernels.config(n, types, device)
+    if config.stages and (samples or not surely(pays(config, rows, kernels.at_once(config, types, device)))):
         config = config.untiled()
     if not work.sums and not config.stages and surely(rows * count <= FEW_ROWS):
-        config = config.few_rows(n, work, DTYPES[DTYPES[dtype].acc].itemsize, capability)
-    chosen = kernel(config, dtype)
+        config = config.few_rows(n, work, DTYPES[DTYPES[dtype].acc].itemsize, driver.capability(device))
     blocks = least(-(-rows // config.groups), 2**31 - 1)
     if work.sums or config.prefetch or config.stages:  # persistent blocks
-        blocks = greatest(1, least(blocks, resident(chosen) // count))
+        blocks = greatest(1, least(blocks, kernels.at_once(config, types, device) // count))
+    chosen = kernels.kernel(config, dtype)
     if not work.sums:
         return RowLaunch(chosen, (rows, n, blocks, *samples))
     return RowLaunch(chosen, (rows, n, blocks, blocks, *samples), blocks, config.stream and not config.sums_shared)

@@ -14,17 +14,14 @@ block. The CUDA source reads these numbers as macros::
         return config.kernel(TEXT, "softmax", geometry=config.rows("M"))
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from cupyops.arrays import Device
 from cupyops.launch.geometry import Rows
-from cupyops.launch.kernel import Kernel
 
 from .config import CLUSTERS_SINCE, Config, threads_for
 
-__all__ = ["RowsConfig", "at_once"]
+__all__ = ["RowsConfig"]
 
 SHARED_MEMORY = 200 * 1024  # bytes of shared memory that blocks may fill on a multiprocessor; sm_90 has 227 KiB
 SHARED_MEMORY_OF = {120: 84 * 1024, 121: 84 * 1024}  # the same, by compute capability, where the GPU has less
@@ -128,16 +125,3 @@ class RowsConfig(Config):
     def since(self) -> int:
         """The least compute capability that the kernel needs: bulk copies fill the stages."""
         return CLUSTERS_SINCE if self.stages else super().since
-
-
-def at_once(kernel: Kernel, types: Mapping[str, str], otherwise: str, device: Device) -> int:
-    """Returns how many blocks of a kernel, or clusters of blocks, run at once on a GPU: the grid of persistent blocks.
-
-    Args:
-        kernel: the kernel with persistent blocks.
-        types: dtypes by the names of the kernel's types, such as ``scalar_t``.
-        otherwise: the dtype of the types that ``types`` does not name.
-        device: the GPU.
-    """
-    types = {name: types.get(name, otherwise) for name in kernel.signature.bindings}
-    return kernel.resident_blocks(types, device) // kernel.geometry.cluster

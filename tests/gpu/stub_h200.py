@@ -180,6 +180,7 @@ def _compile_text(text: str, what: str, target: str, options: Sequence[str]) -> 
 def _cupy(machine: Machine) -> Any:
     driver = SimpleNamespace(
         funcSetAttribute=machine._limit,
+        funcGetAttribute=lambda attribute, function: 0,  # no thread has local memory
         occupancyMaxActiveBlocksPerMultiprocessor=lambda function, threads, shared: (
             resident(threads, shared) // MULTIPROCESSORS
         ),

@@ -1,12 +1,18 @@
 """How the rows of a program are distributed among threads, blocks and clusters."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from cupyops.dtypes import DTYPES
-from cupyops.programs.row_config import ProgramConfig, Work, config_of
+from cupyops.errors import LaunchError
+from cupyops.launch import driver
+from cupyops.launch.kernel import Kernel
+from cupyops.programs.held_rows import cost
+from cupyops.programs.row_config import ProgramConfig, RowKernels, Work, config_of
 from cupyops.tiling.config import THREADS_AT_ONCE
 
 WORKS = {
@@ -93,6 +99,77 @@ def test_sums_keep_enough_loads_in_flight() -> None:
         assert 20 <= rows * n * 4 / 1024 <= 60, (n, sums)
 
 
+SUMS = Work((2, 2), (2,), sums=2, stored=1, written=2, operations=17)
+
+
+def test_the_compiler_is_asked_only_about_tilings_that_could_be_the_cheapest() -> None:
+    cheapest = config_of(5120, "bfloat16", SUMS, 90)
+    asked: list[ProgramConfig] = []
+
+    def answer(blocks: Callable[[ProgramConfig], float]) -> ProgramConfig:
+        asked.clear()
+
+        def resident(config: ProgramConfig) -> float:
+            asked.append(config)
+            return blocks(config)
+
+        return config_of(5120, "bfloat16", SUMS, 90, resident)
+
+    # As many blocks as were guessed: no other can be cheaper.
+    assert answer(lambda config: config.min_blocks) == cheapest
+    assert asked == [cheapest]
+    # The compiler gives the cheapest so many registers that one block is resident.
+    second = answer(lambda config: 1 if config == cheapest else config.min_blocks)
+    assert [cheapest, second] == asked
+    assert cost(second, 5120, SUMS) < cost(cheapest, 5120, SUMS, 1)
+    # Of several that have fewer blocks than guessed, the one that is then the cheapest.
+    third = answer(lambda config: config.min_blocks / 2)
+    assert len(asked) == 3
+    assert cost(third, 5120, SUMS, third.min_blocks / 2) == min(cost(c, 5120, SUMS, c.min_blocks / 2) for c in asked)
+    # Where nothing runs, the launch says why.
+    assert answer(lambda config: 0) == cheapest
+
+
+@pytest.mark.parametrize(("local", "blocks"), [(0, 264), (8, 264), (0, None)])
+def test_a_tiling_that_spills_or_has_no_room_is_not_taken(
+    local: int, blocks: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from cupyops.torch.ops.rms_norm import _rms_norm
+
+    kernels = RowKernels(_rms_norm.programs[1])
+    types = dict.fromkeys(kernels.program.inputs, "bfloat16")
+
+    def resident_blocks(types: dict[str, str], device: int) -> int:
+        if blocks is None:
+            raise LaunchError("no cluster fits")
+        return blocks
+
+    monkeypatch.setattr(Kernel, "variant", lambda kernel, types, device: SimpleNamespace(function=7))
+    monkeypatch.setattr(Kernel, "resident_blocks", lambda kernel, types, device: resident_blocks(types, device))
+    monkeypatch.setattr(driver, "local_bytes", lambda function: local)
+    monkeypatch.setattr(driver, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(driver, "capability", lambda device: 90)
+    config = config_of(1024, "bfloat16", kernels.work(types), 90)
+    assert kernels._resident(types, 0, config) == (2 if local == 0 and blocks else 0)
+    found = kernels.config(1024, types, 0)
+    assert found is kernels.config(1024, types, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [640, 5120, 10240])
+def test_the_compiler_spills_no_registers_of_sums(n: int) -> None:
+    pytest.importorskip("torch")
+    from cupyops.torch.ops.rms_norm import _rms_norm
+
+    kernels = RowKernels(_rms_norm.programs[1])
+    types = dict.fromkeys(kernels.program.inputs, "bfloat16")
+    config = kernels.config(n, types, 0)
+    kernel = kernels.kernel(config, "bfloat16")
+    variant = kernel.variant(dict.fromkeys(kernel.signature.bindings, "bfloat16"), 0)
+    assert driver.local_bytes(variant.function) == 0
+
+
 @pytest.mark.parametrize(
     ("n", "dtype", "work", "cluster", "min_blocks", "vectors"),
     [
@@ -114,7 +191,7 @@ def test_long_rows_are_in_shared_memory(
     assert config.vectors == vectors
     assert config.shared == config.row_shared * sum(work.elements) >= n // cluster * sum(work.elements)
     assert config.since == 90
-    assert config_of(n, dtype, work, 90, portable=True).cluster <= 8
+    assert config_of(n, dtype, work, 90, lambda config: config.cluster <= 8).cluster <= 8
     for other in (config_of(n, dtype, work, 80), config_of(n, dtype, replace(work, sums=1), 90)):
         assert other.row_shared == 0
     assert config_of(n + 2, dtype, work, 90).row_shared == 0, "bulk copies are of multiples of 16 bytes"
@@ -294,7 +371,7 @@ def test_rows_that_no_cluster_of_eight_holds_are_held_by_sixteen() -> None:
     rows = Work((4,), (4,))
     config = config_of(262144, "float32", rows, 90)
     assert (config.cluster, config.prefetch, config.stream) == (16, True, False)
-    assert config_of(262144, "float32", rows, 90, portable=True).cluster == 8
+    assert config_of(262144, "float32", rows, 90, lambda config: config.cluster <= 8).cluster == 8
 
 
 def test_float32_rows_of_several_warps_have_one_unit_of_two_accesses() -> None:

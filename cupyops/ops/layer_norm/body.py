@@ -1,6 +1,5 @@
 """Layer normalisation on arrays of any library: checks, and launches of the programs of :mod:`.programs`."""
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,17 +7,16 @@ from operator import itemgetter
 from typing import Any
 
 from cupyops.arrays import LIBRARIES, ArrayLibrary, check_devices, device_of, on_any_arrays
-from cupyops.dtypes import DTYPES, FLOATS, dtype_name
+from cupyops.dtypes import DTYPES, dtype_name
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_shapes
-from cupyops.programs.row_config import config_of, work_of
+from cupyops.programs.row_config import RowKernels
 from cupyops.programs.row_launch import row_launch
-from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
 
 from .checks import Shape, as_shape, check, check_backward, check_tangent, stats_shape
-from .programs import Made, backward_program, forward_program, tangent_program
+from .programs import backward_program, forward_program, tangent_program
 
 __all__ = ["add_layer_norm", "declare_ahead", "layer_norm", "layer_norm_backward"]
 
@@ -69,7 +67,7 @@ class Call:
     zeros: bool = False
 
     def launching(
-        self, made: Made, names: Sequence[str], types: dict[str, str], rows: int, n: int, device: Any
+        self, made: RowKernels, names: Sequence[str], types: dict[str, str], rows: int, n: int, device: Any
     ) -> "Call":
         """Returns the configuration with the launch of a program.
 
@@ -85,7 +83,7 @@ class Call:
         own = [names.index(name) for name, part in takes if part == 0]
         reads = {name: types[name] for name in (*program.inputs, *program.typed, program.lead) if name in types}
         reads |= {part: self.acc for _, parts in program.stacks for part in parts if part in program.inputs}
-        found = row_launch(program, made.kernel, reads, rows, n, device)
+        found = row_launch(made, reads, rows, n, device)
         sums = list(program.kinds().values()).count("column")
         return replace(
             self,
@@ -145,10 +143,8 @@ def declare_ahead() -> None:
         backward_program(False, False, True, False, False),
         tangent_program(True, True, True, False),
     ]
-    for n, dtype, capability in itertools.product(_AHEAD, FLOATS, (CLUSTERS_SINCE, 0)):
-        for program, kernel in programs:
-            sizes = dict.fromkeys((*program.inputs, *program.typed), DTYPES[dtype].itemsize)
-            kernel(config_of(n, dtype, work_of(program, sizes), capability), dtype)
+    for made in programs:
+        made.ahead(_AHEAD)
 
 
 _FORWARD = ("x", "residual", "weight", "bias", "y", "s", "stats")

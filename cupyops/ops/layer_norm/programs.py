@@ -10,33 +10,20 @@ A second pass over the registers takes the differences from the mean that the fi
 Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983, correct the two-pass algorithm.
 """
 
-from collections.abc import Callable, Mapping
-from functools import cache, partial
-from typing import NamedTuple
+from collections.abc import Mapping
+from functools import cache
 
-from cupyops.launch.kernel import Kernel
 from cupyops.programs.expressions import parse
-from cupyops.programs.program_config import ProgramConfig
-from cupyops.programs.row_config import kernel_of
-from cupyops.programs.row_source import text_of
+from cupyops.programs.row_config import RowKernels
 from cupyops.programs.rows import RowProgram
 
-__all__ = ["Made", "backward_program", "forward_program", "tangent_program"]
+__all__ = ["backward_program", "forward_program", "tangent_program"]
 
 _NORMALIZED = (
     "m = sum({x}) / N; d = {x} - m; e = sum(d) / N; q = sum(d * d) / N; v = q - (e * e < q ? e * e : 0);"
     " r = rsqrt(v + eps); xhat = (d - e) * r"
 )
 _SAVED = "xhat = (x - m) * r"
-# The mean of a row with an infinity is NaN, as PyTorch's is.
-_MEAN = "r == r ? m + e : r"
-
-
-class Made(NamedTuple):
-    """A program, and its kernels by config and dtype."""
-
-    program: RowProgram
-    kernel: Callable[[ProgramConfig, str], Kernel]
 
 
 def _made(
@@ -47,7 +34,7 @@ def _made(
     columns: tuple[str, ...] = (),
     lead: str = "x",
     **others: tuple[object, ...],
-) -> Made:
+) -> RowKernels:
     program = RowProgram(
         name,
         tuple(parse("; ".join(f"{y} = {of}" if of else y for y, of in statements.items()), name)),
@@ -57,11 +44,11 @@ def _made(
         leads=lead,
         **{"rows": (), "indices": (), "scalars": (), **others},  # type: ignore[arg-type]
     )
-    return Made(program, cache(partial(kernel_of, program, text_of(program))))
+    return RowKernels(program)
 
 
 @cache
-def forward_program(residual: bool, mixed: bool, weight: bool, bias: bool, stats: bool, typed: bool) -> Made:
+def forward_program(residual: bool, mixed: bool, weight: bool, bias: bool, stats: bool, typed: bool) -> RowKernels:
     """Returns the program of y, of s = x + residual with a residual, and of the statistics.
 
     Args:
@@ -75,7 +62,7 @@ def forward_program(residual: bool, mixed: bool, weight: bool, bias: bool, stats
     y = "xhat" + " * weight" * weight + " + bias" * bias
     saved = ("mean", "r") if stats else ()
     statements = {"s": "rounded(x + residual)"} if residual else {}
-    statements |= {_NORMALIZED.format(x=x): "", "y": y} | ({"mean": _MEAN} if stats else {})
+    statements |= {_NORMALIZED.format(x=x): "", "y": y} | ({"mean": "m + e"} if stats else {})
     return _made(
         "add_layer_norm" if residual else "layer_norm",
         statements,
@@ -91,7 +78,7 @@ def forward_program(residual: bool, mixed: bool, weight: bool, bias: bool, stats
 
 
 @cache
-def backward_program(weight: bool, grad_sum: bool, want_x: bool, want_weight: bool, want_bias: bool) -> Made:
+def backward_program(weight: bool, grad_sum: bool, want_x: bool, want_weight: bool, want_bias: bool) -> RowKernels:
     """Returns the program of the wanted gradients. ``grad_sum`` is a further gradient of x.
 
     The sums over the rows are one array (2, parts, N) if both are wanted.
@@ -126,7 +113,7 @@ def backward_program(weight: bool, grad_sum: bool, want_x: bool, want_weight: bo
 
 
 @cache
-def tangent_program(weight: bool, tangent_weight: bool, tangent_bias: bool, typed: bool) -> Made:
+def tangent_program(weight: bool, tangent_weight: bool, tangent_bias: bool, typed: bool) -> RowKernels:
     """Returns the program of ẏ, of another dtype than x's if ``typed``."""
     columns = {"weight": weight, "tangent_weight": tangent_weight, "tangent_bias": tangent_bias}
     y = "t" + " * weight" * weight + " + tangent_weight * xhat" * tangent_weight + " + tangent_bias" * tangent_bias

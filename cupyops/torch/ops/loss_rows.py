@@ -11,13 +11,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from cupyops.dtypes import DTYPES, FLOATS
-from cupyops.launch.kernel import Kernel
 from cupyops.programs.expressions import parse
-from cupyops.programs.row_config import ProgramConfig, config_of, kernel_of, work_of
-from cupyops.programs.row_source import text_of
+from cupyops.programs.row_config import RowKernels
 from cupyops.programs.rows import RowProgram
-from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.torch.programs.row_reduce import body_of
 
 __all__ = ["Form", "columns_of", "declare_ahead", "loss_of_rows", "program_of"]
@@ -61,21 +57,18 @@ def loss_of_rows(form: Form, graded: bool) -> Callable[..., Any]:
     With ``graded`` the function takes the gradients (M) of the losses, writes the gradient of the logits over x, which is
     contiguous, and returns both.
     """
-    return body_of(*_kernels(form, graded), ["row", "element"] if graded else ["row"])
+    return body_of(_kernels(form, graded), ["row", "element"] if graded else ["row"])
 
 
 @functools.cache
-def _kernels(form: Form, graded: bool) -> tuple[RowProgram, Callable[[ProgramConfig, str], Kernel]]:
-    program = program_of(form, graded)
-    return program, functools.cache(functools.partial(kernel_of, program, text_of(program)))
+def _kernels(form: Form, graded: bool) -> RowKernels:
+    return RowKernels(program_of(form, graded))
 
 
 def declare_ahead(lengths: Iterable[tuple[int, Form]]) -> None:
     """Declares the kernels of a form of the loss for rows of some lengths."""
-    for (n, form), graded, dtype, capability in product(lengths, (False, True), FLOATS, (CLUSTERS_SINCE, 0)):
-        program, kernel = _kernels(form, graded)
-        sizes = dict.fromkeys(program.inputs, DTYPES[dtype].itemsize)
-        kernel(config_of(n, dtype, work_of(program, sizes), capability), dtype)
+    for (n, form), graded in product(lengths, (False, True)):
+        _kernels(form, graded).ahead((n,))
 
 
 def program_of(form: Form, graded: bool) -> RowProgram:

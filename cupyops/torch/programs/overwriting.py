@@ -1,6 +1,5 @@
 """Gradients of row programs in the memory of an input."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.programs.row_config import kernel_of
-from cupyops.programs.row_source import text_of
+from cupyops.programs.row_config import RowKernels
 from cupyops.torch.core.gradients import Schema
 from cupyops.torch.core.operator import Operator
 
@@ -38,8 +36,7 @@ def overwriting(operator: Written, array: str) -> Operator:
     assert all(not step.over or step.over == "at" for step in back.steps)
     name = f"{operator.programs[0].name}{'_backward' if operator.backward else ''}_over_{array}"
     back = replace(back, name=name, over=(result, array))
-    kernel = functools.cache(functools.partial(kernel_of, back, text_of(back)))
-    compute, reference = body_of(back, kernel, ["element"]), (operator.backward or operator).reference
+    compute, reference = body_of(RowKernels(back), ["element"]), (operator.backward or operator).reference
     at, by_row = back.inputs.index(array), {*back.elements, *back.rows, *back.indices}
 
     def write(make: Callable[..., Any]) -> Callable[..., None]:

@@ -1,7 +1,6 @@
 """Makes operators on rows from formulas: ``row_reduce("m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s")``."""
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -10,18 +9,15 @@ import torch
 from torch import Tensor
 
 from cupyops.arrays import check_devices, device_of, library_of
-from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.errors import expected, nearest
 from cupyops.launch.hooks import declare_later
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
 from cupyops.programs.expressions import Statement, check_operations, inputs_of, names_in, parse
-from cupyops.programs.row_config import ProgramConfig, config_of, kernel_of, work_of
+from cupyops.programs.row_config import RowKernels
 from cupyops.programs.row_launch import row_launch
-from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
 from cupyops.programs.tree import bare, parsed
-from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.partial_sums import partial_sums
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
@@ -141,8 +137,7 @@ def row_reduce(
     inputs = forward.inputs
     check_reference(where, options.get("reference"), (*inputs, *scalars))
     schema = schema_of(name, inputs, scalars, results)
-    programs, texts = [forward], [text_of(forward)]
-    kernels = [functools.cache(functools.partial(kernel_of, forward, texts[0]))]
+    kernels = [RowKernels(forward)]
     gradient, wrt = None, None
     if backward is not None:
         steps = parse(backward, f"{where}'s backward", indices)
@@ -154,9 +149,7 @@ def row_reduce(
         own = [x for x in wrt if x not in shared]  # the gradients that the kernel writes
         back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in own], own)
         _check_gradients(where, back, kinds, own)
-        programs.append(back)
-        texts.append(text_of(back))
-        kernels.append(functools.cache(functools.partial(kernel_of, back, texts[1])))
+        kernels.append(RowKernels(back))
         schema_back = named_for_its_arguments(
             f"{name}_backward", schema_of("", back.inputs, scalars, back.results, wants=own)
         )
@@ -165,7 +158,7 @@ def row_reduce(
         by_reference = gradient_of(options.get("reference"), Schema.parse(schema), takes, own)
         gradient = Operator(
             schema_back,
-            body_of(back, kernels[1], kinds_back, wants=len(own) > 1),
+            body_of(kernels[1], kinds_back, wants=len(own) > 1),
             reference=by_reference or row_reference(back, kinds_back, functools.partial(_dtype_of, back)),
             repeats=True,
             sharding=_sharding_of(back, kinds_back),
@@ -173,7 +166,7 @@ def row_reduce(
         gradient._shared = shared
     operator = Written(
         schema,
-        body_of(forward, kernels[0], [kinds[y] for y in results]),
+        body_of(kernels[0], [kinds[y] for y in results]),
         backward=gradient,
         wrt=wrt,
         repeats=True,
@@ -183,22 +176,18 @@ def row_reduce(
     if operator.reference is None:
         of_results = [kinds[y] for y in results]
         operator._with_derivatives = row_reference(forward, of_results, functools.partial(_dtype_of, forward))
-    operator.text, operator.programs = "\n".join(texts), tuple(programs)
+    operator.text, operator.programs = "\n".join(k.text for k in kernels), tuple(k.program for k in kernels)
     named: Any = {"name": name, "rows": rows, "indices": indices, "columns": columns, "scalars": scalars}
     named |= {"results": results, "wide": wide, "ahead": ahead, "samples": samples}
     operator.declare = functools.partial(row_reduce, program, backward, **named, **options)
     if ahead:
-        declare_later(operator, functools.partial(_declare_ahead, tuple(ahead), programs, kernels))
+        declare_later(operator, functools.partial(_declare_ahead, tuple(ahead), kernels))
     return operator
 
 
-def _declare_ahead(
-    lengths: Sequence[int], programs: Sequence[RowProgram], kernels: Sequence[Callable[[ProgramConfig, str], Kernel]]
-) -> None:
-    for n, dtype, capability in itertools.product(lengths, FLOATS, (CLUSTERS_SINCE, 0)):
-        for program, kernel in zip(programs, kernels, strict=True):
-            sizes = dict.fromkeys(program.inputs, DTYPES[dtype].itemsize)
-            kernel(config_of(n, dtype, work_of(program, sizes), capability), dtype)
+def _declare_ahead(lengths: Sequence[int], kernels: Sequence[RowKernels]) -> None:
+    for each in kernels:
+        each.ahead(lengths)
 
 
 def _check_kinds(where: str, inputs: Sequence[str], **given: Sequence[str]) -> None:
@@ -276,18 +265,16 @@ def _check_gradients(where: str, back: RowProgram, kinds: dict[str, str], wrt: S
 _library = TorchLibrary()
 
 
-def body_of(
-    program: RowProgram, kernel: Callable[[ProgramConfig, str], Kernel], kinds: Sequence[str], *, wants: bool = False
-) -> Callable[..., Any]:
+def body_of(kernels: RowKernels, kinds: Sequence[str], *, wants: bool = False) -> Callable[..., Any]:
     """Returns the operator's body, a function of the tensors, the numbers and, with ``wants``, a bool for each result.
 
     Args:
-        program: the program of the forward or the backward. If it has ``over``, that result is the overwritten array, or
-            a copy of the array if the array is not contiguous.
-        kernel: returns the kernel for a config and the dtype of the rows.
+        kernels: the program of the forward or the backward, and its kernels. If the program has ``over``, that result is the
+            overwritten array, or a copy of the array if the array is not contiguous.
         kinds: the kind of each result: ``"element"``, ``"row"`` or ``"column"``.
         wants: whether the body takes a bool for each result. A result whose bool is False is an empty tensor.
     """
+    program = kernels.program
     names, lead = program.inputs, program.inputs.index(program.lead)
     count, numbers, made = len(names), len(program.scalars), len(program.results)
     column = any(kind == "column" for kind in kinds)
@@ -319,7 +306,7 @@ def body_of(
         device = device_of(library_of(x), x)
         types = {name: DTYPE_NAMES[tensor.dtype] for name, tensor in zip(names, tensors, strict=True)}
         try:
-            found = row_launch(program, kernel, types, rows, n, device, samples)
+            found = row_launch(kernels, types, rows, n, device, samples)
         except KeyError:
             check_floating(program.name, program.lead, dtype)
             raise
