@@ -4,7 +4,8 @@
 module's own ``forward`` for everything else: other tensor subclasses than ``DTensor``, proxies of ``torch.fx``, and
 dtypes for which the results would differ. PyTorch's own function computes calls on few elements (:mod:`.small`). An
 operator computes a DTensor of any size: it takes less of the host's time there than DTensor's dispatch
-(:mod:`cupyops.torch.core.dtensors`). While Dynamo traces, the module's own ``forward`` takes DTensors.
+(:mod:`cupyops.torch.core.dtensors`). A module that a style of tensor parallelism has sharded gets a ``__call__``, too, which
+computes local tensors (:mod:`.parallel`). While Dynamo traces, the module's own ``forward`` takes DTensors.
 
 A linear layer gets another class only if its product is padded (:mod:`cupyops.ops.linear.odd`), or if its weight is a
 DTensor. PyTorch computes most other products of the operator, and the operator's Python code would add to the host's
@@ -37,7 +38,8 @@ from cupyops.torch.ops.linear import linear
 from cupyops.torch.ops.rms_norm import rms_norm
 from cupyops.torch.scale.distributed import is_dtensor
 
-from .classes import is_optimised, made_class
+from .classes import is_optimised, made_class, original_class
+from .parallel import BY_PIECES
 from .recognise import (
     RMS_NORM_KEEPS_DTYPE,
     Norm,
@@ -85,6 +87,7 @@ class _Kind(NamedTuple):
         node: the call while Dynamo traces (:func:`cupyops.torch.core.dispatch.in_graph`), an expression of ``self`` and
             ``x``; if empty, that of the operator.
         plain: whether the operator computes plain tensors, and not DTensors alone.
+        by_pieces: the ``__call__`` of a sharded module (:mod:`.parallel`), or None.
     """
 
     operator: str
@@ -95,6 +98,7 @@ class _Kind(NamedTuple):
     few: str = "is_small({x})"
     node: str = ""
     plain: bool = True
+    by_pieces: Callable[..., Any] | None = None
 
 
 # The modules of torch.nn.
@@ -115,7 +119,6 @@ _GELU = _Kind("gelu", "", "gelu({x}, self.approximate)", "self.approximate", nod
 _LINEAR = _Kind(
     "linear", "", "linear({x}, self.weight, self.bias)", "", few="is_small_padded({x}, self.weight.size(0))"
 )
-_LINEAR_OF_DTENSORS = _LINEAR._replace(plain=False)
 _CONV1D = _LINEAR._replace(
     call="linear({x}, self.weight.t(), self.bias)", few="is_small_padded({x}, self.weight.size(1))"
 )
@@ -182,9 +185,14 @@ def leaf_of(module: nn.Module, by_functions: Callable[[type[nn.Module]], Callabl
             under autocast, ``F.layer_norm`` returns float32, and a formula returns the dtype of its argument.
     """
     cls = type(module)
+    sharded = is_dtensor(getattr(module, "weight", None))
     if is_optimised(cls):
-        return "it is optimised already"
-    forward = cls.forward
+        original: Any = original_class(cls)
+        # The module may have been sharded since.
+        if not sharded or original is None or original.forward not in BY_PIECES or "__call__" in vars(cls):
+            return "it is optimised already"
+        cls = original
+    forward: Any = cls.forward
     kind = FORWARDS.get(forward) or _look_alike(module)
     if kind is None and _is_gate(module):
         return unfit(module) or Leaf("gate", None)
@@ -195,10 +203,13 @@ def leaf_of(module: nn.Module, by_functions: Callable[[type[nn.Module]], Callabl
     names = forward.__code__.co_varnames[: forward.__code__.co_argcount]
     if len(names) != 2 or forward.__code__.co_kwonlyargcount or forward.__code__.co_flags & 0x0C:
         return "its forward has other arguments than one tensor"
+    sharded = sharded and not kind.condition
+    if sharded:
+        kind = kind._replace(by_pieces=BY_PIECES.get(forward))
     if kind.operator == "linear":
-        of_dtensors = kind is _LINEAR and is_dtensor(getattr(module, "weight", None))
-        kind = _LINEAR_OF_DTENSORS if of_dtensors and not _is_odd(module) else kind
+        of_dtensors = sharded and kind.by_pieces is not None
         makes = of_dtensors or _is_odd(module)
+        kind = kind._replace(plain=_is_odd(module)) if of_dtensors else kind
         return Leaf(kind.operator, (lambda: made_class(cls, kind, lambda: _product(forward, kind))) if makes else None)
     return Leaf(kind.operator, lambda: made_class(cls, kind, lambda: members(by_functions(cls), kind, names[1])))
 
@@ -336,6 +347,8 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         **{f.__name__: f for f in (layer_norm, rms_norm, gelu, linear)},
     }
     found: dict[str, Any] = {"forward": inlined_only(write(f"forward of {kind.operator}", "forward", text, scope))}
+    if kind.by_pieces is not None:
+        found["__call__"] = kind.by_pieces
     if kind.trait:
         lines = ["def operands(self, x):", f"    return {kind.trait.format(x='x')}"]
         found[TRAITS[kind.operator]] = write(f"operands of {kind.operator}", "operands", lines, scope)
