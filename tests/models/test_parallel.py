@@ -13,9 +13,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import results_file
 from benchmarks.scale.models import images
@@ -153,6 +155,11 @@ def every_style_is_computed_by_local_tensors(mesh: Any) -> None:
                     )
 
 
+class Observer(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return NotImplemented if DTensor in types else function(*args, **(kwargs or {}))
+
+
 def the_hooks_compute_what_a_hook_observes(mesh: Any) -> None:
     """A hook, a replaced forward, a DTensor, a keyword, a dispatch mode, and pieces of unequal size."""
     split = over_the_sequence
@@ -186,13 +193,54 @@ def the_hooks_compute_what_a_hook_observes(mesh: Any) -> None:
     placed = DTensor.from_local(own.detach(), mesh, [Shard(1)], run_check=False)
     torch.testing.assert_close(module.norm1(placed), module.norm1(own))
     torch.testing.assert_close(module.fc1(placed), module.fc1(own))
-    with CommDebugMode() as mode:
-        module(own)
-    assert mode.get_total_counts() == 2
+    with Observer():
+        y = module(own)
+    assert count(y, HOOKS) == 4
     assert count(module(own), HOOKS) == 0
     h, rank = torch.randn(3, 3, HIDDEN, dtype=torch.float64), mesh.get_local_rank()
     y = module.fc2(h.chunk(RANKS, 2)[rank])
     torch.testing.assert_close(y, layer().fc2(h).chunk(RANKS, 1)[rank])
+
+
+def results_may_stay_dtensors(mesh: Any) -> None:
+    norms, columns = SequenceParallel(), ColwiseParallel(input_layouts=Shard(1), use_local_output=False)
+    module = parallelize_module(layer(), mesh, {"norm1": norms, "fc1": columns})
+    optimize(module)
+    x, own = given(mesh, over_the_sequence)
+    for name in ("norm1", "fc1"):
+        y = getattr(module, name)(own)
+        assert type(y) is DTensor
+        torch.testing.assert_close(y.full_tensor(), getattr(layer(), name)(x))
+
+
+def a_collective_may_still_compute_an_argument(mesh: Any) -> None:
+    x, own = given(mesh, over_the_features)
+    for place, argument in ((over_the_features, own), (over_the_sequence, x.chunk(RANKS, 1)[mesh.get_local_rank()])):
+        module = place(layer(), mesh)
+        optimize(module)
+        pending = AsyncCollectiveTensor(argument.detach()).requires_grad_()
+        y = module.fc1(pending)
+        torch.testing.assert_close(y, layer().fc1(x).chunk(RANKS, 2)[mesh.get_local_rank()])
+        assert count(y, HOOKS) == 0
+        torch.testing.assert_close(module.norm1(pending), layer().norm1(argument))
+
+
+class Out(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc2, self.act = layer().fc2, nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.fc2(x))
+
+
+def gelu_of_a_sum_is_computed_of_the_sum(mesh: Any) -> None:
+    module = parallelize_module(Out(), mesh, {"fc2": RowwiseParallel()})
+    optimize(module)
+    h = torch.randn(3, 4, HIDDEN, dtype=torch.float64)
+    y = module(h.chunk(RANKS, 2)[mesh.get_local_rank()])
+    torch.testing.assert_close(y, Out()(h))
+    assert count(y, HOOKS) == 0
 
 
 def a_gradient_has_a_gradient(mesh: Any) -> None:
@@ -243,6 +291,22 @@ def one_rank_may_have_a_hook(mesh: Any) -> None:
                 handle.remove()
 
 
+def fully_shard_may_shard_the_pieces(mesh: Any) -> None:
+    both = dist.init_device_mesh("cpu", (1, RANKS), mesh_dim_names=("data", "tensor"))
+    found = []
+    for optimises in (True, False):
+        module = over_the_sequence(layer().float(), both["tensor"])
+        if optimises:
+            optimize(module)
+        fully_shard(module, mesh=both["data"], mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+        own = given(mesh, over_the_sequence)[1].detach().bfloat16().requires_grad_()
+        y = module(own)
+        y.float().square().sum().backward()
+        found.append([y, *(whole(p.grad) for p in module.parameters())])
+        assert count(y, HOOKS) == (0 if optimises else 4)
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
 def a_compiled_module_has_the_hooks(mesh: Any) -> None:
     for split in (over_the_sequence, over_the_features):
         module = split(layer(), mesh)
@@ -291,9 +355,13 @@ def undo_and_a_second_call_of_optimize(mesh: Any) -> None:
 CLAIMS = [
     every_style_is_computed_by_local_tensors,
     the_hooks_compute_what_a_hook_observes,
+    results_may_stay_dtensors,
+    a_collective_may_still_compute_an_argument,
+    gelu_of_a_sum_is_computed_of_the_sum,
     a_gradient_has_a_gradient,
     autocast_gives_the_numbers_of_the_hooks,
     one_rank_may_have_a_hook,
+    fully_shard_may_shard_the_pieces,
     a_compiled_module_has_the_hooks,
     a_vision_transformer_trains_as_pytorchs,
     undo_and_a_second_call_of_optimize,
