@@ -26,9 +26,11 @@ from cupyops.torch.models import fused
 from cupyops.torch.models.classes import is_optimised
 from tests import preloaded
 from tests.benchmarks.tiny_scale import SIZE, VisionTransformer
+from tests.models.stand_ins import FlaggedNorm, RootNorm
 
 RANKS, WIDTH, HIDDEN = 2, 8, 16
 VIT = images(2, "vit", VisionTransformer, SIZE)
+NEAR: Any = {"rtol": 1e-5, "atol": 1e-5}  # a module of the whole model computes in float32
 HOOKS = "FromTorchTensor"  # the node of a tensor that a hook makes a DTensor of
 MOVES = "moved_between_ranks"
 
@@ -107,10 +109,10 @@ def same_as_the_whole(mesh: Any, module: Any, split: Any, wanted: Any) -> Tensor
     of_whole, (of_whole_x, *of_parameters) = results(wanted, x)
     if split is over_the_sequence:
         of_whole, of_whole_x = (t.chunk(RANKS, 1)[mesh.get_local_rank()] for t in (of_whole, of_whole_x))
-    torch.testing.assert_close([y, of_x], [of_whole, of_whole_x])
+    torch.testing.assert_close([y, of_x], [of_whole, of_whole_x], **NEAR)
     for p, grad, of in zip(module.parameters(), grads, of_parameters, strict=True):
         assert (type(grad), grad.shape, grad.dtype) == (type(p.data), p.shape, p.dtype)
-        torch.testing.assert_close(whole(grad), of)
+        torch.testing.assert_close(whole(grad), of, **NEAR)
     return y
 
 
@@ -137,7 +139,7 @@ def counted() -> Iterator[Counter[str]]:
 
 
 def every_style_is_computed_by_local_tensors(mesh: Any) -> None:
-    for norm in (nn.LayerNorm, nn.RMSNorm):
+    for norm in (nn.LayerNorm, nn.RMSNorm, FlaggedNorm, RootNorm):
         for act in (True, False):
             for split, moves in ((over_the_sequence, 2), (over_the_features, 2)):
                 for before in (True, False):
@@ -151,7 +153,7 @@ def every_style_is_computed_by_local_tensors(mesh: Any) -> None:
                     assert count(y, HOOKS) == 0
                     assert count(y, MOVES) == moves
                     assert calls == +Counter(
-                        {"add_rms_norm" if norm is nn.RMSNorm else "add_layer_norm": 1, "linear_gelu": act}
+                        {"add_rms_norm" if norm in (nn.RMSNorm, RootNorm) else "add_layer_norm": 1, "linear_gelu": act}
                     )
 
 

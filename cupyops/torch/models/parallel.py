@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as nn_module
 
-from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.core.dispatch import dispatch_modes, is_scripted, is_traced, transforms_active
 from cupyops.torch.core.moves import Group, gathered, is_pending, local_parameter, scattered, shared, summed
 from cupyops.torch.ops.layer_norm import layer_norm
@@ -31,7 +30,7 @@ from cupyops.torch.ops.rms_norm import rms_norm
 
 from .small import is_small
 
-__all__ = ["BY_PIECES", "Split", "is_changed", "split_of"]
+__all__ = ["IN_PIECES", "Split", "is_changed", "split_of"]
 
 _HOOKS = "torch.distributed.tensor._api"  # the module that makes the hooks of a style
 
@@ -194,41 +193,29 @@ def _dim_of(placements: Any) -> int | None:
     return placement.dim if type(placement) is Shard and placement.dim >= 0 else None
 
 
-# The call of a sharded module, with its hooks --------------------------------------------------------------------------
+# Calls of sharded modules by the local tensors. `few` is whether PyTorch's function computes few elements -----------------
 
 
-def _by_pieces(compute: Callable[[Any, Split, Tensor], Tensor]) -> Callable[..., Any]:
-    """Returns the ``__call__`` of a module, for the function that computes a call by the local tensors."""
-
-    @inlined_only
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - a method of the class that a module gets
-        if len(args) == 1 and not kwargs and (split := split_of(self, args[0])) is not None:
-            return compute(self, split, args[0])
-        return nn.Module.__call__(self, *args, **kwargs)
-
-    return __call__
-
-
-def _linear(module: Any, split: Split, x: Tensor) -> Tensor:
+def _linear(module: Any, split: Split, x: Tensor, few: bool) -> Tensor:
     return split.leave(linear(split.enter(x), *split.product(module)))
 
 
-def _layer_norm(module: Any, split: Split, x: Tensor) -> Tensor:
+def _layer_norm(module: Any, split: Split, x: Tensor, few: bool) -> Tensor:
     shape, weight, bias, eps = module._cupyops_norm(x)
-    call = F.layer_norm if is_small(x) else layer_norm
+    call = F.layer_norm if few and is_small(x) else layer_norm
     y: Tensor = call(x, shape, split.local(weight), split.local(bias), eps)
     return y
 
 
-def _rms_norm(module: Any, split: Split, x: Tensor) -> Tensor:
+def _rms_norm(module: Any, split: Split, x: Tensor, few: bool) -> Tensor:
     shape, weight, eps = module._cupyops_rms_norm(x)
-    call = F.rms_norm if is_small(x) else rms_norm
+    call = F.rms_norm if few and is_small(x) else rms_norm
     return call(x, shape, split.local(weight), eps)
 
 
-# By the ``forward`` of a module's class.
-BY_PIECES: dict[Any, Callable[..., Any]] = {
-    nn.Linear.forward: _by_pieces(_linear),
-    nn.LayerNorm.forward: _by_pieces(_layer_norm),
-    nn.RMSNorm.forward: _by_pieces(_rms_norm),
+# By the operator.
+IN_PIECES: dict[str, Callable[[Any, Split, Tensor, bool], Tensor]] = {
+    "linear": _linear,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
 }
