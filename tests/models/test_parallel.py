@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+import torch.nn.utils.parametrize
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -245,6 +246,22 @@ def gelu_of_a_sum_is_computed_of_the_sum(mesh: Any) -> None:
     assert count(y, HOOKS) == 0
 
 
+class Halved(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight / 2
+
+
+def a_parametrised_module_has_the_hooks(mesh: Any) -> None:
+    module, wanted = over_the_features(layer(), mesh), layer()
+    optimize(module)
+    for m in (module, wanted):
+        nn.utils.parametrize.register_parametrization(m.fc1, "weight", Halved())
+    x, own = given(mesh, over_the_features)
+    y = module(own)
+    torch.testing.assert_close(y, wanted(x))
+    assert count(y, HOOKS) == 1
+
+
 def a_gradient_has_a_gradient(mesh: Any) -> None:
     for split in (over_the_sequence, over_the_features):
         module = split(layer(), mesh)
@@ -360,6 +377,7 @@ CLAIMS = [
     results_may_stay_dtensors,
     a_collective_may_still_compute_an_argument,
     gelu_of_a_sum_is_computed_of_the_sum,
+    a_parametrised_module_has_the_hooks,
     a_gradient_has_a_gradient,
     autocast_gives_the_numbers_of_the_hooks,
     one_rank_may_have_a_hook,

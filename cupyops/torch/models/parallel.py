@@ -101,6 +101,7 @@ def split_of(module: Any, x: Any) -> Split | None:
     if (
         split is None
         or is_changed(module)
+        or "parametrizations" in module._modules  # each call computes the parameters
         or is_scripted()
         or transforms_active()
         or dispatch_modes()
