@@ -1,11 +1,13 @@
 """optimize() after parallelize_module, on two processes: modules computed by local tensors, beside the whole model in float64."""
 
 import copy
+import itertools
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,23 +141,30 @@ def counted() -> Iterator[Counter[str]]:
             setattr(fused, name, function)
 
 
+# A norm, and the operator that computes it with the addition before it. 1 + weight is float32, and the rows are float64.
+NORMS: list[tuple[Callable[..., nn.Module], str]] = [
+    (nn.LayerNorm, "add_layer_norm"),
+    (FlaggedNorm, "add_layer_norm"),
+    (nn.RMSNorm, "add_rms_norm"),
+    (RootNorm, "add_rms_norm"),
+    (partial(RootNorm, shift=1.0), ""),
+]
+
+
 def every_style_is_computed_by_local_tensors(mesh: Any) -> None:
-    for norm in (nn.LayerNorm, nn.RMSNorm, FlaggedNorm, RootNorm):
-        for act in (True, False):
-            for split, moves in ((over_the_sequence, 2), (over_the_features, 2)):
-                for before in (True, False):
-                    module = layer(norm, act)
-                    if before:
-                        optimize(module)
-                    split(module, mesh)
-                    optimize(module)
-                    with counted() as calls:
-                        y = same_as_the_whole(mesh, module, split, layer(norm, act))
-                    assert count(y, HOOKS) == 0
-                    assert count(y, MOVES) == moves
-                    assert calls == +Counter(
-                        {"add_rms_norm" if norm in (nn.RMSNorm, RootNorm) else "add_layer_norm": 1, "linear_gelu": act}
-                    )
+    for (norm, fused_norm), act, split, before in itertools.product(
+        NORMS, (True, False), (over_the_sequence, over_the_features), (True, False)
+    ):
+        module = layer(norm, act)
+        if before:
+            optimize(module)
+        split(module, mesh)
+        optimize(module)
+        with counted() as calls:
+            y = same_as_the_whole(mesh, module, split, layer(norm, act))
+        assert count(y, HOOKS) == 0
+        assert count(y, MOVES) == 2
+        assert calls == Counter([fused_norm] * bool(fused_norm) + ["linear_gelu"] * act)
 
 
 class Observer(TorchDispatchMode):

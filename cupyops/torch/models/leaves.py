@@ -129,8 +129,8 @@ FORWARDS: dict[Any, _Kind] = {
     nn.GELU.forward: _GELU,
     nn.Linear.forward: _LINEAR,
 }
+_KIND = "_cupyops_kind"  # the attribute of a class that holds its kind
 # The attribute of a class that holds the trait of its kind, by operator.
-_KIND = "_cupyops_kind"  # the attribute that holds the kind itself
 TRAITS = {"layer_norm": "_cupyops_norm", "rms_norm": "_cupyops_rms_norm", "gelu": "_cupyops_gelu"}
 _ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
@@ -354,6 +354,7 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
 
 
 def _may_be_in_pieces(kind: _Kind) -> bool:
+    """Returns whether a class of this kind could have a ``__call__`` that computes sharded modules, and has none."""
     return kind.operator in IN_PIECES and kind is not _CONV1D and not kind.in_pieces
 
 
