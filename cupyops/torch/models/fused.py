@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, is_autocast_enabled, nn
 from torch.nn import Linear, Parameter
-from torch.nn.modules import module as nn_module
 
 from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.core.dispatch import in_graph
@@ -27,6 +26,7 @@ from cupyops.torch.ops.linear_gelu import linear_gelu, linear_gelu_node
 from cupyops.torch.ops.rms_norm import rms_norm
 
 from .leaves import by_operator, product_of, unit_of
+from .parallel import is_changed, split_of
 from .recognise import RMS_NORM_KEEPS_DTYPE, Form
 from .small import PLAIN, is_small, is_small_product, is_traced
 
@@ -141,18 +141,7 @@ def _observed(module: Any, traced: bool = False) -> bool:
 
 
 def _hooked(module: Any, traced: bool) -> bool:
-    return not (
-        not module._forward_hooks
-        and not module._forward_pre_hooks
-        and not module._backward_hooks
-        and not module._backward_pre_hooks
-        and (traced or module._compiled_call_impl is None)
-        and "forward" not in module.__dict__
-        and not nn_module._global_forward_hooks
-        and not nn_module._global_forward_pre_hooks
-        and not nn_module._global_backward_hooks
-        and not nn_module._global_backward_pre_hooks
-    )
+    return bool(module._forward_hooks or module._forward_pre_hooks) or is_changed(module, traced)
 
 
 @inlined_only
@@ -174,6 +163,10 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
             if traced:
                 return linear_gelu_node(x, weight, bias, approximate)[0]
             return linear_gelu(x, weight, bias, approximate)
+        if operands is None and product_of(linear) is not None and not _observed(act):
+            split = split_of(linear, x)
+            if split is not None and not split.sums:  # GELU of a sum is no sum
+                return linear_gelu(split.enter(x), *split.product(linear), approximate)
     return act(linear(x))
 
 
@@ -259,7 +252,10 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
         operands = getattr(norm, "_cupyops_rms_norm", None)
     if operands is None or a.shape != b.shape:
         return None
-    if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _hooked(norm, traced):
+    if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device):
+        return None
+    split = None
+    if _hooked(norm, traced) and (split := split_of(norm, a)) is None:
         return None
     shape, *parameters, eps = operands(a)
     if a.dtype is b.dtype:
@@ -271,6 +267,8 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     cast = is_autocast_enabled("cuda") and dtype is not torch.float32
     if cast or not given <= {dtype}:
         return None
+    if split is not None:
+        parameters = [split.local(p) for p in parameters]
     if is_rms_norm:
         return add_rms_norm(a, b, shape, parameters[0], eps)
     weight, bias = parameters

@@ -4,7 +4,8 @@
 module's own ``forward`` for everything else: other tensor subclasses than ``DTensor``, proxies of ``torch.fx``, and
 dtypes for which the results would differ. PyTorch's own function computes calls on few elements (:mod:`.small`). An
 operator computes a DTensor of any size: it takes less of the host's time there than DTensor's dispatch
-(:mod:`cupyops.torch.core.dtensors`). While Dynamo traces, the module's own ``forward`` takes DTensors.
+(:mod:`cupyops.torch.core.dtensors`). A module that a style of tensor parallelism has sharded gets a ``__call__``, too, which
+computes local tensors (:mod:`.parallel`). While Dynamo traces, the module's own ``forward`` takes DTensors.
 
 A linear layer gets another class only if its product is padded (:mod:`cupyops.ops.linear.odd`), or if its weight is a
 DTensor. PyTorch computes most other products of the operator, and the operator's Python code would add to the host's
@@ -37,7 +38,8 @@ from cupyops.torch.ops.linear import linear
 from cupyops.torch.ops.rms_norm import rms_norm
 from cupyops.torch.scale.distributed import is_dtensor
 
-from .classes import is_optimised, made_class
+from .classes import is_optimised, made_class, original_class
+from .parallel import IN_PIECES, split_of
 from .recognise import (
     RMS_NORM_KEEPS_DTYPE,
     Norm,
@@ -85,6 +87,7 @@ class _Kind(NamedTuple):
         node: the call while Dynamo traces (:func:`cupyops.torch.core.dispatch.in_graph`), an expression of ``self`` and
             ``x``; if empty, that of the operator.
         plain: whether the operator computes plain tensors, and not DTensors alone.
+        in_pieces: whether the class gets a ``__call__``, which computes a sharded module (:mod:`.parallel`).
     """
 
     operator: str
@@ -95,6 +98,7 @@ class _Kind(NamedTuple):
     few: str = "is_small({x})"
     node: str = ""
     plain: bool = True
+    in_pieces: bool = False
 
 
 # The modules of torch.nn.
@@ -115,7 +119,6 @@ _GELU = _Kind("gelu", "", "gelu({x}, self.approximate)", "self.approximate", nod
 _LINEAR = _Kind(
     "linear", "", "linear({x}, self.weight, self.bias)", "", few="is_small_padded({x}, self.weight.size(0))"
 )
-_LINEAR_OF_DTENSORS = _LINEAR._replace(plain=False)
 _CONV1D = _LINEAR._replace(
     call="linear({x}, self.weight.t(), self.bias)", few="is_small_padded({x}, self.weight.size(1))"
 )
@@ -126,6 +129,7 @@ FORWARDS: dict[Any, _Kind] = {
     nn.GELU.forward: _GELU,
     nn.Linear.forward: _LINEAR,
 }
+_KIND = "_cupyops_kind"  # the attribute of a class that holds its kind
 # The attribute of a class that holds the trait of its kind, by operator.
 TRAITS = {"layer_norm": "_cupyops_norm", "rms_norm": "_cupyops_rms_norm", "gelu": "_cupyops_gelu"}
 _ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
@@ -181,11 +185,15 @@ def leaf_of(module: nn.Module, by_functions: Callable[[type[nn.Module]], Callabl
             functions. It computes the calls for which the operator in place of the module might return another dtype:
             under autocast, ``F.layer_norm`` returns float32, and a formula returns the dtype of its argument.
     """
-    cls = type(module)
+    cls, sharded = type(module), is_dtensor(getattr(module, "weight", None))
     if is_optimised(cls):
-        return "it is optimised already"
-    forward = cls.forward
-    kind = FORWARDS.get(forward) or _look_alike(module)
+        known, original = vars(cls).get(_KIND), original_class(cls)
+        if not sharded or known is None or original is None or not _may_be_in_pieces(known):
+            return "it is optimised already"
+        kind, cls = known, original  # the module has been sharded since
+    else:
+        kind = FORWARDS.get(cls.forward) or _look_alike(module)
+    forward: Any = cls.forward
     if kind is None and _is_gate(module):
         return unfit(module) or Leaf("gate", None)
     if kind is None or isinstance(kind, str):
@@ -195,10 +203,10 @@ def leaf_of(module: nn.Module, by_functions: Callable[[type[nn.Module]], Callabl
     names = forward.__code__.co_varnames[: forward.__code__.co_argcount]
     if len(names) != 2 or forward.__code__.co_kwonlyargcount or forward.__code__.co_flags & 0x0C:
         return "its forward has other arguments than one tensor"
+    if sharded and _may_be_in_pieces(kind):
+        kind = kind._replace(in_pieces=True, plain=kind.operator != "linear" or _is_odd(module))
     if kind.operator == "linear":
-        of_dtensors = kind is _LINEAR and is_dtensor(getattr(module, "weight", None))
-        kind = _LINEAR_OF_DTENSORS if of_dtensors and not _is_odd(module) else kind
-        makes = of_dtensors or _is_odd(module)
+        makes = kind.in_pieces or _is_odd(module)
         return Leaf(kind.operator, (lambda: made_class(cls, kind, lambda: _product(forward, kind))) if makes else None)
     return Leaf(kind.operator, lambda: made_class(cls, kind, lambda: members(by_functions(cls), kind, names[1])))
 
@@ -336,10 +344,38 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         **{f.__name__: f for f in (layer_norm, rms_norm, gelu, linear)},
     }
     found: dict[str, Any] = {"forward": inlined_only(write(f"forward of {kind.operator}", "forward", text, scope))}
+    if kind.in_pieces:
+        found["__call__"] = _call_in_pieces(kind)
+    found[_KIND] = kind
     if kind.trait:
         lines = ["def operands(self, x):", f"    return {kind.trait.format(x='x')}"]
         found[TRAITS[kind.operator]] = write(f"operands of {kind.operator}", "operands", lines, scope)
     return found
+
+
+def _may_be_in_pieces(kind: _Kind) -> bool:
+    """Returns whether a class of this kind could have a ``__call__`` that computes sharded modules, and has none."""
+    return kind.operator in IN_PIECES and kind is not _CONV1D and not kind.in_pieces
+
+
+def _call_in_pieces(kind: _Kind) -> Any:
+    """Returns the ``__call__`` of a sharded module, with its hooks and without them."""
+    condition = f" and {kind.condition.format(x='args[0]')}" if kind.condition else ""
+    text = [
+        "def __call__(self, *args, **kwargs):",
+        f"    if len(args) == 1 and not kwargs and (split := split_of(self, args[0])) is not None{condition}:",
+        f"        return in_pieces(self, split, args[0], {bool(kind.small)})",
+        "    return Module.__call__(self, *args, **kwargs)",
+    ]
+    scope = {
+        "split_of": split_of,
+        "in_pieces": IN_PIECES[kind.operator],
+        "Module": nn.Module,
+        "float32": torch.float32,
+        "float64": torch.float64,
+        "is_autocast_enabled": torch.is_autocast_enabled,
+    }
+    return inlined_only(write(f"call of {kind.operator} in pieces", "__call__", text, scope))
 
 
 @cache
