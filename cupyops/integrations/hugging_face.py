@@ -5,7 +5,9 @@
     with kernels.use_kernel_mapping(mapping()):
         model = kernels.kernelize(model, mode=kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE)
 
-transformers takes the folder itself: ``KernelConfig({"RMSNorm": f"{PATH}:RMSNorm"}, use_local_kernel=True)``.
+transformers takes the folder itself::
+
+    model.set_use_kernels(True, KernelConfig({"RMSNorm": f"{PATH}:RMSNorm"}, use_local_kernel=True))
 """
 
 import json

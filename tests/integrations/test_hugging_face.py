@@ -175,11 +175,13 @@ def test_transformers_takes_the_folder_as_a_local_kernel(monkeypatch: pytest.Mon
     from transformers.utils import kernel_config
 
     config = kernel_config.KernelConfig({"RMSNorm": f"{hugging_face.PATH}:RMSNorm"}, use_local_kernel=True)
-    config.sanitize_kernel_mapping(model)
-    monkeypatch.setattr(kernel_config, "infer_device", lambda model: "cuda")  # it takes no CPU
-    config.create_compatible_mapping(model)
-    (repository,) = config.kernel_mapping["RMSNorm"]["cuda"].values()
-    assert repository.load().__name__ == "RMSNorm"
+    tokens = torch.arange(12).view(2, 6)
+    own = model(tokens).logits
+    monkeypatch.setattr(kernel_config, "KERNELS_SUPPORTED_DEVICE_TYPES", ["cpu"])  # it takes no CPU
+    model.set_use_kernels(True, config)
+    assert of_hub(model.model.norm)
+    assert model.model.norm.forward.__func__.__qualname__ == "RMSNorm.forward"
+    torch.testing.assert_close(model(tokens).logits, own)
 
 
 def test_a_single_device_is_not_read_letter_by_letter() -> None:
