@@ -22,8 +22,9 @@ def test_linked_code_reports_its_kernel(options: tuple[str, ...]) -> None:
     assert binary.resources["linked"][0] > 0
 
 
-def test_the_linkers_cache_is_off_where_it_reports_the_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with a GPU, nvJitLink of CUDA 13 took the code from its cache, without the report."""
+@pytest.fixture
+def given_to_the_linker(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The options of each link, by a linker that does nothing."""
     given: list[list[str]] = []
 
     class Linker:
@@ -36,8 +37,18 @@ def test_the_linkers_cache_is_off_where_it_reports_the_registers(monkeypatch: py
             return ""
 
     monkeypatch.setattr(linking, "_library", Linker)
+    return given
+
+
+def test_the_linkers_cache_is_off_where_it_reports_the_registers(given_to_the_linker: list[list[str]]) -> None:
+    """On a machine with a GPU, nvJitLink of CUDA 13 took the code from its cache, without the report."""
     compile_text(linked_kernel().final_text(TYPES), "linked", "sm_90", (*OPTIONS, "-dlto"))
-    assert given == [["-arch=sm_90", "-lto", "-no-cache", "-Xptxas=-v", "-Xptxas=-warn-spills"]]
+    assert given_to_the_linker == [["-arch=sm_90", "-lto", "-no-cache", "-Xptxas=-v", "-Xptxas=-warn-spills"]]
+
+
+def test_texts_are_linked_for_the_architecture_that_the_options_choose(given_to_the_linker: list[list[str]]) -> None:
+    compile_text(linked_kernel().final_text(TYPES), "linked", "sm_90", (*OPTIONS, "-arch=sm_80"))
+    assert given_to_the_linker == [["-arch=sm_80"]]
 
 
 @NEEDS_LINKER
