@@ -105,7 +105,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("shape", "transposed", "table"), SHAPES)

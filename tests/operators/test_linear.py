@@ -83,7 +83,7 @@ def assert_close_to_exact(ours: Tensor, theirs: Tensor, exact: Tensor, what: str
 
 
 @pytest.mark.sample(8)
-@pytest.mark.parametrize(("shape", "ours", "theirs", "dtype"), with_floats(WITH_SHAPES))
+@pytest.mark.parametrize(("shape", "ours", "theirs", "dtype"), with_floats(WITH_SHAPES, each=1))
 def test_values_and_gradients_against_float64(
     device: str,
     dtype: torch.dtype,
@@ -173,7 +173,7 @@ def test_what_is_saved(device: str) -> None:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(
-    ("ours", "theirs", "dtype"), with_floats(pytest.param(*pair, id=name) for name, pair in PAIRS.items())
+    ("ours", "theirs", "dtype"), with_floats((pytest.param(*pair, id=name) for name, pair in PAIRS.items()), each=1)
 )
 def test_layouts_of_the_operands(
     device: str, dtype: torch.dtype, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
