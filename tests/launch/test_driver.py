@@ -56,8 +56,9 @@ def test_a_cooperative_launch_is_another_call_without_extra(monkeypatch: pytest.
 
 def test_a_thread_without_a_context_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches(monkeypatch, RuntimeError("CUDA_ERROR_INVALID_CONTEXT: invalid device context"))
-    driver.submit(7, (1, 1, 1), (1, 1, 1), 0, 0, driver.argument_buffer(0, []))
+    driver.submit(7, (1, 2, 3), (4, 5, 6), 100, 9, driver.argument_buffer(0, []))
     assert (len(launches.calls), launches.contexts) == (2, 1)
+    assert launches.calls[0] == launches.calls[1]
 
 
 def test_any_other_error_of_the_driver_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,6 +258,7 @@ def test_bad_operands_are_named(device: str, name: str, least: int, monkeypatch:
         ),
         (RuntimeError, rf"{name}: `bias` must have shape \(6,\), .*, got \(1,\)", (x, weight, bias[:1])),
         (RuntimeError, rf"{name}: `bias` must have shape \(6,\), .*, got \(6, 1\)", (x, weight, bias[:, None])),
+        (RuntimeError, rf"{name}: `bias` must have shape \(6,\), .*, got \(1, 6\)", (x, weight, bias[None])),
         (
             RuntimeError,
             rf"{name}: mat1 and mat2 must have the same dtype: `weight` must have dtype float32, as `x` has, got float16",

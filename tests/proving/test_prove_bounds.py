@@ -8,6 +8,8 @@ import pytest
 import autograd_bridge  # noqa: F401  # makes the shipped kernels
 from cupyops import Kernel, Threads
 from cupyops.launch.kernel import all_kernels
+from cupyops.proving.solver import Solver
+from cupyops.proving.terms import Space, at_most
 from cupyops.testing import prove_bounds
 
 from .kernels import BROKEN, I32, I64, RIGHT, XY, Case
@@ -110,3 +112,11 @@ def test_the_page_lists_what_is_judged(name: str, answer: str) -> None:
     kernel = next(k for k in all_kernels() if k.name == name)
     (proof,) = prove_bounds(kernel, types=next(iter(kernel.type_choices())))
     assert proof.answer == answer, str(proof)
+
+
+def test_an_unknown_that_no_condition_has_is_at_its_bound_next_to_0() -> None:
+    space = Space()
+    asked, *others = (space.fresh("n", *bounds) for bounds in ((1, 9), (-5, 9), (2, None), (None, -3), (None, None)))
+    model = Solver(space).model([at_most(asked, 4)])
+    assert model is not None
+    assert [model.of(poly) for poly in others] == [0, 2, -3, 0]

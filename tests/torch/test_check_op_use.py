@@ -16,6 +16,8 @@ from cupyops.compile import toolchain
 from cupyops.compile.compiler import first_error
 from cupyops.simulator import host
 from cupyops.torch import CHECKS, CheckFailed, check_op, checks_for
+from cupyops.torch.check.compare import assert_same_bits
+from cupyops.torch.check.registry import Fault
 from cupyops.torch.check.report import Report, Row
 from tests.torch import faulty_ops as faulty
 from tests.torch.faulty_common import Totals
@@ -293,3 +295,11 @@ def test_errors_are_counted_in_eps_and_kinds_have_to_agree() -> None:
         assert found == (0 if same else math.inf), (got, right)
     assert error_in_eps(torch.tensor([1, 2]), torch.tensor([1, 3])) == math.inf
     assert error_in_eps(torch.empty(0), torch.empty(0)) == 0
+
+
+def test_equal_bits_of_another_dtype_or_shape_are_other_results() -> None:
+    zeros = {"output": torch.zeros(2)}
+    assert_same_bits("call", zeros, zeros, "the first gives")
+    for other in (torch.zeros(2, dtype=torch.int32), torch.zeros(1, 2)):
+        with pytest.raises(Fault, match=r"call: output is .*, and the first gives float32\[2\]"):
+            assert_same_bits("call", {"output": other}, zeros, "the first gives")
