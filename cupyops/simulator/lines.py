@@ -7,7 +7,7 @@ import struct
 from bisect import bisect_right
 from pathlib import Path
 
-__all__ = ["LineTable", "functions", "imports", "line_program", "line_table", "objects", "section"]
+__all__ = ["LineTable", "functions", "line_program", "line_table", "objects", "section", "symbol_names"]
 
 
 # An address, the file and line that begin there, the column, and whether a statement begins there.
@@ -99,13 +99,21 @@ def objects(elf: bytes) -> list[tuple[str, int, int, bool]]:
     ]
 
 
-def imports(elf: bytes) -> list[str]:
-    """Returns the names that an ELF library takes from other libraries."""
-    names = section(elf, b".dynstr")[1]
-    symbols = struct.iter_unpack("<IBBHQQ", section(elf, b".dynsym")[1])
-    return [
-        names[name : names.index(b"\0", name)].decode() for name, _, _, place, _, _ in symbols if name and not place
-    ]
+def symbol_names(elf: bytes, *, dynamic: bool) -> tuple[list[str], list[str]]:
+    """Returns the names that an ELF file defines, and those that it takes from other files.
+
+    Args:
+        elf: the file.
+        dynamic: reads the table of the loader, which a library has. Else reads that of the linker, which an object has.
+    """
+    texts, table = (b".dynstr", b".dynsym") if dynamic else (b".strtab", b".symtab")
+    text = section(elf, texts)[1]
+    defined: list[str] = []
+    taken: list[str] = []
+    for name, info, _, place, _, _ in struct.iter_unpack("<IBBHQQ", section(elf, table)[1]):
+        if name and info >> 4:  # a name that other files see
+            (defined if place else taken).append(text[name : text.index(b"\0", name)].decode())
+    return defined, taken
 
 
 def _leb(data: bytes, at: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from cupyops.sharing import once, own_folder
 
 from .abi import Module, Origin, Range, Variable
 from .build import load_library
-from .lines import imports, objects, section
+from .lines import objects, section, symbol_names
 
 __all__ = ["HostCode", "answers_of", "load"]
 
@@ -151,7 +151,7 @@ def _check_imports(elf: bytes, what: str) -> None:
     act on this process. A name that the process does not have is left to the loader."""
     process = ctypes.CDLL(None)
     math = _origin(process, "erff")
-    for name in imports(elf):
+    for name in symbol_names(elf, dynamic=True)[1]:
         if name.startswith(_OF_RUNTIME) or _OF_COMPILER.fullmatch(name) or not _origin(process, name):
             continue
         if _origin(ctypes.CDLL(math), name) != math:

@@ -112,7 +112,7 @@ def _special() -> Tensor:
     return torch.tensor([-torch.inf, -100.0, -0.0, 0.0, 80.0, 100.0, torch.nan, 6e4])
 
 
-@pytest.mark.parametrize(("name", "dtype"), with_floats(UNITS))
+@pytest.mark.parametrize(("name", "dtype"), with_floats(UNITS, each=1))
 def test_error_is_that_of_one_rounding(name: str, dtype: torch.dtype) -> None:
     ours, activation = UNITS[name]
     gate, up, grad = (random(64, 48, seed=i, scale=3).to(dtype) for i in (1, 2, 3))

@@ -1,6 +1,7 @@
 """Test data of rotary_embedding."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from torch import Tensor
 
 import cupyops
 from autograd_bridge import rotary_embedding
+from cupyops.torch.ops import rotary_embedding as module
+from tests.simulator.test_simulator_use import sparse
 from tests.support import FLOATS
 
 from .data import Arguments, Case, FamilyData, LaunchCase, dtype_name, launch_case, model_of, random, wanted
@@ -105,7 +108,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("shape", "transposed", "table"), SHAPES)
@@ -179,3 +182,16 @@ def test_other_arguments_are_named() -> None:
         rotary_embedding(torch.ones(2, 4, dtype=torch.int64), torch.ones(4), torch.ones(4))
     with pytest.raises(TypeError, match="`sin` must be a Tensor, got None"):
         rotary_embedding(torch.ones(2, 4), torch.ones(4), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("apart", "wide"), [(2**31 - 8, False), (2**31, True)])
+def test_offsets_have_64_bits_where_a_row_lies_beyond_2_31_elements(
+    apart: int, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory between the rows is never touched."""
+    asked: list[bool] = []
+    kernel = SimpleNamespace(launch_vouched=lambda *_: None)
+    monkeypatch.setattr(module, "kernel_of", lambda *config: asked.append(config[-1]) or kernel)
+    x = torch.from_numpy(sparse(apart + 8, "float16")).as_strided((2, 8), (apart, 1))
+    module._turned(x, torch.ones(8).half(), torch.ones(8).half(), False, False)
+    assert asked == [wide]

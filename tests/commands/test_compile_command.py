@@ -133,9 +133,9 @@ def test_the_default_matrix_has_one_row_for_each_combination(tmp_path: Path) -> 
 @needs_nvrtc
 def test_shipped_kernels_make_an_aligned_table_and_status_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rows.json"
-    assert main(["compile", "--kernels", "gelu_*,add2", "--arch", "90", "--jobs", "1", "--json", str(path)]) == 0
+    assert main(["compile", "--kernels", "gelu_*", "--arch", "90", "--jobs", "1", "--json", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]
-    assert {"gelu_forward", "gelu_backward", "add2"} <= {r["kernel"] for r in rows}
+    assert {r["kernel"] for r in rows} == {"gelu_forward", "gelu_backward"}
     assert not any(r["error"] or r["warnings"] or r["spilled"] for r in rows)
     assert all(r["bytes"] > 0 and r["registers"] > 0 for r in rows)
     *table, last = capsys.readouterr().out.splitlines()

@@ -250,7 +250,7 @@ def test_everything_that_changes_the_binary_changes_the_key(nvrtc: Compiler) -> 
     calls = [
         (t, target, options)
         for t in texts
-        for target in ("sm_90", "sm_80", "compute_80")
+        for target in ("sm_90", "sm_90a", "sm_80", "compute_90")
         for options in ((), ("-lineinfo",))
     ]
     for version in ((12, 8), (12, 9)):

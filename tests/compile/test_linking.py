@@ -22,22 +22,36 @@ def test_linked_code_reports_its_kernel(options: tuple[str, ...]) -> None:
     assert binary.resources["linked"][0] > 0
 
 
-def test_the_linkers_cache_is_off_where_it_reports_the_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with a GPU, nvJitLink of CUDA 13 took the code from its cache, without the report."""
-    given: list[list[str]] = []
+@pytest.fixture
+def given_to_the_linker(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The options of each link and the kinds of its inputs, by a linker that does nothing."""
+    given: list[Any] = []
 
     class Linker:
         def call(self, name: str, *arguments: Any) -> int:
             if name == "Create":
                 given.append([o.decode() for o in arguments[2]])
+            if name == "AddData":
+                given.append(arguments[1].value)
             return 0
 
         def read(self, handle: Any, log: str) -> str:
             return ""
 
     monkeypatch.setattr(linking, "_library", Linker)
+    return given
+
+
+def test_the_linkers_cache_is_off_where_it_reports_the_registers(given_to_the_linker: list[Any]) -> None:
+    """On a machine with a GPU, nvJitLink of CUDA 13 took the code from its cache, without the report."""
     compile_text(linked_kernel().final_text(TYPES), "linked", "sm_90", (*OPTIONS, "-dlto"))
-    assert given == [["-arch=sm_90", "-lto", "-no-cache", "-Xptxas=-v", "-Xptxas=-warn-spills"]]
+    options = ["-arch=sm_90", "-lto", "-no-cache", "-Xptxas=-v", "-Xptxas=-warn-spills"]
+    assert given_to_the_linker == [options, *3 * [linking._LTOIR]]
+
+
+def test_texts_are_linked_for_the_architecture_that_the_options_choose(given_to_the_linker: list[Any]) -> None:
+    compile_text(linked_kernel().final_text(TYPES), "linked", "sm_90", (*OPTIONS, "-arch=sm_80"))
+    assert given_to_the_linker == [["-arch=sm_80"], *3 * [linking._CUBIN]]
 
 
 @NEEDS_LINKER

@@ -232,6 +232,13 @@ def test_a_header_in_a_folder_cuda_of_a_project_is_none_of_cuda() -> None:
     assert "int mine;" in assemble('#include "cuda/mine.cuh"', "k.cu", {}, {}, {"cuda/mine.cuh": "int mine;"})
 
 
+@pytest.mark.parametrize(("guard", "times"), [("", 2), ("#pragma once\n", 1)])
+def test_a_header_without_a_guard_is_there_in_each_namespace_that_includes_it(guard: str, times: int) -> None:
+    text = "".join(f'namespace {name} {{\n#include "part.h"\n#include "part.h"\n}}\n' for name in "ab")
+    found = assemble(text, "k.cu", {}, {}, {"part.h": f"{guard}inline int part() {{ return 1; }}"})
+    assert found.count("int part()") == times
+
+
 @pytest.mark.parametrize("simulated", [False, True])
 def test_an_unknown_header_in_angle_brackets_is_left_out_with_a_warning(simulated: bool) -> None:
     with pytest.warns(UserWarning, match=r"^k.cu: #include <mine/none.h>: no such header is known, so it is left out"):

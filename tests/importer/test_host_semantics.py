@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cupyops.importer.errors import NotTranslated
+from cupyops.importer.numbers import NUMBERS
 from cupyops.importer.program import program
 from tests.importer.refused import REFUSED, Refusal
 
@@ -76,3 +77,19 @@ def test_sources_keep_their_names_to_themselves() -> None:
     one = "#ifndef W\n#define W {0}\n#endif\nint {1}() {{ return W; }}"
     found = program("macros", [("a.cpp", one.format(2, "f")), ("b.cu", one.format(3, "g"))], functions=["f", "g"])
     assert (found.functions["f"](), found.functions["g"]()) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "converted"),
+    [
+        ("uint32", -3e9, 2**32 - 3 * 10**9),
+        ("uint32", 3e9, 3 * 10**9),
+        ("int32", 3e9, -(2**31)),
+        ("uint8", 300.0, 300 % 256),
+        ("int64", 1e19, -(2**63)),
+        ("uint64", 1e19, 10**19),
+    ],
+)
+def test_a_float_beyond_an_integer_is_what_x86_leaves_of_it(number: str, value: float, converted: int) -> None:
+    """x86 converts to the 32 or 64 bits that hold all numbers of the type, and truncates these."""
+    assert NUMBERS[number](value) == converted

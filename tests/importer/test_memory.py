@@ -144,3 +144,14 @@ def test_fake_tensors_have_pointers_whose_copies_and_launches_do_nothing():
         for read in (lambda: host_bytes(x, 4), lambda: x[0]):
             with pytest.raises(DataDependentOutputException):
                 read()
+
+
+def test_a_struct_has_the_alignment_of_its_widest_member_wherever_that_is() -> None:
+    class Mixed:
+        fields = (("wide", "double"), ("narrow", "char"))
+
+    class Holding:
+        fields = (("first", "char"), ("mixed", Mixed), ("last", "short"))
+
+    assert memory.layout(Mixed)[1:] == (16, 8)
+    assert memory.layout(Holding) == ((("first", "char", 0), ("mixed", Mixed, 8), ("last", "short", 24)), 32, 8)

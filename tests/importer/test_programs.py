@@ -107,6 +107,7 @@ def test_dynamic_shared_memory_of_run_time_and_beyond_48_kib(device: str) -> Non
         assert torch.equal(f(x), x.flip(0))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_dispatch_and_templates_of_the_host(device: str, dtype: torch.dtype) -> None:
     head = """template <typename T, int N> __global__ void times(const T* x, T* y, int n) {

@@ -23,12 +23,8 @@ PAIRS = [
 ]
 # Rows of a part of a warp, of single elements in tiles, of a warp, and of several.
 LENGTHS = (1, 24, 37, 256, 1000)
-DEFAULT = (37, PAIRS[0]), (256, PAIRS[1])
-CASES = [
-    pytest.param(n, *pair, id=f"{n}-{pair[0]}-{pair[1]}", marks=[] if (n, pair) in DEFAULT else [pytest.mark.thorough])
-    for n in LENGTHS
-    for pair in PAIRS
-]
+EACH_LENGTH = pytest.mark.parametrize("n", LENGTHS)
+EACH_PAIR = pytest.mark.parametrize("kinds", PAIRS)
 
 
 @pytest.fixture(autouse=True)
@@ -50,27 +46,35 @@ def assert_near(got: Tensor, exact: Tensor, what: object) -> None:
     assert error <= 24 * torch.finfo(acc).eps + torch.finfo(got.dtype).eps, f"{what}: off by {error:.2e}"
 
 
-@pytest.mark.parametrize(("n", "dtype", "parameters"), CASES)
-def test_forward(n: int, dtype: torch.dtype, parameters: torch.dtype) -> None:
+@pytest.mark.sample(10)
+@EACH_LENGTH
+@EACH_PAIR
+@pytest.mark.parametrize("affine", FLAGS)
+@pytest.mark.parametrize("bias", FLAGS)
+@pytest.mark.parametrize("residual", FLAGS)
+@pytest.mark.parametrize("stats", FLAGS)
+def test_forward(
+    n: int, kinds: tuple[torch.dtype, torch.dtype], affine: bool, bias: bool, residual: bool, stats: bool
+) -> None:
     """With and without weight, bias, residual and statistics, and with a result of another dtype."""
-    for i, (affine, bias, residual, stats) in enumerate(itertools.product(FLAGS, repeat=4)):
-        m = (1, 5)[i % 2]
-        x, r = drawn(m, n, dtype=dtype, mean=2), drawn(m + 1, n, dtype=dtype)[:m] if residual else None
-        w = drawn(n, dtype=parameters, mean=1) if affine else None
-        b = drawn(n, dtype=parameters) if bias else None
-        result = ("float32", None, "float64")[i % 3] if dtype != torch.float64 else None
-        y, s, found = add_forward(x, r, w, b, (n,), EPS, result, stats)
-        total = x if r is None else (x.double() + r.double()).to(dtype)
-        assert s is None or torch.equal(s, total)
-        exact = total.double()
-        whole = F.layer_norm(exact, (n,), *(None if t is None else t.double() for t in (w, b)), EPS)
-        assert y.dtype == (dtype if result is None else getattr(torch, result))
-        acc = torch.float64 if dtype == torch.float64 else torch.float32
-        assert_near(y.to(dtype if result is None else acc), whole, (affine, bias, residual, result))
-        assert (found is None) == (not stats)
-        if stats:
-            assert_near(found[0, :, 0], exact.mean(1), "mean")
-            assert_near(found[1, :, 0], 1 / torch.sqrt(exact.var(1, correction=0) + EPS), "rstd")
+    dtype, parameters = kinds
+    m = 5 if stats else 1
+    x, r = drawn(m, n, dtype=dtype, mean=2), drawn(m + 1, n, dtype=dtype)[:m] if residual else None
+    w = drawn(n, dtype=parameters, mean=1) if affine else None
+    b = drawn(n, dtype=parameters) if bias else None
+    result = ("float32", None, "float64")[affine + bias] if dtype != torch.float64 else None
+    y, s, found = add_forward(x, r, w, b, (n,), EPS, result, stats)
+    total = x if r is None else (x.double() + r.double()).to(dtype)
+    assert s is None or torch.equal(s, total)
+    exact = total.double()
+    whole = F.layer_norm(exact, (n,), *(None if t is None else t.double() for t in (w, b)), EPS)
+    assert y.dtype == (dtype if result is None else getattr(torch, result))
+    acc = torch.float64 if dtype == torch.float64 else torch.float32
+    assert_near(y.to(dtype if result is None else acc), whole, result)
+    assert (found is None) == (not stats)
+    if stats:
+        assert_near(found[0, :, 0], exact.mean(1), "mean")
+        assert_near(found[1, :, 0], 1 / torch.sqrt(exact.var(1, correction=0) + EPS), "rstd")
 
 
 def test_terms_of_two_dtypes() -> None:
@@ -105,31 +109,36 @@ def test_a_huge_element_gives_numbers() -> None:
     assert y.isfinite().all()
 
 
-@pytest.mark.parametrize(("n", "dtype", "parameters"), CASES)
-def test_backward(n: int, dtype: torch.dtype, parameters: torch.dtype) -> None:
+@pytest.mark.sample(10)
+@EACH_LENGTH
+@EACH_PAIR
+@pytest.mark.parametrize("want", [w for w in itertools.product(FLAGS, repeat=3) if any(w)])
+@pytest.mark.parametrize("affine", FLAGS)
+@pytest.mark.parametrize("added", FLAGS)
+def test_backward(
+    n: int, kinds: tuple[torch.dtype, torch.dtype], want: tuple[bool, ...], affine: bool, added: bool
+) -> None:
     """Every set of wanted gradients, with and without a weight and a further gradient of x."""
+    dtype, parameters = kinds
     m = 37
     acc = torch.float64 if dtype == torch.float64 else torch.float32
     x, g, more = drawn(m, n, dtype=dtype, mean=1), drawn(m + 1, n, dtype=dtype)[:m], drawn(m + 2, n, dtype=dtype)[:m]
     exact = x.double()
     stats = torch.stack((exact.mean(1), 1 / torch.sqrt(exact.var(1, correction=0) + EPS))).to(acc)[..., None]
     xhat = (exact - stats[0].double()) * stats[1].double()
-    wants = [w for w in itertools.product(FLAGS, repeat=3) if any(w)]
-    for i, (want, affine) in enumerate(itertools.product(wants, FLAGS)):
-        w = drawn(n, dtype=parameters, mean=1) if affine else None
-        add = more if i % 3 else None
-        found = backward(g, x, stats, w, add, (n,), EPS, *want)
-        grad = g.double() * (1 if w is None else w.double())
-        of_x = stats[1].double() * (grad - grad.mean(1, keepdim=True) - xhat * (grad * xhat).mean(1, keepdim=True))
-        of_x = of_x + (0 if add is None else add.double())
-        right = of_x, (g.double() * xhat).sum(0), g.double().sum(0)
-        kinds = dtype, w.dtype if w is not None else dtype, w.dtype if w is not None else dtype
-        for got, of, wanted, kind in zip(found, right, want, kinds, strict=True):
-            assert got.dtype == kind
-            if wanted:
-                assert_near(got, of, (want, affine))
-            else:
-                assert got.numel() == 0
+    w, add = drawn(n, dtype=parameters, mean=1) if affine else None, more if added else None
+    found = backward(g, x, stats, w, add, (n,), EPS, *want)
+    grad = g.double() * (1 if w is None else w.double())
+    of_x = stats[1].double() * (grad - grad.mean(1, keepdim=True) - xhat * (grad * xhat).mean(1, keepdim=True))
+    of_x = of_x + (0 if add is None else add.double())
+    right = of_x, (g.double() * xhat).sum(0), g.double().sum(0)
+    of_parameters = dtype if w is None else w.dtype
+    for got, of, wanted, kind in zip(found, right, want, (dtype, of_parameters, of_parameters), strict=True):
+        assert got.dtype == kind
+        if wanted:
+            assert_near(got, of, want)
+        else:
+            assert got.numel() == 0
 
 
 def test_a_gradient_of_another_dtype() -> None:
@@ -140,30 +149,28 @@ def test_a_gradient_of_another_dtype() -> None:
     assert_near(backward(g, x, stats, None, None, (64,), EPS, True, False, False)[0], wide.grad, "grad_x")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "n", [pytest.param(24, marks=pytest.mark.thorough), 37, pytest.param(1000, marks=pytest.mark.thorough)]
-)
-def test_tangent(n: int) -> None:
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("n", [24, 37, 1000])
+@pytest.mark.parametrize("affine", FLAGS)
+@pytest.mark.parametrize("of_weight", FLAGS)
+@pytest.mark.parametrize("of_bias", FLAGS)
+@pytest.mark.parametrize("result", [None, "float64"])
+def test_tangent(n: int, affine: bool, of_weight: bool, of_bias: bool, result: str | None) -> None:
     """With and without the weight and the tangents of weight and bias."""
     x, t = drawn(5, n, dtype=torch.float32, mean=1), drawn(6, n, dtype=torch.float32)[:5]
-    w, tw, tb = (
-        drawn(n, dtype=torch.float32, mean=1),
-        drawn(n + 1, dtype=torch.float32)[:n],
-        drawn(n, dtype=torch.float32),
-    )
+    w, tw = drawn(n, dtype=torch.float32, mean=1), drawn(n + 1, dtype=torch.float32)[:n]
+    tb = drawn(n, dtype=torch.float32)
     stats = torch.stack((x.mean(1), torch.rsqrt(x.var(1, correction=0) + EPS)))[..., None]
-    for i, (affine, of_weight, of_bias) in enumerate(itertools.product(FLAGS, repeat=3)):
-        operands = [x.double(), (w if affine else torch.ones(n)).double(), torch.zeros(n).double()]
-        tangents = [
-            t.double(),
-            (tw if of_weight else torch.zeros(n)).double(),
-            (tb if of_bias else torch.zeros(n)).double(),
-        ]
-        exact = torch.func.jvp(lambda x, w, b: F.layer_norm(x, (n,), w, b, EPS), tuple(operands), tuple(tangents))[1]
-        given = w if affine else None, tw if of_weight else None, tb if of_bias else None
-        got = tangent(t, x, stats, *given, (n,), EPS, "float64" if i % 2 else None)
-        assert got.dtype == (torch.float64 if i % 2 else torch.float32)
-        assert_near(got.float(), exact, given)
+    operands = [x.double(), (w if affine else torch.ones(n)).double(), torch.zeros(n).double()]
+    tangents = [
+        t.double(),
+        *((of if there else torch.zeros(n)).double() for of, there in ((tw, of_weight), (tb, of_bias))),
+    ]
+    exact = torch.func.jvp(lambda x, w, b: F.layer_norm(x, (n,), w, b, EPS), tuple(operands), tuple(tangents))[1]
+    given = w if affine else None, tw if of_weight else None, tb if of_bias else None
+    got = tangent(t, x, stats, *given, (n,), EPS, result)
+    assert got.dtype == (torch.float32 if result is None else torch.float64)
+    assert_near(got.float(), exact, given)
 
 
 def test_statistics_of_another_dtype_are_refused() -> None:

@@ -56,8 +56,9 @@ def test_a_cooperative_launch_is_another_call_without_extra(monkeypatch: pytest.
 
 def test_a_thread_without_a_context_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches(monkeypatch, RuntimeError("CUDA_ERROR_INVALID_CONTEXT: invalid device context"))
-    driver.submit(7, (1, 1, 1), (1, 1, 1), 0, 0, driver.argument_buffer(0, []))
+    driver.submit(7, (1, 2, 3), (4, 5, 6), 100, 9, driver.argument_buffer(0, []))
     assert (len(launches.calls), launches.contexts) == (2, 1)
+    assert launches.calls[0] == launches.calls[1]
 
 
 def test_any_other_error_of_the_driver_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,3 +119,25 @@ def test_a_kernel_is_loaded_from_its_file_where_it_has_one(monkeypatch: pytest.M
     monkeypatch.setattr(driver.toolchain, "cupy", lambda: cupy)
     assert driver.load(Binary(b"code", "", {}, 0.0), "k") == ("k", b"code")
     assert driver.load(Binary(b"code", "", {}, 0.0, tmp_path / "k.cubin"), "k") == ("k", str(tmp_path / "k.cubin"))
+
+
+def test_whole_clusters_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_status = {0: 3, 1: 0}
+
+    def clusters_of(status: int) -> Any:
+        def count(found: Any, function: Any, config: Any) -> int:
+            found._obj.value = of_status[status]
+            return status
+
+        return SimpleNamespace(cuOccupancyMaxActiveClusters=count)
+
+    device = SimpleNamespace(attributes={"MultiProcessorCount": 132})
+    blocks = SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda *_: 2)
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device, driver=blocks))
+    monkeypatch.setattr(driver.toolchain, "cupy", lambda: cupy)
+    assert driver.resident_blocks(7, 128, 0, 1) == 2 * 132
+    monkeypatch.setattr(driver, "libcuda", lambda: clusters_of(0))
+    assert driver.resident_blocks(7, 128, 0, 4) == 3 * 4
+    monkeypatch.setattr(driver, "libcuda", lambda: clusters_of(1))
+    with pytest.raises(LaunchError, match=r"no block of 128 threads .* \(in clusters of 4\) fits this GPU"):
+        driver.resident_blocks(7, 128, 0, 4)

@@ -8,6 +8,7 @@ import torch
 
 import cupyops
 from cupyops import Kernel, LaunchError, Threads, save_repro
+from cupyops.launch.held import Held, _without
 from tests.launch.devices import device_of  # noqa: F401 - the fixture `device`
 
 TEXT = """
@@ -93,3 +94,15 @@ def test_the_sanitizer_names_the_array_of_a_struct(tmp_path: Any) -> None:
     ) in path.read_text().replace(" ", "")
     with pytest.raises(LaunchError, match=r"element 3 of `p.y\[0\]`"):
         exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
+
+
+def test_addresses_lie_in_the_order_of_a_matrix_within_a_struct() -> None:
+    record = np.dtype([("n", "i4"), ("of", "u8", (2, 3))], align=True)
+    arrays = [torch.zeros(1) for _ in range(6)]
+    found: list[Held] = []
+    plain = _without(record, (2, (arrays[:3], arrays[3:])), "s", 0, "s", found)
+    assert plain == (2, [[0, 0, 0], [0, 0, 0]])
+    assert [(one.parameter.name, one.offset) for one in found] == [
+        (f"s.of[{i}][{k}]", 8 + 24 * i + 8 * k) for i in range(2) for k in range(3)
+    ]
+    assert all(one.array is array for one, array in zip(found, arrays, strict=True))

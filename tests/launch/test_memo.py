@@ -1,11 +1,13 @@
 """A memo finds a result by all that the result may depend on, and keeps it no longer than it may."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from cupyops.arrays import LIBRARIES
 from cupyops.launch.memo import memo
 
 
@@ -78,3 +80,15 @@ def test_of_fakes_nothing_is_kept(asked: list[tuple[Any, ...]]) -> None:
         found(torch.empty(2, 3, device="meta"), None, 0.5, ())
     assert len(asked) == 4
     assert not found.kept
+
+
+def test_arrays_on_two_devices_are_two_results(asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        is_fake = staticmethod(lambda x: False)
+        device_index = staticmethod(lambda x: x.device)
+
+    monkeypatch.setitem(LIBRARIES, SimpleNamespace, Library())
+    found = counting(asked)
+    for device in (0, 1, 0, 1):
+        found(SimpleNamespace(shape=(2, 3), dtype="float32", device=device), None, 0.5, (3,))
+    assert len(asked) == 2

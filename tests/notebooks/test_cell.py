@@ -61,6 +61,31 @@ def test_kernels_become_an_operator_with_its_gradient(capsys: pytest.CaptureFixt
     torch.testing.assert_close(found, (2 / (2 + x.detach().abs())) ** 2)
 
 
+BLEND = """extern "C" __global__ void blend(
+    const float* a,  // (n)
+    const float* b,  // (n)
+    float* y,        // (n)
+    int n) {
+    if (threadIdx.x < n) y[threadIdx.x] = 2 * a[threadIdx.x] + 3 * b[threadIdx.x];
+}
+extern "C" __global__ void blend_backward(
+    const float* grad_y,  // (n)
+    float* grad_a,        // (n)
+    float* grad_b,        // (n)
+    int n) {
+    if (threadIdx.x < n) grad_a[threadIdx.x] = 2 * grad_y[threadIdx.x], grad_b[threadIdx.x] = 3 * grad_y[threadIdx.x];
+}
+"""
+
+
+@pytest.mark.simulator
+def test_each_gradient_of_several_is_that_of_its_input() -> None:
+    blend = run("", BLEND)["blend"]
+    a, b = (torch.randn(5, requires_grad=True) for _ in range(2))
+    grads = torch.autograd.grad(blend(a, b).sum(), (a, b))
+    assert [g.tolist() for g in grads] == [[2.0] * 5, [3.0] * 5]
+
+
 @needs_nvrtc
 def test_a_cell_run_again_replaces_the_operator_under_a_name_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     scope = run("clip --reference f", FORWARD, f=reference)

@@ -30,7 +30,7 @@ def operands(device: str, rows: int, n: int, dtype: torch.dtype = torch.float32)
 # Rows of a few threads, of a block with accesses that are not whole, and of a cluster. The simulator compiles a program for
 # each form of the loss; of 16 bits it compiles the plain one.
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("n", "dtype"), with_floats([40, 1030, 40_000]))
+@pytest.mark.parametrize(("n", "dtype"), with_floats([40, 1030, 40_000], each=1))
 def test_the_gradient_has_the_memory_of_the_logits_and_the_bits_of_the_ordinary_one(
     place: str, n: int, dtype: torch.dtype
 ) -> None:

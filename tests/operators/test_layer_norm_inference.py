@@ -101,7 +101,7 @@ def test_what_is_transformed_or_traced_may_record_later(device: str, taken: list
     assert torch.ops.cupyops.layer_norm_inference.default not in found
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.float64])
 def test_the_operator_gives_the_same_bits_and_the_same_gradients(device: str, dtype: torch.dtype | None) -> None:
     x, weight, bias = operands(5, 40, torch.float32, device)
@@ -115,6 +115,7 @@ def test_the_operator_gives_the_same_bits_and_the_same_gradients(device: str, dt
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sample(1)
 def test_opcheck(device: str) -> None:
     x, weight, bias = operands(5, 40, torch.float32, device)
     operator = torch.ops.cupyops.layer_norm_inference.default
@@ -178,6 +179,7 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 @pytest.mark.simulator
 @pytest.mark.usefixtures("_simulated")
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("m", "n", "dtype"),
     [(9, 96, torch.float16), (3, 1023, torch.float32), (3, 40_960, torch.bfloat16), (1, 70_001, torch.float32)],

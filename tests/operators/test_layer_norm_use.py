@@ -15,6 +15,7 @@ from tests.operators.test_layer_norm import operands
 from tests.support import alike
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"elementwise_affine": False}, {"eps": 0.1}])
 def test_module_is_a_drop_in(device: str, options: dict[str, object]) -> None:
     ours, theirs = LayerNorm((3, 8), device=device, **options), nn.LayerNorm((3, 8), device=device, **options)  # type: ignore[arg-type]

@@ -83,7 +83,7 @@ def assert_close_to_exact(ours: Tensor, theirs: Tensor, exact: Tensor, what: str
 
 
 @pytest.mark.sample(8)
-@pytest.mark.parametrize(("shape", "ours", "theirs", "dtype"), with_floats(WITH_SHAPES))
+@pytest.mark.parametrize(("shape", "ours", "theirs", "dtype"), with_floats(WITH_SHAPES, each=1))
 def test_values_and_gradients_against_float64(
     device: str,
     dtype: torch.dtype,
@@ -173,7 +173,7 @@ def test_what_is_saved(device: str) -> None:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(
-    ("ours", "theirs", "dtype"), with_floats(pytest.param(*pair, id=name) for name, pair in PAIRS.items())
+    ("ours", "theirs", "dtype"), with_floats((pytest.param(*pair, id=name) for name, pair in PAIRS.items()), each=1)
 )
 def test_layouts_of_the_operands(
     device: str, dtype: torch.dtype, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
@@ -258,6 +258,7 @@ def test_bad_operands_are_named(device: str, name: str, least: int, monkeypatch:
         ),
         (RuntimeError, rf"{name}: `bias` must have shape \(6,\), .*, got \(1,\)", (x, weight, bias[:1])),
         (RuntimeError, rf"{name}: `bias` must have shape \(6,\), .*, got \(6, 1\)", (x, weight, bias[:, None])),
+        (RuntimeError, rf"{name}: `bias` must have shape \(6,\), .*, got \(1, 6\)", (x, weight, bias[None])),
         (
             RuntimeError,
             rf"{name}: mat1 and mat2 must have the same dtype: `weight` must have dtype float32, as `x` has, got float16",

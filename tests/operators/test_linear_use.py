@@ -161,6 +161,7 @@ def test_per_sample_gradients(device: str, ours: Callable[..., Tensor], theirs: 
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.sample(1)
 def test_registered_operators_pass_opcheck_with_all_operands(device: str) -> None:
     x, weight, bias = operands(6, 8, 4, torch.float32, device)
     z = F.linear(x, weight, bias).detach().requires_grad_()

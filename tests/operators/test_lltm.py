@@ -72,7 +72,7 @@ def compare(sizes: tuple[int, int, int], dtype: torch.dtype, device: str) -> Non
 
 
 @pytest.mark.sample(7)
-@pytest.mark.parametrize(("sizes", "dtype"), with_floats(pytest.param(s, id=str(s)) for s in SIZES))
+@pytest.mark.parametrize(("sizes", "dtype"), with_floats((pytest.param(s, id=str(s)) for s in SIZES), each=1))
 @pytest.mark.parametrize("whole", [True, False])
 def test_values_and_gradients_against_float64(
     sizes: tuple[int, int, int], device: str, dtype: torch.dtype, whole: bool, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ from tests.operators.test_lltm_sequence import op, operands, plainly
 # PyTorch's machinery
 
 
+@pytest.mark.sample(1)
 def test_opcheck(device: str) -> None:
     for dtype in (torch.float32, torch.float64):
         torch.library.opcheck(op.default, operands((3, 2, 2, 4), dtype, device))

@@ -277,6 +277,17 @@ def test_a_package_launches_without_cupyops(tmp_path: Path) -> None:
     assert lines[-3:-1] == ["scale 4 1 1 256 1600", "refused"]
 
 
+def test_no_graph_of_another_process_is_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of launches stand for other kernels there. Nor is one of this process in another's."""
+
+    def compiled(*_: Any, options: dict[str, Any]) -> Any:
+        raise KeyboardInterrupt(options["fx_graph_cache"])
+
+    monkeypatch.setattr(torch._inductor, "aot_compile", compiled)
+    with pytest.raises(KeyboardInterrupt, match="False"):
+        package(exported(lambda x: x + 1, torch.randn(4, 100)), tmp_path / "m.pt2", architectures=(90,))
+
+
 @pytest.mark.thorough
 def test_on_a_cpu_a_package_runs_the_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()

@@ -140,3 +140,11 @@ def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_stay
     again = sharing.own_folder("cupyops-test-")
     assert set(names(tmp_path)) == {*always, own.name, again.name}
     assert names(tmp_path / "kept") == [".lock"]
+
+
+def test_a_program_whose_time_is_over_is_killed_and_not_waited_for(tmp_path: Path) -> None:
+    mark = tmp_path / "ended"
+    program = f"import time; time.sleep(4); open({str(mark)!r}, 'w')"
+    with pytest.raises(subprocess.TimeoutExpired):
+        sharing.run_program([sys.executable, "-S", "-c", program], timeout=0.1)
+    assert not mark.exists()

@@ -400,3 +400,12 @@ def test_few_rows_are_spread_only_while_the_tables_of_their_reductions_fit_in_sh
         work = Work((8,), reductions=reductions)
         few = config_of(2048, "float64", work, 90).few_rows(2048, work, 8, 90)
         assert few.spread == 1 or 2 * reductions * few.row_threads * few.vectors * 8 < 48 * 1024
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("work", WORKS)
+def test_a_full_row_fills_the_accesses_of_all_blocks_of_its_cluster(work: str, dtype: str) -> None:
+    """A kernel for full rows checks no bounds."""
+    for n, capability in itertools.product((m << k for m in (1, 3, 5, 7) for k in range(8, 20)), (80, 90)):
+        config = config_of(n, dtype, WORKS[work](DTYPES[dtype].itemsize), capability)
+        assert not (config.full and n % (config.slice * config.cluster)), (n, config)

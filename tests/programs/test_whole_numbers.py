@@ -91,6 +91,7 @@ def by_the_compiler(formulas: list[str], x: Tensor, w: Tensor, t: Tensor, folder
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the truth is what a C++ compiler computes")
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_formula_is_what_cpp_computes_in_the_kernel_and_in_its_derivative(seed: int, tmp_path: Path) -> None:
     draw, formulas = random.Random(seed), list[str]()

@@ -1,5 +1,6 @@
 """Planted faults of bounds are found and shown, right kernels are proved, and what is not understood is not judged."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import pytest
 import autograd_bridge  # noqa: F401  # makes the shipped kernels
 from cupyops import Kernel, Threads
 from cupyops.launch.kernel import all_kernels
+from cupyops.proving.solver import Solver
+from cupyops.proving.terms import TRUE, Space, all_of, at_most, equal
+from cupyops.proving.words import Words
 from cupyops.testing import prove_bounds
 
 from .kernels import BROKEN, I32, I64, RIGHT, XY, Case
@@ -110,3 +114,39 @@ def test_the_page_lists_what_is_judged(name: str, answer: str) -> None:
     kernel = next(k for k in all_kernels() if k.name == name)
     (proof,) = prove_bounds(kernel, types=next(iter(kernel.type_choices())))
     assert proof.answer == answer, str(proof)
+
+
+def test_an_unknown_that_no_condition_has_is_at_its_bound_next_to_0() -> None:
+    space = Space()
+    asked, *others = (space.fresh("n", *bounds) for bounds in ((1, 9), (-5, 9), (2, None), (None, -3), (None, None)))
+    model = Solver(space).model([at_most(asked, 4)])
+    assert model is not None
+    assert [model.of(poly) for poly in others] == [0, 2, -3, 0]
+
+
+def test_bounds_of_a_polynomial_hold_for_all_values_of_its_unknowns() -> None:
+    space = Space()
+    a, b = space.fresh("a", -3, 4), space.fresh("b", 1, 3)
+    for of_a, of_b, of_both in itertools.product((-2, 0, 1), repeat=3):
+        values = [of_a * x + of_b * y + of_both * x * y + 5 for x in range(-3, 5) for y in range(1, 4)]
+        low, high = space.range_of(a * of_a + b * of_b + a * b * of_both + 5)
+        assert low is not None
+        assert high is not None
+        assert low <= min(values) <= max(values) <= high
+        if [of_a, of_b, of_both].count(0) >= 2:
+            assert (low, high) == (min(values), max(values))
+
+
+def test_a_division_excludes_no_execution() -> None:
+    """By 0 it gives any number: what the proof assumes of a quotient may not say that the divisor is another."""
+    space = Space()
+    solver = Solver(space)
+    a, b = space.fresh("a", 0, 9), space.fresh("b", 0, 3)
+    quotient, rest = Words(space, solver).divided(a, b, TRUE, signed=False) or (None, None)
+    assert quotient is not None
+    assert rest is not None
+    for divisor in range(4):
+        for got in (quotient, rest):
+            assert solver.model([equal(b, divisor), equal(a, 7), at_most(got, 9)]) is not None
+    assert solver.implies(all_of(equal(a, 7), equal(b, 3)), equal(quotient, 2))
+    assert solver.implies(all_of(equal(a, 7), equal(b, 3)), equal(rest, 1))

@@ -12,7 +12,7 @@ import pytest
 
 import cupyops
 from cupyops import Kernel, LaunchError, MissingDependencyError, Threads
-from cupyops.simulator import build
+from cupyops.simulator import build, host
 from tests.support import ROOT, give_runtime, install
 
 pytestmark = pytest.mark.simulator
@@ -126,3 +126,17 @@ def test_a_library_of_a_folder_mounted_with_noexec_is_loaded_from_a_copy(
     refused.append(os.sep)
     with pytest.raises(LaunchError, match="mounted with noexec. Choose another folder with CUPYOPS_CACHE_DIR"):
         build.load_library(path)
+
+
+@pytest.mark.parametrize(("called", "needed"), [("expf", True), ("cupyops_barrier", False)])
+def test_a_kernel_is_linked_with_the_libraries_of_the_host_if_it_calls_them(
+    called: str, needed: bool, tmp_path: Path
+) -> None:
+    """The linker would read them for half of its time."""
+    tool = host.compiler()
+    if tool.family != "gcc":
+        pytest.skip("a clang may have its C++ library in an archive, which is always read")
+    text = f'extern "C" float {called}(float); float called(float x) {{ return {called}(x); }}'
+    (tmp_path / "kernel.cpp").write_text(text)
+    build.run(tool, ["-fPIC", "-c", "kernel.cpp", "-o", "kernel.o"], tmp_path)
+    assert ("-lm" in build._linked(tool, [tmp_path / "kernel.o"])) == needed

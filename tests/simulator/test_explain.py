@@ -209,6 +209,25 @@ def test_repeated_loads_are_named_unless_a_cache_holds_the_array(n: int, advised
     assert any("`x` is loaded 3.0 times over" in a.words for a in found.advice) == advised
 
 
+APART = """extern "C" __global__ void apart(
+    const float* x,  // (n, 2)
+    float* y,        // (n)
+    long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[2 * i];
+}"""
+
+
+def test_an_access_is_worth_the_time_of_what_it_wastes() -> None:
+    n = 132 * 256
+    kernel = Kernel(APART, "apart", Threads("n", block=256), dtypes=("float32",))
+    found = explain(kernel, np.ones((n, 2), np.float32), np.zeros(n, np.float32), n).kernels[0]
+    (advice,) = (a for a in found.advice if "sectors of 32 bytes" in a.words)
+    assert "A warp loads 8.0 sectors of 32 bytes where 4.0 hold the bytes" in advice.words
+    wasted = n // 32 * 4 * 32  # bytes
+    assert advice.microseconds == pytest.approx(wasted / found.gpu.bandwidth / 1e3)
+
+
 ARITHMETIC = """extern "C" __global__ void arithmetic(
     const float* x,  // (n)
     float* y,        // (n)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from cupyops import Kernel, Rows, Threads
+from cupyops.arrays import Info
 from cupyops.simulator import Counted, counted, host
-from cupyops.simulator.counts import Line, Requests
+from cupyops.simulator.counts import ArrayCounts, Line, Requests
 from tests.conftest import NO_COMPILER
 
 pytestmark = pytest.mark.simulator
@@ -329,3 +330,9 @@ def test_a_long_loop_does_not_lose_the_order_of_lanes() -> None:
     assert loads.sectors == n // 32 * (4 + 5) - 1  # the last word of the second load is inside its own sector
     result = found("result", "global", "store")
     assert (result.requests, result.lanes) == (1, 1)
+
+
+def test_bulk_copies_move_bytes_beside_the_sectors_of_requests() -> None:
+    info = Info("float32", (8,), (1,), 8, "cpu", None, 0)
+    counts = ArrayCounts("x", info, 32, 32, loaded_sectors=2, stored_sectors=3, loaded_bulk=100, stored_bulk=200)
+    assert (counts.loaded, counts.stored) == (2 * 32 + 100, 3 * 32 + 200)

@@ -7,10 +7,18 @@ import pytest
 
 import cupyops
 from cupyops import CompileError, Kernel, LaunchError, Rows
+from cupyops.simulator import simulated
 from tests.simulator.library.cases import CASES
 from tests.simulator.test_library import run
 
 pytestmark = pytest.mark.simulator
+
+
+@pytest.fixture(autouse=True)
+def _unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC does not read the texts: it takes a second for the headers of a library, and takes all of them. What it takes is a
+    matter of test_library.py."""
+    monkeypatch.setattr(simulated, "has_nvrtc", lambda: False)
 
 
 def fault_of(kernel: str, **constants: int) -> str:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import cupyops
 from cupyops import CompileError, Kernel, LaunchError, MissingDependencyError, Threads
 from cupyops.simulator import host
+from cupyops.simulator.report import Locator
 from cupyops.simulator.simulated import Simulated
 from tests.simulator.test_simulator_use import TEXT, twice
 from tests.support import give_runtime
@@ -214,3 +216,12 @@ def test_python_catches_ctrl_c_again_behind_a_launch() -> None:
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)
+
+
+def test_a_return_address_is_of_the_line_before_it() -> None:
+    """The instruction behind a call may be of another line."""
+    locator = object.__new__(Locator)
+    locator.base, locator._files = 1000, {"k.cu"}
+    locator.__dict__["table"] = SimpleNamespace(at=lambda address: ("k.cu", address))
+    assert locator.place(1010) == "k.cu:9"
+    assert locator.place(1000) == ""

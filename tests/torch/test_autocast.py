@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import cupyops
 from cupyops.torch import Operator, check_op
 from cupyops.torch.core.dispatch import any_autocast, call_source, in_plain_backward, write_call
+from cupyops.torch.core.gradients import without_autocast
 
 
 def product(x: Tensor) -> Tensor:
@@ -76,6 +77,14 @@ def test_bodies_and_backwards_see_no_autocast_on_any_road(kind: str) -> None:
             if road != "vmap" or "reference" not in KINDS[kind]:  # vmap records PyTorch's own product
                 y.sum().backward()
                 torch.testing.assert_close(leaf.grad, want, msg=road)
+
+
+def test_a_body_that_dynamo_traces_sees_no_autocast() -> None:
+    x = torch.randn(4, 3)
+    wanted = x @ x.t()
+    compiled = torch.compile(without_autocast(lambda x: x @ x.t()), backend="eager", fullgraph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(compiled(x), wanted)
 
 
 @pytest.mark.parametrize("kind", ["declared", "reference", "all"])

@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from cupyops.compile import toolchain
 from cupyops.compile.compiler import first_error
 from cupyops.simulator import host
 from cupyops.torch import CHECKS, CheckFailed, check_op, checks_for
+from cupyops.torch.check.compare import assert_same_bits, error_in_eps
+from cupyops.torch.check.registry import Fault
 from cupyops.torch.check.report import Report, Row
+from cupyops.torch.check.values import target
 from tests.torch import faulty_ops as faulty
 from tests.torch.faulty_common import Totals
 from tests.torch.faulty_ops import Mix
@@ -293,3 +297,36 @@ def test_errors_are_counted_in_eps_and_kinds_have_to_agree() -> None:
         assert found == (0 if same else math.inf), (got, right)
     assert error_in_eps(torch.tensor([1, 2]), torch.tensor([1, 3])) == math.inf
     assert error_in_eps(torch.empty(0), torch.empty(0)) == 0
+
+
+def test_equal_bits_of_another_dtype_or_shape_are_other_results() -> None:
+    zeros = {"output": torch.zeros(2)}
+    assert_same_bits("call", zeros, zeros, "the first gives")
+    for other in (torch.zeros(2, dtype=torch.int32), torch.zeros(1, 2)):
+        with pytest.raises(Fault, match=r"call: output is .*, and the first gives float32\[2\]"):
+            assert_same_bits("call", {"output": other}, zeros, "the first gives")
+
+
+def test_the_allowed_error_is_twice_that_of_the_reference_and_half_an_eps_and_no_less_than_any_kernels() -> None:
+    exact = torch.linspace(1, 2, 9, dtype=torch.float64)
+    for off, allowed in ((0, 16), (40, None)):
+        theirs = (exact * (1 + off * torch.finfo(torch.float32).eps)).float()
+        found = iter(({"output": exact}, {"output": theirs}))
+        subject: Any = SimpleNamespace(
+            op=SimpleNamespace(reference=True),
+            reference=None,
+            tolerance=1,
+            wanted=lambda _: {},
+            results=lambda *_, found=found, **options: next(found),
+        )
+        right = target(subject, (), {"output": theirs}, {})
+        assert right.allowed["output"] == (allowed or 2 * (error_in_eps(theirs, exact) + 0.5))
+
+
+@pytest.mark.simulator
+def test_a_kernel_that_is_wrong_at_an_odd_address_is_found() -> None:
+    def body(x: Tensor, w: Tensor, factor: float) -> Tensor:
+        return faulty.reference(x, w, factor) + float(x.data_ptr() % 16 != 0)
+
+    with pytest.raises(CheckFailed, match="misaligned .* failed: .*one element behind a multiple of 16 bytes"):
+        check_op(Mix(body=body).operator(), samples(), checks="misaligned", backends=["simulator"])

@@ -1,10 +1,14 @@
 """to_cupy and to_torch: the same memory on both sides, in every dtype and layout, ordered between streams."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from autograd_bridge import gelu, to_cupy, to_torch
+from cupyops.compile import toolchain
 from tests.support import alike
 
 DTYPES = [
@@ -117,3 +121,30 @@ def test_what_cannot_cross_is_named() -> None:
 def test_host_arrays_cross_to_pytorch() -> None:
     a = np.arange(4.0)
     assert to_torch(a).data_ptr() == a.ctypes.data
+
+
+@pytest.mark.parametrize("stream", [0, 7])
+def test_memory_is_kept_until_the_work_on_cupys_stream_is_done(stream: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: a tensor that says that it is on one. PyTorch would reuse its memory in the order of PyTorch's stream alone."""
+    recorded: list[object] = []
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+        def get_device(self) -> int:
+            return 0
+
+        def detach(self) -> "OnGpu":
+            return self
+
+        def record_stream(self, of: object) -> None:
+            recorded.append(of)
+
+    current = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=stream), Device=lambda _: nullcontext())
+    monkeypatch.setattr(toolchain, "cupy", lambda: SimpleNamespace(cuda=current, from_dlpack=lambda x: x))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda pointer, device: pointer)
+    monkeypatch.setattr(torch.utils.dlpack, "to_dlpack", lambda x: x)
+    x = torch.zeros(2).as_subclass(OnGpu)
+    assert to_cupy(x) is x
+    assert recorded == [7] * (stream == 7)

@@ -3,6 +3,7 @@
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +99,18 @@ def test_a_wrong_placement_that_was_taken_would_be_seen(mesh: Any, monkeypatch: 
     y = other(placed(x, mesh, Shard(1)))
     assert not by_local_tensors(y)
     torch.testing.assert_close(whole(y.detach()), x.softmax(-1))
+
+
+def test_pieces_of_pieces_are_no_split() -> None:
+    """Two dimensions of a mesh that cut one dimension of a tensor: the order of the pieces is not known."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    def found(*placements: Any) -> Any:
+        spec = SimpleNamespace(placements=placements, mesh=SimpleNamespace(ndim=2))
+        return summands(lambda *_: [([0], [0])], [SimpleNamespace(_spec=spec)], 1, [spec], [spec])
+
+    assert found(Shard(0), Replicate()) == []
+    assert found(Shard(0), Shard(0)) is None
 
 
 def softmax_of_rows(name: str) -> Operator:

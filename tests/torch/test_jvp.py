@@ -265,6 +265,21 @@ def test_a_parameter_with_the_default_none_gets_no_zeros() -> None:
     assert seen == [None]
 
 
+def test_a_jvp_gives_no_tangent_of_a_result_that_is_not_differentiable() -> None:
+    def square(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * x, x.sign()
+
+    op = Operator(
+        "jvp_test::square(Tensor x) -> (Tensor y, Tensor sign)",
+        square,
+        backward=lambda grad_y, x: 2 * x * grad_y,
+        jvp=lambda tangent_x, x: 2 * x * tangent_x,
+    )
+    (y, sign), (moved, of_sign) = torch.func.jvp(op, (X,), (T,))
+    torch.testing.assert_close((y, sign, moved), (*square(X), 2 * X * T))
+    assert not of_sign.any()
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [

@@ -131,6 +131,18 @@ def test_choices_are_shipped_as_a_file(gpu: Gpu, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "choices.json").read_bytes()
 
 
+def test_a_loaded_choice_that_stands_before_the_processs_own_is_saved(gpu: Gpu, tmp_path: Path) -> None:
+    tuned()(*arguments(1000))
+    tuning.save(path := tmp_path / "choices.json")
+    document = json.loads(path.read_text())
+    for record in document["choices"].values():
+        record["choice"] = "another"
+    path.write_text(json.dumps(document))
+    tuning.load(path)
+    tuning.save(again := tmp_path / "again.json")
+    assert json.loads(again.read_text()) == document
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
