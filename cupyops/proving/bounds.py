@@ -20,7 +20,7 @@ from .launches import Array, Launches
 from .paths import Paths
 from .ptx import Program, parse
 from .solver import NotJudged, Solver
-from .terms import TRUE, Condition, Poly, Space, all_of, any_of, at_most, constant, equal, negated
+from .terms import TRUE, Condition, Poly, Space, all_of, at_most, constant, equal, negated
 from .words import Words
 
 __all__ = ["Bounds", "Proof", "prove_bounds"]
@@ -135,7 +135,7 @@ def _proof(
         run = _Run(kernel, types, geometry, assume, seconds)
         run.follow()
         accesses = len(run.accesses)
-        doubts = [doubt for access in run.accesses for doubt in run.doubts(access)]
+        doubts = list(run.doubts())
         for access, condition, _ in doubts:
             if (fault := fault_of(run.launches, run.solver, all_of(access.path, condition))) is not None:
                 return answer("broken", accesses, fault.words, access.line, fault)
@@ -170,6 +170,7 @@ class _Run:
         except ValueError as error:
             raise NotJudged(str(error)) from error
         self.arrays = {next(iter(a.base.unknowns)): a for a in (*self.launches.arrays.values(), *self._variables())}
+        self.space.bases |= self.arrays.keys()
         self.solver.always += self.launches.facts
 
     def _variables(self) -> Iterator[Array]:
@@ -202,12 +203,22 @@ class _Run:
             partial(self.launches.parameter, self.entry),
             lambda access: self.accesses.append(access) if not paths.quiet else None,
         )
-        instructions.addresses += [a.address for a in self.arrays.values()]
         paths = Paths(self.program, instructions, self.words)
         paths.run(self.entry, TRUE, {})
 
-    def doubts(self, access: Access) -> Iterator[tuple[Access, Condition, str]]:
-        """Yields the conditions under which an access may be out of bounds or not aligned, and why it is not judged."""
+    def doubts(self) -> Iterator[tuple[Access, Condition, str]]:
+        """Yields the accesses that may be out of bounds or not aligned, under which conditions, and why they are not judged."""
+        by_path: dict[Condition, list[tuple[Access, Condition, str]]] = {}
+        for access in self.accesses:
+            by_path.setdefault(access.path, []).extend((access, *need) for need in self._needs(access))
+        for path, needs in by_path.items():
+            wrong = self.solver.refuted(path, {i: needed for i, (_, needed, _) in enumerate(needs)})
+            for i in sorted(wrong):
+                access, needed, why = needs[i]
+                yield access, negated(needed), f"{why}, and no proof is found"
+
+    def _needs(self, access: Access) -> Iterator[tuple[Condition, str]]:
+        """Yields what an access needs, and the words for it."""
         array = self._array(access)
         offset = access.address - array.address
         if array.size is None:
@@ -215,14 +226,13 @@ class _Run:
         inside = [at_most(-offset), at_most(offset + access.size, array.size)]
         if array.parameter:
             inside.append(at_most(constant(1), array.base))
-        if not self.solver.implies(access.path, all_of(*inside)):
-            what = f"{'writes' if access.write else 'reads'} {access.size} bytes of `{array.name}`, and no proof is found that they are inside"
-            yield access, any_of(*(negated(c) for c in inside)), what
+        verb = "writes" if access.write else "reads"
+        yield all_of(*inside), f"{verb} {access.size} bytes of `{array.name}`, which must be inside"
         aligned = access.size & -access.size
         rest = self.words.low_bits(access.address, aligned.bit_length() - 1) if aligned > 1 else constant(0)
-        if rest.number != 0 and not self.solver.implies(access.path, equal(rest, 0)):
-            what = f"{access.opcode} of `{array.name}` needs an address that is a multiple of {aligned}, and no proof is found"
-            yield access, negated(equal(rest, 0)), what
+        if rest.number != 0:
+            words = f"{access.opcode} of `{array.name}` needs an address that is a multiple of {aligned}"
+            yield equal(rest, 0), words
 
     def _array(self, access: Access) -> Array:
         found = [

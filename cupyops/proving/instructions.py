@@ -67,7 +67,6 @@ class Instructions:
     ) -> None:
         self.words, self.special, self.symbols = words, special, symbols
         self.parameter, self.accessed = parameter, accessed
-        self.addresses = list(symbols.values())
         self.compared: list[tuple[Poly, Poly]] | None = None
         self.types: dict[str, str] = {}
 

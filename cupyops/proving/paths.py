@@ -66,7 +66,6 @@ class Paths:
         self.space: Space = words.space
         self.solver: Solver = words.solver
         self.quiet = 0
-        self.addresses = {a for p in instructions.addresses for a in p.unknowns}
         self._flows: dict[str, Flow] = {}
         self._calls: list[str] = []
 
@@ -259,18 +258,16 @@ class Paths:
             if name in start:
                 begins[name] = (
                     start[name]  # of an address, that it does not wrap around is not asked
-                    if name in steps and start[name].unknowns & self.addresses
+                    if name in steps and start[name].unknowns & self.space.bases
                     else self.words.number(start[name], width_of(kind), name in steps, path)
                 )
             if name in steps:
                 at_head[name] = begins[name] + again * steps[name]
             else:
                 at_head[name] = self.words.unknown(width_of(kind), f"in{name}")
-        guesses = {
-            g: None
-            for g in (self._guesses(types, begins, first, steps, pairs, marked) if self.words.asks else ())
-            if self.solver.implies(path, g.says(begins[g.name]))
-        }
+        guesses = self._guesses(types, begins, first, steps, pairs, marked) if self.words.asks else {}
+        wrong = {*self.solver.refuted(path, {g: g.says(begins[g.name]) for g in guesses})}
+        guesses = {g: None for g in guesses if g not in wrong}
         kept = self._kept(flow, head, path, at_head, steps, guesses)
         edges = self._region(flow, body, head, all_of(path, *kept), dict(at_head), returned)
         return [e for e in edges if e.to != head]
@@ -294,7 +291,7 @@ class Paths:
                 [(0, 1 << bits), (-(1 << (bits - 1)), 1 << (bits - 1))] if name in steps else [(0, 1 << (bits - 1))]
             )
             compared = any(first[name].unknowns & p.unknowns for two in pairs for p in two)
-            if name in steps and not compared and len(begin.unknowns & self.addresses):
+            if name in steps and not compared and len(begin.unknowns & self.space.bases):
                 continue  # a pointer beside a counter
             for low, high in bounds:
                 found[Guess(name, 1, constant(high - 1))] = None
@@ -352,11 +349,4 @@ class Paths:
                 )
             else:
                 failed.append(guess)
-        while left and not self.solver.implies(edge.path, all_of(*left.values())):
-            model = self.solver.model([edge.path, negated(all_of(*left.values()))])
-            wrong = [g for g, c in left.items() if model is not None and not model.meets(c)]
-            if not wrong:
-                wrong = [g for g, c in left.items() if not self.solver.implies(edge.path, c)] or list(left)
-            failed += wrong
-            left = {g: c for g, c in left.items() if g not in wrong}
-        return failed
+        return failed + self.solver.refuted(edge.path, left)

@@ -6,15 +6,15 @@ about products; the simulator decides about it.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, islice
 from math import gcd
-from typing import Any
+from typing import Any, TypeVar
 
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
-from .terms import FALSE, Condition, Monomial, Poly, Space, negated
+from .terms import FALSE, Bounds, Condition, Monomial, Poly, Space, all_of, negated
 
 __all__ = ["Model", "NotJudged", "Solver"]
 
@@ -29,6 +29,7 @@ class NotJudged(Exception):
 
 _STEPS = 3_000_000  # of z3 for a question: a limit that is the same on every machine
 _LEMMAS = 600
+Key = TypeVar("Key")
 
 
 def z3() -> Any:
@@ -53,8 +54,15 @@ class Solver:
         self._seconds, self._ends = seconds, time.monotonic() + seconds
         self.always: list[Condition] = []
         self._known: dict[tuple[Condition, Condition], bool] = {}
+        self._enough: dict[Condition, list[frozenset[Condition]]] = {}  # conditions that imply a goal
+        # What questions have in common is written for z3 once: z3 decides most of them faster than Python writes them.
         self._z3: dict[Condition, Any] = {}
+        self._compared: dict[tuple[str, Poly], Any] = {}
         self._names: dict[Monomial, Any] = {}
+        self._bounds: dict[tuple[Monomial, Bounds], list[Any]] = {}
+        self._of_product: dict[tuple[str, Poly, Monomial], tuple[Condition, ...]] = {}
+        self._of_part: dict[tuple[Monomial, Monomial], tuple[Condition, ...]] = {}
+        self._of_step: dict[tuple[Poly, int], tuple[Condition, ...]] = {}
 
     def implies(self, given: Condition, goal: Condition) -> bool:
         """Returns whether z3 proves that a condition implies another."""
@@ -63,8 +71,23 @@ class Solver:
             return True
         key = (given, goal)
         if key not in self._known:
-            self._known[key] = self._checked([given, opposite])[0] == self.z3.unsat
+            parts = frozenset(given.parts if given.kind == "and" else (given,))
+            enough = self._enough.setdefault(goal, [])
+            self._known[key] = any(e <= parts for e in enough) or self._checked([given, opposite])[0] == self.z3.unsat
+            if self._known[key]:
+                enough.append(parts)
         return self._known[key]
+
+    def refuted(self, given: Condition, goals: Mapping[Key, Condition]) -> list[Key]:
+        """Returns the keys of those goals that z3 does not prove from a condition. Each model refutes all goals that it does not meet."""
+        left, failed = dict(goals), []
+        while left and not self.implies(given, all_of(*left.values())):
+            model = self.model([given, negated(all_of(*left.values()))])
+            wrong = [k for k, c in left.items() if model is not None and not model.meets(c)]
+            wrong = wrong or [k for k, c in left.items() if not self.implies(given, c)] or list(left)
+            failed += wrong
+            left = {k: c for k, c in left.items() if k not in wrong}
+        return failed
 
     def model(self, conditions: Iterable[Condition], *, exact: bool = False) -> "Model | None":
         """Returns values that meet the conditions, or None if z3 finds none.
@@ -89,7 +112,8 @@ class Solver:
             solver = way()
             solver.set("rlimit", _STEPS)
             solver.set("timeout", 20_000)
-            solver.add(asked)
+            for one in asked:  # Solver.add would ask for the sort of each
+                self.z3.Z3_solver_assert(solver.ctx.ref(), solver.solver, one.as_ast())
             if (found := solver.check()) != self.z3.unknown:
                 break
         return found, solver
@@ -108,38 +132,63 @@ class Solver:
                 asked.append(self._name(m) == self.z3.Product([self._name((a,)) for a in m]))
         return asked
 
-    def _bounded(self, monomial: Monomial, bounds: tuple[int | None, int | None]) -> list[Any]:
-        low, high = bounds
-        name = self._name(monomial)
-        return [*([name >= low] if low is not None else []), *([name <= high] if high is not None else [])]
+    def _bounded(self, monomial: Monomial, bounds: Bounds) -> list[Any]:
+        found = self._bounds.get((monomial, bounds))
+        if found is None:
+            (low, high), name = bounds, self._name(monomial)
+            found = [*([name >= low] if low is not None else []), *([name <= high] if high is not None else [])]
+            self._bounds[monomial, bounds] = found
+        return found
 
     def _lemmas(self, conditions: Iterable[Condition], products: set[Monomial]) -> Iterator[Condition]:
         """Yields p <= 0 and rest >= 0 imply p * rest <= 0, for the p and the rests that may matter."""
-        seen: set[tuple[Poly, Monomial]] = set()
+        seen: set[tuple[str, Poly, Monomial]] = set()
         polys = dict.fromkeys((kind, p) for c in conditions for kind, p in _comparisons(c))
         yield from self._steps((p for _, p in polys), products)
+        new: dict[Monomial, None] = {}  # products that lemmas have, of which only the bounds matter
         for m in sorted(products, key=len):
             for part, rest in _splits(m):
-                low, high = self.space.range_of_product(part)
-                rest_low, _ = self.space.range_of_product(rest)
-                times = Poly({rest: 1})
-                if len(part) == 1 and rest_low is not None and rest_low >= 0:
-                    whole = Poly({m: 1})
-                    if low is not None:
-                        yield Condition("le", times * low - whole)
-                    if high is not None:
-                        yield Condition("le", whole - times * high)
+                yield from self._part(part, rest)
                 for kind, p in polys:
-                    if part not in p.terms or (p, rest) in seen or len(seen) > _LEMMAS:
+                    if part not in p.terms or (kind, p, rest) in seen or len(seen) > _LEMMAS:
                         continue
-                    seen.add((p, rest))
-                    free = [] if rest_low is not None and rest_low >= 0 else [Condition("le", times + 1)]
-                    one = Poly({(): 1})
-                    if kind == "le":
-                        yield Condition("or", None, (Condition("le", one - p), *free, Condition("le", p * times)))
-                        yield Condition("or", None, (Condition("le", p), *free, Condition("le", (one - p) * times)))
-                    else:
-                        yield Condition("or", None, (Condition("ne", p), Condition("eq", p * times)))
+                    seen.add((kind, p, rest))
+                    for lemma in self._product(kind, p, rest):
+                        new.update(dict.fromkeys(_monomials(lemma)))
+                        yield lemma
+        for m in new.keys() - products:
+            for part, rest in _splits(m):
+                yield from self._part(part, rest)
+
+    def _part(self, part: Monomial, rest: Monomial) -> tuple[Condition, ...]:
+        """Returns what the bounds of an unknown say of its product with others that are not below 0."""
+        found = self._of_part.get((part, rest))
+        if found is None:
+            low, high = self.space.range_of_product(part)
+            rest_low, _ = self.space.range_of_product(rest)
+            times, whole = Poly({rest: 1}), Poly({tuple(sorted(part + rest)): 1})
+            known = len(part) == 1 and rest_low is not None and rest_low >= 0
+            found = self._of_part[part, rest] = (
+                *([Condition("le", times * low - whole)] if known and low is not None else []),
+                *([Condition("le", whole - times * high)] if known and high is not None else []),
+            )
+        return found
+
+    def _product(self, kind: str, p: Poly, rest: Monomial) -> tuple[Condition, ...]:
+        found = self._of_product.get((kind, p, rest))
+        if found is None:
+            low, _ = self.space.range_of_product(rest)
+            one, times = Poly({(): 1}), Poly({rest: 1})
+            free = [] if low is not None and low >= 0 else [Condition("le", times + 1)]
+            if kind == "le":
+                found = (
+                    Condition("or", None, (Condition("le", one - p), *free, Condition("le", p * times))),
+                    Condition("or", None, (Condition("le", p), *free, Condition("le", (one - p) * times))),
+                )
+            else:
+                found = (Condition("or", None, (Condition("ne", p), Condition("eq", p * times))),)
+            self._of_product[kind, p, rest] = found
+        return found
 
     def _steps(self, polys: Iterable[Poly], products: set[Monomial]) -> Iterator[Condition]:
         """Yields that S * q >= 0 for q >= 0, and S * q <= -S for q < 0, for the differences q of what S multiplies.
@@ -159,12 +208,23 @@ class Solver:
                 if first:
                     unit = unit if first > 0 else -unit
                     times[Poly({m: c // unit for m, c in own.items()})] = None
-            one = Poly({(atom,): 1})
             for a, b in islice(combinations(times, 2), _LEMMAS // 2):
                 for q in (a - b, a - b + 1, a - b - 1):
-                    if q.number is None:
-                        yield Condition("or", None, (Condition("le", q + 1), Condition("le", -(q * one))))
-                        yield Condition("or", None, (Condition("le", -q), Condition("le", q * one + one)))
+                    yield from self._step(q, atom)
+
+    def _step(self, q: Poly, atom: int) -> tuple[Condition, ...]:
+        found = self._of_step.get((q, atom))
+        if found is None:
+            one = Poly({(atom,): 1})
+            found = self._of_step[q, atom] = (
+                ()
+                if q.number is not None
+                else (
+                    Condition("or", None, (Condition("le", q + 1), Condition("le", -(q * one)))),
+                    Condition("or", None, (Condition("le", -q), Condition("le", q * one + one))),
+                )
+            )
+        return found
 
     def _name(self, monomial: Monomial) -> Any:
         if monomial not in self._names:
@@ -172,9 +232,14 @@ class Solver:
             self._names[monomial] = self.z3.Int(words)
         return self._names[monomial]
 
-    def _sum(self, poly: Poly) -> Any:
-        terms = [self._name(m) * c if m else self.z3.IntVal(c) for m, c in poly.terms.items()]
-        return self.z3.Sum(terms)
+    def _comparison(self, kind: str, poly: Poly) -> Any:
+        found = self._compared.get((kind, poly))
+        if found is None:
+            terms = [self._name(m) * c if m else self.z3.IntVal(c) for m, c in poly.terms.items()]
+            total = self.z3.Sum(terms)
+            found = total <= 0 if kind == "le" else total == 0 if kind == "eq" else total != 0
+            self._compared[kind, poly] = found
+        return found
 
     def _translated(self, c: Condition) -> Any:
         found = self._z3.get(c)
@@ -183,8 +248,7 @@ class Solver:
                 parts = [self._translated(p) for p in c.parts]
                 found = self.z3.And(parts) if c.kind == "and" else self.z3.Or(parts)
             else:
-                both = self._sum(c.poly)
-                found = both <= 0 if c.kind == "le" else both == 0 if c.kind == "eq" else both != 0
+                found = self._comparison(c.kind, c.poly)
             self._z3[c] = found
         return found
 

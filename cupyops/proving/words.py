@@ -130,10 +130,15 @@ class Words:
             return a
         if condition is FALSE:
             return b
-        value, (a, b), whole = self.joined([a, b])
+        value, (one, other), whole = self.joined([a, b])
         self.space.define(
-            value, any_of(all_of(condition, equal(value, a)), all_of(negated(condition), equal(value, b)))
+            value, any_of(all_of(condition, equal(value, one)), all_of(negated(condition), equal(value, other)))
         )
+        # That a minimum is at most both numbers bounds its products, too.
+        if condition.kind == "le" and condition.poly in (a - b, a - b + 1):
+            self.space.define(value, at_most(whole, a), at_most(whole, b))
+        if condition.kind == "le" and condition.poly in (b - a, b - a + 1):
+            self.space.define(value, at_most(a, whole), at_most(b, whole))
         return whole
 
     def joined(self, values: Sequence[Poly]) -> tuple[Poly, list[Poly], Poly]:
@@ -143,6 +148,10 @@ class Words:
         """
         first = values[0]
         common = Poly({m: c for m, c in first.terms.items() if all(v.terms.get(m) == c for v in values)})
+        # A pointer or null is the pointer and an offset, which is the pointer's negative for null.
+        begins = {(m, c) for v in values for m, c in v.terms.items() if len(m) == 1 and m[0] in self.space.bases}
+        if len(begins) == 1:
+            common += Poly({m: c for m, c in begins if m not in common.terms})
         values = [v - common for v in values]
         terms = [(m, c) for v in values for m, c in v.terms.items()]
         number = gcd(*(c for _, c in terms)) or 1
