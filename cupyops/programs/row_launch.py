@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from cupyops.arrays import Device
 from cupyops.dtypes import DTYPES
-from cupyops.errors import LaunchError
+from cupyops.errors import LaunchError, expected
 from cupyops.launch import driver
 from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.sizes import greatest, least, surely
 from cupyops.tiling.rows import at_once
 
-from .program_config import ProgramConfig
+from .program_config import MOST_COLUMNS, ProgramConfig
 from .row_config import FEW_ROWS, config_of, work_of
 from .rows import RowProgram
 from .tiled_rows import pays
@@ -60,7 +60,10 @@ def row_launch(
 
     Raises:
         KeyError: the lead's dtype is not floating.
+        ValueError: a row has more than 2^31 - 2^16 elements.
     """
+    if surely(n > MOST_COLUMNS):
+        raise ValueError(expected(program.name, program.lead, f"have rows of at most {MOST_COLUMNS} elements", n))
     dtype, count = types[program.lead], prod(samples)
     work = work_of(program, {name: DTYPES[of].itemsize for name, of in types.items()})
     capability = driver.capability(device)

@@ -15,7 +15,7 @@ from cupyops.launch.geometry import Geometry, policy
 from cupyops.launch.kernel import Kernel
 
 from .faults import Fault, fault_of
-from .instructions import Access, Instructions
+from .instructions import CLUSTER_BLOCKS, Access, Instructions
 from .launches import Array, Launches
 from .paths import Paths
 from .ptx import Program, parse
@@ -102,7 +102,8 @@ def prove_bounds(
         kernel: a kernel.
         types: the dtypes of the types that the arrays decide, ``{"scalar_t": "float32"}``; by default each choice that
             :func:`cupyops.warmup` compiles.
-        assume: what callers guarantee, as comparisons of size expressions: ``"N % 4 == 0"``, ``"1 <= K <= 1024"``.
+        assume: what callers guarantee, as comparisons of size expressions: ``"N % 4 == 0"``, ``"1 <= K <= 1024"``. The kernel of a
+            row program has the conditions that its launches meet.
         geometry: the policy of the launches, for a kernel without one. By default such a kernel has every grid and every block.
 
         seconds: the time for each choice of dtypes. A kernel that takes longer is not judged.
@@ -121,7 +122,7 @@ def prove_bounds(
         if unknown:
             raise ValueError(expected("prove_bounds", "geometry", f"have sizes of {kernel.name}", f"`{unknown[0]}`"))
     rule = kernel.geometry if geometry is None else policy(kernel.name, geometry)
-    assumed = (assume,) if isinstance(assume, str) else tuple(assume)
+    assumed = (*kernel.assumed, *((assume,) if isinstance(assume, str) else assume))
     choices = [dict(types)] if types is not None else list(kernel.type_choices())
     return Bounds(tuple(_proof(kernel, choice, rule, assumed, seconds) for choice in choices))
 
@@ -188,12 +189,19 @@ class _Run:
                 array = Array(name, unit, base, None if size is None else constant(size), parameter=False)
             self.symbols[name] = array.address
             yield array
+        blocks = Array(
+            CLUSTER_BLOCKS, 1, self.space.fresh("cluster"), constant(self.launches.geometry.cluster), parameter=False
+        )
+        self.symbols[CLUSTER_BLOCKS] = blocks.address
+        yield blocks
 
     def follow(self) -> None:
         """Runs the kernel."""
         function = self.program.functions.get(self.entry)
         if function is None:
             raise NotJudged(f"the PTX has no kernel {self.entry}")
+        if function.cluster != (self.launches.geometry.cluster, 1, 1):
+            raise NotJudged(f"clusters of {function.cluster} blocks, unlike those of {self.launches.geometry}")
         if self.solver.model(self.solver.always) is None:
             raise NotJudged("no launch meets what is assumed, or z3 finds none")
         instructions = Instructions(
@@ -226,13 +234,15 @@ class _Run:
         inside = [at_most(-offset), at_most(offset + access.size, array.size)]
         if array.parameter:
             inside.append(at_most(constant(1), array.base))
-        verb = "writes" if access.write else "reads"
-        yield all_of(*inside), f"{verb} {access.size} bytes of `{array.name}`, which must be inside"
-        aligned = access.size & -access.size
-        rest = self.words.low_bits(access.address, aligned.bit_length() - 1) if aligned > 1 else constant(0)
-        if rest.number != 0:
-            words = f"{access.opcode} of `{array.name}` needs an address that is a multiple of {aligned}"
-            yield equal(rest, 0), words
+        what = "the bytes of a copy" if access.size.number is None else f"{access.size.number} bytes"
+        yield (
+            all_of(*inside),
+            f"{'writes' if access.write else 'reads'} {what} of `{array.name}`, which must be inside",
+        )
+        for number, words in ((access.address, "an address that is"), (access.size, "a size that is")):
+            rest = self.words.low_bits(number, access.unit.bit_length() - 1) if access.unit > 1 else constant(0)
+            if rest.number != 0:
+                yield equal(rest, 0), f"{access.opcode} of `{array.name}` needs {words} a multiple of {access.unit}"
 
     def _array(self, access: Access) -> Array:
         found = [

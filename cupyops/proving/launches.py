@@ -270,11 +270,22 @@ class Launches:
                 (f"%ctaid.{axis}", block, min(blocks_most, MAX_GRID_X)),
             ):
                 index = self.space.fresh(name[1:], 0, (high or 1) - 1)
-                if count.number == 1:
+                if name == "%ctaid.x" and geometry.cluster > 1:
+                    index = self._in_cluster(count, (high or 1) // geometry.cluster)
+                elif count.number == 1:
                     index = constant(0)
                 elif count.number is None:
                     self.facts.append(at_most(index + 1, count))
                 self.special[name] = index
+
+    def _in_cluster(self, count: Poly, most: int) -> Poly:
+        """Returns the block's number of the cluster's and the block's in the cluster. A launch has whole clusters."""
+        blocks = self.geometry.cluster
+        number = self.space.fresh("clusterid.x", 0, max(most, 1) - 1)
+        rank = self.space.fresh("cluster_ctarank", 0, blocks - 1)
+        self.facts.append(at_most((number + 1) * blocks, count))
+        self.special |= {"%clusterid.x": number, "%cluster_ctarank": rank, "%cluster_nctarank": constant(blocks)}
+        return number * blocks + rank
 
     def _named(self, count: Poly, most: int) -> Poly:
         """Returns a number or one unknown for a number of blocks, which products with it have instead of a sum."""

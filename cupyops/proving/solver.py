@@ -6,7 +6,7 @@ about products; the simulator decides about it.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from math import gcd
 from typing import Any, TypeVar
@@ -53,8 +53,8 @@ class Solver:
         self.space = space
         self._seconds, self._ends = seconds, time.monotonic() + seconds
         self.always: list[Condition] = []
-        self._known: dict[tuple[Condition, Condition], bool] = {}
         self._enough: dict[Condition, list[frozenset[Condition]]] = {}  # conditions that imply a goal
+        self._open: dict[tuple[frozenset[Condition], Condition], Model | None] = {}  # of what is not proved
         # What questions have in common is written for z3 once: z3 decides most of them faster than Python writes them.
         self._z3: dict[Condition, Any] = {}
         self._compared: dict[tuple[str, Poly], Any] = {}
@@ -66,28 +66,67 @@ class Solver:
 
     def implies(self, given: Condition, goal: Condition) -> bool:
         """Returns whether z3 proves that a condition implies another."""
-        opposite = negated(goal)
-        if opposite is FALSE or given is FALSE:
-            return True
-        key = (given, goal)
-        if key not in self._known:
-            parts = frozenset(given.parts if given.kind == "and" else (given,))
-            enough = self._enough.setdefault(goal, [])
-            self._known[key] = any(e <= parts for e in enough) or self._checked([given, opposite])[0] == self.z3.unsat
-            if self._known[key]:
-                enough.append(parts)
-        return self._known[key]
+        return self._decided(given, goal)[0]
 
     def refuted(self, given: Condition, goals: Mapping[Key, Condition]) -> list[Key]:
         """Returns the keys of those goals that z3 does not prove from a condition. Each model refutes all goals that it does not meet."""
-        left, failed = dict(goals), []
-        while left and not self.implies(given, all_of(*left.values())):
-            model = self.model([given, negated(all_of(*left.values()))])
+        proved, model = self._decided(given, all_of(*goals.values()))
+        if proved:
+            return []
+        failed = [k for k, c in goals.items() if model is not None and not model.meets(c)]
+        left = {k: c for k, c in goals.items() if k not in failed}
+        if left and model is not None:
+            failed += self._refuted(given, left)
+        elif left:
+            failed += [k for k, c in left.items() if not self.implies(given, c)]
+        return failed
+
+    def _refuted(self, given: Condition, left: dict[Key, Condition]) -> list[Key]:
+        """Returns the goals that are not proved, by one z3 solver that keeps what it learns."""
+        failed: list[Key] = []
+        solver = self._solver(self.z3.SimpleSolver(), self._asked([given, *self.always], [*left.values()]))
+        while left:
+            self._in_time()
+            solver.push()
+            solver.add(self.z3.Not(self.z3.And([self._translated(c) for c in left.values()])))
+            found = solver.check()
+            if found == self.z3.unsat:
+                break
+            model = Model(self, solver.model()) if found == self.z3.sat else None
             wrong = [k for k, c in left.items() if model is not None and not model.meets(c)]
-            wrong = wrong or [k for k, c in left.items() if not self.implies(given, c)] or list(left)
+            wrong = wrong or [k for k, c in left.items() if not self.implies(given, c)]
+            if not wrong:  # each goal is proved alone
+                break
             failed += wrong
             left = {k: c for k, c in left.items() if k not in wrong}
+            solver.pop()
         return failed
+
+    def _decided(self, given: Condition, goal: Condition) -> tuple[bool, "Model | None"]:
+        """Returns whether z3 proves that a condition implies another, and a model of the opposite if z3 finds one."""
+        opposite = negated(goal)
+        if opposite is FALSE or given is FALSE:
+            return True, None
+        parts = frozenset(given.parts if given.kind == "and" else (given,))
+        key = (parts, goal)
+        if key in self._open:
+            return False, self._open[key]
+        enough = self._enough.setdefault(goal, [])
+        if any(e <= parts for e in enough):
+            return True, None
+        # Most proofs need only what is known of the goal's own unknowns.
+        _, atoms = self.space.closure([opposite])
+        near = [c for c in parts if c.unknowns <= atoms]
+        always = [c for c in self.always if c.unknowns <= atoms]
+        found, solver = self._checked([*near, opposite], always)
+        if found != self.z3.unsat and len(near) + len(always) < len(parts) + len(self.always):
+            near = list(parts)
+            found, solver = self._checked([*near, opposite], self.always)
+        if found == self.z3.unsat:
+            enough.append(frozenset(near))
+            return True, None
+        self._open[key] = Model(self, solver.model()) if found == self.z3.sat else None
+        return False, self._open[key]
 
     def model(self, conditions: Iterable[Condition], *, exact: bool = False) -> "Model | None":
         """Returns values that meet the conditions, or None if z3 finds none.
@@ -95,35 +134,45 @@ class Solver:
         Args:
             exact: products have the values of their factors, which z3 does not always find in time.
         """
-        found, solver = self._checked(list(conditions), exact=exact)
+        found, solver = self._checked(list(conditions), self.always, exact=exact)
         return Model(self, solver.model()) if found == self.z3.sat else None
 
-    def _checked(self, conditions: list[Condition], *, exact: bool = False) -> tuple[Any, Any]:
+    def _checked(
+        self, conditions: list[Condition], always: list[Condition], *, exact: bool = False
+    ) -> tuple[Any, Any]:
         """Asks z3, and returns the answer with the solver. What one of z3's ways leaves open, another may decide."""
-        if time.monotonic() > self._ends:
-            raise NotJudged(f"it takes more than seconds={self._seconds:g}")
-        asked = self._asked(conditions, exact=exact)
+        asked = self._asked([*conditions, *always], exact=exact)
         ways = (
             [lambda: self.z3.SolverFor("QF_NIA")]
             if exact
             else [self.z3.SimpleSolver, lambda: self.z3.SolverFor("QF_LIA")]
         )
         for way in ways:
-            solver = way()
-            solver.set("rlimit", _STEPS)
-            solver.set("timeout", 20_000)
-            for one in asked:  # Solver.add would ask for the sort of each
-                self.z3.Z3_solver_assert(solver.ctx.ref(), solver.solver, one.as_ast())
+            self._in_time()
+            solver = self._solver(way(), asked)
             if (found := solver.check()) != self.z3.unknown:
                 break
         return found, solver
 
-    def _asked(self, conditions: list[Condition], *, exact: bool) -> list[Any]:
-        """Returns what z3 is asked: conditions with the facts of their unknowns, bounds and lemmas."""
-        found, atoms = self.space.closure([*conditions, *self.always])
+    def _in_time(self) -> None:
+        if time.monotonic() > self._ends:
+            raise NotJudged(f"it takes more than seconds={self._seconds:g}")
+
+    def _solver(self, solver: Any, asked: list[Any]) -> Any:
+        solver.set("rlimit", _STEPS)
+        solver.set("timeout", 20_000)
+        for one in asked:  # Solver.add would ask for the sort of each
+            self.z3.Z3_solver_assert(solver.ctx.ref(), solver.solver, one.as_ast())
+        return solver
+
+    def _asked(
+        self, conditions: list[Condition], goals: Sequence[Condition] = (), *, exact: bool = False
+    ) -> list[Any]:
+        """Returns what z3 is asked: conditions with the facts of their unknowns, bounds and lemmas, also of the goals' unknowns."""
+        found, atoms = self.space.closure([*conditions, *goals])
         products = {m for c in found for m in _monomials(c)}
         lemmas = list(self._lemmas(found, products)) if products else []
-        asked = [self._translated(c) for c in (*found, *lemmas)]
+        asked = [self._translated(c) for c in (*conditions, *found[len(conditions) + len(goals) :], *lemmas)]
         for atom in atoms:
             asked += self._bounded((atom,), self.space.bounds[atom])
         for m in {*products, *(m for lemma in lemmas for m in _monomials(lemma))}:
