@@ -357,10 +357,12 @@ class Instructions:
         to, of = ins.opcode[-2:]
         if not (_INTEGER.match(to) and _INTEGER.match(of)) or "sat" in ins.opcode:
             return None
-        value = self.words.number(self._word(ins.operands[1], registers), width_of(of), of.startswith("s"), path)
+        value = self._word(ins.operands[1], registers)
+        if width_of(to) > width_of(of):
+            value = self.words.number(value, width_of(of), of.startswith("s"), path)
         if width_of(to) < width_of(self.types.get(ins.operands[0], to)):
             return self.words.number(value, width_of(to), to.startswith("s"), path)
-        return symmetric(value, width_of(to))
+        return self.words.narrowed(value, width_of(to))
 
     # Memory
 

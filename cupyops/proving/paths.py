@@ -68,6 +68,9 @@ class Paths:
         self.quiet = 0
         self._flows: dict[str, Flow] = {}
         self._calls: list[str] = []
+        self._launch = len(self.space.names)  # the unknowns below are of the launch
+        self._callers: frozenset[int] = frozenset()  # unknowns of the registers of the functions that call this one
+        self._roots_of: dict[frozenset[int], frozenset[int]] = {}
 
     def run(self, name: str, path: Condition, registers: Registers) -> list[tuple[Condition, Registers]]:
         """Runs a function, and returns the paths on which it returns."""
@@ -106,6 +109,7 @@ class Paths:
             reached, own = self._joined(arriving.pop(block), flow.live[block])
             if reached is FALSE:
                 continue
+            reached = self._relevant(reached, [own[n] for n in own if "+" in n or n in flow.live[block]])
             if block in flow.loops and (whole or block != head):
                 inner |= flow.loops[block]
                 edges = self._loop(flow, block, reached, own, returned)
@@ -119,6 +123,31 @@ class Paths:
                 else:
                     leaving.append(edge)
         return leaving
+
+    def _relevant(self, path: Condition, values: Iterable[Any]) -> Condition:
+        """Returns a condition without what it says of unknowns alone that no value has, such as a counter of a loop that has ended."""
+        parts = path.parts if path.kind == "and" else (path,)
+        if not any(self._roots(c.unknowns) for c in parts):
+            return path
+        used = self._callers.union(*(self._roots(frozenset(v.unknowns)) for v in values))
+        return all_of(*(c for c in parts if not (roots := self._roots(c.unknowns)) or roots & used))
+
+    def _roots(self, unknowns: frozenset[int]) -> frozenset[int]:
+        """Returns the unknowns of which some unknowns are made, without those of the launch."""
+        found = self._roots_of.get(unknowns)
+        if found is None:
+            todo, seen, roots = set(unknowns), set(), set()
+            while todo:
+                atom = todo.pop()
+                if atom in seen or atom < self._launch:
+                    continue
+                seen.add(atom)
+                facts = self.space.facts[atom]
+                todo.update(*(f.unknowns for f in facts))
+                if not facts:
+                    roots.add(atom)
+            found = self._roots_of[unknowns] = frozenset(roots)
+        return found
 
     def _joined(self, edges: Sequence[Edge], live: Iterable[str]) -> tuple[Condition, Registers]:
         """Returns the condition of a block and its registers, of those of the edges to it."""
@@ -192,7 +221,10 @@ class Paths:
         own: Registers = {}
         for formal, actual in zip(called.parameters, filter(None, given), strict=True):
             own |= {f"{formal}{n[len(actual) :]}": v for n, v in registers.items() if n.startswith(f"{actual}+")}
+        callers = self._callers
+        self._callers = callers.union(*(self._roots(frozenset(v.unknowns)) for v in registers.values()))
         returned = self.run(name, path, own)
+        self._callers = callers
         outer = {n: v for n, v in registers.items() if not any(n.startswith(f"{r}+") for r in results)}
         edges = []
         for reached, values in returned:

@@ -51,7 +51,7 @@ class Solver:
     def __init__(self, space: Space, seconds: float = 60) -> None:
         self.z3 = z3()
         self.space = space
-        self._seconds, self._ends = seconds, time.monotonic() + seconds
+        self._seconds, self._ends = seconds, time.process_time() + seconds
         self.always: list[Condition] = []
         self._enough: dict[Condition, list[frozenset[Condition]]] = {}  # conditions that imply a goal
         self._open: dict[tuple[frozenset[Condition], Condition], Model | None] = {}  # of what is not proved
@@ -137,9 +137,7 @@ class Solver:
         found, solver = self._checked(list(conditions), self.always, exact=exact)
         return Model(self, solver.model()) if found == self.z3.sat else None
 
-    def _checked(
-        self, conditions: list[Condition], always: list[Condition], *, exact: bool = False
-    ) -> tuple[Any, Any]:
+    def _checked(self, conditions: list[Condition], always: list[Condition], *, exact: bool = False) -> tuple[Any, Any]:
         """Asks z3, and returns the answer with the solver. What one of z3's ways leaves open, another may decide."""
         asked = self._asked([*conditions, *always], exact=exact)
         ways = (
@@ -155,7 +153,7 @@ class Solver:
         return found, solver
 
     def _in_time(self) -> None:
-        if time.monotonic() > self._ends:
+        if time.process_time() > self._ends:
             raise NotJudged(f"it takes more than seconds={self._seconds:g}")
 
     def _solver(self, solver: Any, asked: list[Any]) -> Any:
@@ -165,9 +163,7 @@ class Solver:
             self.z3.Z3_solver_assert(solver.ctx.ref(), solver.solver, one.as_ast())
         return solver
 
-    def _asked(
-        self, conditions: list[Condition], goals: Sequence[Condition] = (), *, exact: bool = False
-    ) -> list[Any]:
+    def _asked(self, conditions: list[Condition], goals: Sequence[Condition] = (), *, exact: bool = False) -> list[Any]:
         """Returns what z3 is asked: conditions with the facts of their unknowns, bounds and lemmas, also of the goals' unknowns."""
         found, atoms = self.space.closure([*conditions, *goals])
         products = {m for c in found for m in _monomials(c)}

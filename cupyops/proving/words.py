@@ -40,6 +40,7 @@ class Words:
         self.space, self.solver = space, solver
         self.asks = True
         self.parts: dict[Poly, tuple[Poly, Poly]] = {}  # of a bitwise or
+        self.wrapped: dict[int, tuple[Poly, int]] = {}  # the words that unknowns are, modulo 2^bits
 
     def unknown(self, bits: int, name: str = "any") -> Poly:
         """Returns a word of which nothing is known."""
@@ -64,7 +65,17 @@ class Words:
             value = self.space.hide(self.space.fresh("word", low, high), small)
             self.space.define(value, equal(value, small - wraps * (1 << bits)))
             self.space.made[key] = value
+            self.wrapped[next(iter(value.unknowns))] = small, bits
         return self.space.made[key]
+
+    def narrowed(self, number: Poly, bits: int) -> Poly:
+        """Returns the word that the low bits of a number are. That of a widened word is the word itself."""
+        while found := [
+            a for a in number.unknowns if self.wrapped.get(a, (number, 0))[1] >= bits and (a,) in number.terms
+        ]:
+            for atom in found:
+                number += (self.wrapped[atom][0] - Poly({(atom,): 1})) * number.terms[(atom,)]
+        return symmetric(number, bits)
 
     def floor(self, number: Poly, divisor: int) -> Poly:
         """Returns ⌊number / divisor⌋."""
