@@ -155,6 +155,7 @@ class Paths:
             return edges[0].path, dict(edges[0].registers)
         ties: list[list[Condition]] = [[] for _ in edges]
         found: Registers = {}
+        known: dict[tuple[Poly, ...], Poly] = {}  # registers of the same values have one unknown
         # Values of calls have a "+" in their names, and live as long as the registers.
         names = {n for e in edges for n in e.registers if "+" in n or n in live}
         for name in sorted(names):
@@ -171,9 +172,11 @@ class Paths:
                 if all(v.unknowns for v in values) and self.space.is_opaque(*values):
                     found[name] = self.words.unknown(64)  # nothing is known of it on any path
                     continue
-                one, own, found[name] = self.words.joined(values)
-                for tie, value in zip(ties, own, strict=True):
-                    tie.append(equal(one, value))
+                if tuple(values) not in known:
+                    one, own, known[tuple(values)] = self.words.joined(values)
+                    for tie, value in zip(ties, own, strict=True):
+                        tie.append(equal(one, value))
+                found[name] = known[tuple(values)]
         return either(*(all_of(e.path, *tie) for e, tie in zip(edges, ties, strict=True))), found
 
     def _block(
