@@ -68,6 +68,7 @@ class Paths:
         self.quiet = 0
         self._flows: dict[str, Flow] = {}
         self._calls: list[str] = []
+        self._of_loops: set[int] = set()  # iterations, and what registers have in them
         self._launch = len(self.space.names)  # the unknowns below are of the launch
         self._callers: frozenset[int] = frozenset()  # unknowns of the registers of the functions that call this one
         self._roots_of: dict[frozenset[int], frozenset[int]] = {}
@@ -125,12 +126,19 @@ class Paths:
         return leaving
 
     def _relevant(self, path: Condition, values: Iterable[Any]) -> Condition:
-        """Returns a condition without what it says of unknowns alone that no value has, such as a counter of a loop that has ended."""
+        """Returns a condition without what it says of loops that have ended, if no value is of these loops."""
         parts = path.parts if path.kind == "and" else (path,)
-        if not any(self._roots(c.unknowns) for c in parts):
+        if not any(self._roots(c.unknowns) & self._of_loops for c in parts):
             return path
         used = self._callers.union(*(self._roots(frozenset(v.unknowns)) for v in values))
-        return all_of(*(c for c in parts if not (roots := self._roots(c.unknowns)) or roots & used))
+        # A branch is taken by a condition that several paths decide: how they do stays.
+        used |= {a for c in parts if c.poly is not None for a in c.unknowns & self.words.decisions}
+
+        def ended(c: Condition) -> bool:
+            roots = self._roots(c.unknowns)
+            return bool(roots & self._of_loops) and not roots & used
+
+        return all_of(*(c for c in parts if not ended(c)))
 
     def _roots(self, unknowns: frozenset[int]) -> frozenset[int]:
         """Returns the unknowns of which some unknowns are made, without those of the launch."""
@@ -284,6 +292,7 @@ class Paths:
                 steps[name] = found.pop()
         again = self.space.fresh("iteration", 0)
         at_head: Registers = dict(start)
+        self._of_loops |= again.unknowns
         begins: dict[str, Poly] = {}
         for name in changed:
             kind = types[name]
@@ -300,6 +309,7 @@ class Paths:
                 at_head[name] = begins[name] + again * steps[name]
             else:
                 at_head[name] = self.words.unknown(width_of(kind), f"in{name}")
+                self._of_loops |= at_head[name].unknowns
         guesses = self._guesses(types, begins, first, steps, pairs, marked) if self.words.asks else {}
         wrong = {*self.solver.refuted(path, {g: g.says(begins[g.name]) for g in guesses})}
         guesses = {g: None for g in guesses if g not in wrong}

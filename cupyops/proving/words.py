@@ -40,6 +40,7 @@ class Words:
         self.space, self.solver = space, solver
         self.asks = True
         self.parts: dict[Poly, tuple[Poly, Poly]] = {}  # of a bitwise or
+        self.decisions: set[int] = set()  # unknowns of conditions
         self.wrapped: dict[int, tuple[Poly, int]] = {}  # the words that unknowns are, modulo 2^bits
 
     def unknown(self, bits: int, name: str = "any") -> Poly:
@@ -199,7 +200,9 @@ class Words:
 
     def any_condition(self) -> Condition:
         """Returns a condition of which nothing is known."""
-        return equal(self.space.fresh("decision", 0, 1), 1)
+        decision = self.space.fresh("decision", 0, 1)
+        self.decisions |= decision.unknowns
+        return equal(decision, 1)
 
     def combined(self, how: str, a: Poly, b: Poly, bits: int) -> Poly:
         """Returns the bits of a and b that and, or, xor give, for numbers from 0 on."""

@@ -1,17 +1,16 @@
 """Row programs are inside for all rows of a config, planted faults are not, and every launch meets what proofs assume."""
 
 from dataclasses import replace
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import pytest
 
 import cupyops.programs.row_launch
 from cupyops import Kernel
-from cupyops.dtypes import DTYPES
 from cupyops.launch import driver
 from cupyops.programs.expressions import parse
-from cupyops.programs.row_config import ProgramConfig, config_of, kernel_of, work_of
+from cupyops.programs.row_config import ProgramConfig, kernel_of
 from cupyops.programs.row_launch import row_launch
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram
@@ -57,6 +56,7 @@ def made(of: str, old: str = "", new: str = "", **changed: Any) -> Kernel:
     return kernel
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("of", CONFIGS)
 def test_a_row_program_is_inside_for_all_rows_of_its_config(of: str) -> None:
     (proof,) = prove_bounds(made(of))
@@ -84,6 +84,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_of_a_row_program_is_shown(fault: str) -> None:
     (proof,) = prove_bounds(FAULTS[fault]())
@@ -99,14 +100,18 @@ def test_every_launch_meets_what_proofs_assume(dtype: str, capability: int, monk
         types = dict.fromkeys((*of.inputs, *of.typed), dtype)
         for n in (1, 3, 8, 96, 197, 1000, 1024, 4096, 5000, 8192, 16384, 50257, 65536, 262144, 10**6, 2**31 - 2**16):
             for rows in (1, 7, 1000, 100_000):
-                found = row_launch(
-                    of, lambda config, of_rows: kernel_of_text(of, config, of_rows), types, rows, n, None
-                )
+                found = row_launch(of, partial(kernel_of_text, of), types, rows, n, None)
                 names = ["M__", "N", "blocks__", *(["parts__"] if of is SUMS else [])]
                 sizes = dict(zip(names, found.sizes, strict=True))
                 if "STAGES" not in found.kernel.constants:
                     wrong = [c for c in found.kernel.assumed if not eval(c, {}, sizes)]
                     assert not wrong, (of.name, n, rows)
+
+
+def test_a_row_longer_than_an_index_is_refused() -> None:
+    types = dict.fromkeys((*PLAIN.inputs, *PLAIN.typed), "float16")
+    with pytest.raises(ValueError, match="plain: `x` must have rows of at most 2147418112 elements, got 2147483640"):
+        row_launch(PLAIN, partial(kernel_of_text, PLAIN), types, 1, 2**31 - 8, None)
 
 
 def kernel_of_text(of: RowProgram, config: ProgramConfig, dtype: str) -> Kernel:
