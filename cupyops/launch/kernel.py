@@ -285,6 +285,8 @@ class Kernel(Listed):
 
     # NVRTC options with which the simulator has NVRTC read the text, in addition.
     check_options: tuple[str, ...] = ()
+    # Conditions on the sizes that the code which launches the kernel meets, for `cupyops.testing.prove_bounds`.
+    assumed: tuple[str, ...] = ()
 
     def syntax(self, text: str) -> str:
         """Returns what of a final text decides whether a compiler accepts it."""

@@ -6,7 +6,9 @@ from cupyops.dtypes import DTYPES
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
 from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
 
-__all__ = ["REGISTERS", "ROW_BLOCK", "ProgramConfig", "Work", "words"]
+__all__ = ["MOST_COLUMNS", "REGISTERS", "ROW_BLOCK", "ProgramConfig", "Work", "words"]
+
+MOST_COLUMNS = 2**31 - 2**16  # of a row: the range of a column index in rows.cuh, less one slice
 
 ROW_BLOCK = 512  # threads of a block that has a row alone
 FEW_REGISTERS = 48  # of a thread for its part of a row and of the arrays (N), if few rows hold them
@@ -55,6 +57,23 @@ class ProgramConfig(RowsConfig):
     def since(self) -> int:
         """The least compute capability that the kernel needs: bulk copies fill shared memory."""
         return CLUSTERS_SINCE if self.row_shared else super().since
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Conditions on the sizes of the kernel's source, which every launch of a row of this config meets.
+
+        :func:`cupyops.testing.prove_bounds` proves that the kernel stays inside its arrays under these conditions.
+        """
+        held = self.slice * self.cluster
+        found = ["M__ >= 1", f"1 <= N <= {MOST_COLUMNS}", "blocks__ >= 1"]
+        if self.full:
+            found += [f"N % {held} == 0" if self.stream else f"N == {held}"]
+        else:
+            found += [f"N % {self.vector_width} == 0", *([] if self.stream else [f"N <= {held}"])]
+        if self.inside:
+            found += [f"N >= {self.inside * self.row_threads * self.vector_width}"]
+        found += [f"N <= {at_once * self.cluster}" for at_once in (self.sums_shared, self.row_shared) if at_once]
+        return (*found, *(["blocks__ == M__"] if self.few and self.groups == 1 else []))
 
     @property
     def teams(self) -> int:

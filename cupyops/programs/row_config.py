@@ -342,4 +342,11 @@ def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str)
     if program.samples:
         geometry = RowsOfSamples(geometry.rows, geometry.block, blocks_per_row=geometry.blocks_per_row)
     text = text_of(program, tiles=True) if config.stages else text
-    return config.kernel(text, kernel_name(program.name), choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel)
+    name = kernel_name(program.name)
+    kernel = config.kernel(text, name, choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel)
+    kernel.assumed = (
+        *config.assumed,
+        *(["parts__ == blocks__"] if "column" in program.kinds().values() else []),
+        *(["samples__ >= 1"] if program.samples else []),
+    )
+    return kernel

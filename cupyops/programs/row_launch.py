@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from cupyops.arrays import Device
 from cupyops.dtypes import DTYPES
+from cupyops.errors import expected
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
 from cupyops.sizes import greatest, least, surely
 
+from .program_config import MOST_COLUMNS
 from .row_config import FEW_ROWS, RowKernels
 from .tiled_rows import pays
 
@@ -48,8 +50,12 @@ def row_launch(
 
     Raises:
         KeyError: the lead's dtype is not floating.
+        ValueError: a row has more than 2^31 - 2^16 elements.
     """
-    dtype, count, work = types[kernels.program.lead], prod(samples), kernels.work(types)
+    program = kernels.program
+    if surely(n > MOST_COLUMNS):
+        raise ValueError(expected(program.name, program.lead, f"have rows of at most {MOST_COLUMNS} elements", n))
+    dtype, count, work = types[program.lead], prod(samples), kernels.work(types)
     config = kernels.config(n, types, device)
     if config.stages and (samples or not surely(pays(config, rows, kernels.at_once(config, types, device)))):
         config = config.untiled()

@@ -15,12 +15,12 @@ from cupyops.launch.geometry import Geometry, policy
 from cupyops.launch.kernel import Kernel
 
 from .faults import Fault, fault_of
-from .instructions import Access, Instructions
+from .instructions import CLUSTER_BLOCKS, Access, Instructions
 from .launches import Array, Launches
 from .paths import Paths
 from .ptx import Program, parse
 from .solver import NotJudged, Solver
-from .terms import TRUE, Condition, Poly, Space, all_of, any_of, at_most, constant, equal, negated
+from .terms import TRUE, Condition, Poly, Space, all_of, at_most, constant, equal, negated
 from .words import Words
 
 __all__ = ["Bounds", "Proof", "prove_bounds"]
@@ -102,10 +102,10 @@ def prove_bounds(
         kernel: a kernel.
         types: the dtypes of the types that the arrays decide, ``{"scalar_t": "float32"}``; by default each choice that
             :func:`cupyops.warmup` compiles.
-        assume: what callers guarantee, as comparisons of size expressions: ``"N % 4 == 0"``, ``"1 <= K <= 1024"``.
+        assume: what callers guarantee, as comparisons of size expressions: ``"N % 4 == 0"``, ``"1 <= K <= 1024"``. The kernel of a
+            row program has the conditions that its launches meet.
         geometry: the policy of the launches, for a kernel without one. By default such a kernel has every grid and every block.
-
-        seconds: the time for each choice of dtypes. A kernel that takes longer is not judged.
+        seconds: the processor's time for each choice of dtypes. A kernel that takes longer is not judged.
 
     Raises:
         MissingDependencyError: z3 is not installed; or no C++ compiler is, and a kernel seems to be broken.
@@ -121,7 +121,7 @@ def prove_bounds(
         if unknown:
             raise ValueError(expected("prove_bounds", "geometry", f"have sizes of {kernel.name}", f"`{unknown[0]}`"))
     rule = kernel.geometry if geometry is None else policy(kernel.name, geometry)
-    assumed = (assume,) if isinstance(assume, str) else tuple(assume)
+    assumed = (*kernel.assumed, *((assume,) if isinstance(assume, str) else assume))
     choices = [dict(types)] if types is not None else list(kernel.type_choices())
     return Bounds(tuple(_proof(kernel, choice, rule, assumed, seconds) for choice in choices))
 
@@ -135,7 +135,7 @@ def _proof(
         run = _Run(kernel, types, geometry, assume, seconds)
         run.follow()
         accesses = len(run.accesses)
-        doubts = [doubt for access in run.accesses for doubt in run.doubts(access)]
+        doubts = list(run.doubts())
         for access, condition, _ in doubts:
             if (fault := fault_of(run.launches, run.solver, all_of(access.path, condition))) is not None:
                 return answer("broken", accesses, fault.words, access.line, fault)
@@ -170,6 +170,7 @@ class _Run:
         except ValueError as error:
             raise NotJudged(str(error)) from error
         self.arrays = {next(iter(a.base.unknowns)): a for a in (*self.launches.arrays.values(), *self._variables())}
+        self.space.bases |= self.arrays.keys()
         self.solver.always += self.launches.facts
 
     def _variables(self) -> Iterator[Array]:
@@ -187,12 +188,19 @@ class _Run:
                 array = Array(name, unit, base, None if size is None else constant(size), parameter=False)
             self.symbols[name] = array.address
             yield array
+        blocks = Array(
+            CLUSTER_BLOCKS, 1, self.space.fresh("cluster"), constant(self.launches.geometry.cluster), parameter=False
+        )
+        self.symbols[CLUSTER_BLOCKS] = blocks.address
+        yield blocks
 
     def follow(self) -> None:
         """Runs the kernel."""
         function = self.program.functions.get(self.entry)
         if function is None:
             raise NotJudged(f"the PTX has no kernel {self.entry}")
+        if function.cluster != (self.launches.geometry.cluster, 1, 1):
+            raise NotJudged(f"clusters of {function.cluster} blocks, unlike those of {self.launches.geometry}")
         if self.solver.model(self.solver.always) is None:
             raise NotJudged("no launch meets what is assumed, or z3 finds none")
         instructions = Instructions(
@@ -202,12 +210,22 @@ class _Run:
             partial(self.launches.parameter, self.entry),
             lambda access: self.accesses.append(access) if not paths.quiet else None,
         )
-        instructions.addresses += [a.address for a in self.arrays.values()]
         paths = Paths(self.program, instructions, self.words)
         paths.run(self.entry, TRUE, {})
 
-    def doubts(self, access: Access) -> Iterator[tuple[Access, Condition, str]]:
-        """Yields the conditions under which an access may be out of bounds or not aligned, and why it is not judged."""
+    def doubts(self) -> Iterator[tuple[Access, Condition, str]]:
+        """Yields the accesses that may be out of bounds or not aligned, under which conditions, and why they are not judged."""
+        by_path: dict[Condition, list[tuple[Access, Condition, str]]] = {}
+        for access in self.accesses:
+            by_path.setdefault(access.path, []).extend((access, *need) for need in self._needs(access))
+        for path, needs in by_path.items():
+            wrong = self.solver.refuted(path, {i: needed for i, (_, needed, _) in enumerate(needs)})
+            for i in sorted(wrong):
+                access, needed, why = needs[i]
+                yield access, negated(needed), f"{why}, and no proof is found"
+
+    def _needs(self, access: Access) -> Iterator[tuple[Condition, str]]:
+        """Yields what an access needs, and the words for it."""
         array = self._array(access)
         offset = access.address - array.address
         if array.size is None:
@@ -215,14 +233,15 @@ class _Run:
         inside = [at_most(-offset), at_most(offset + access.size, array.size)]
         if array.parameter:
             inside.append(at_most(constant(1), array.base))
-        if not self.solver.implies(access.path, all_of(*inside)):
-            what = f"{'writes' if access.write else 'reads'} {access.size} bytes of `{array.name}`, and no proof is found that they are inside"
-            yield access, any_of(*(negated(c) for c in inside)), what
-        aligned = access.size & -access.size
-        rest = self.words.low_bits(access.address, aligned.bit_length() - 1) if aligned > 1 else constant(0)
-        if rest.number != 0 and not self.solver.implies(access.path, equal(rest, 0)):
-            what = f"{access.opcode} of `{array.name}` needs an address that is a multiple of {aligned}, and no proof is found"
-            yield access, negated(equal(rest, 0)), what
+        what = "the bytes of a copy" if access.size.number is None else f"{access.size.number} bytes"
+        yield (
+            all_of(*inside),
+            f"{'writes' if access.write else 'reads'} {what} of `{array.name}`, which must be inside",
+        )
+        for number, words in ((access.address, "an address that is"), (access.size, "a size that is")):
+            rest = self.words.low_bits(number, access.unit.bit_length() - 1) if access.unit > 1 else constant(0)
+            if rest.number != 0:
+                yield equal(rest, 0), f"{access.opcode} of `{array.name}` needs {words} a multiple of {access.unit}"
 
     def _array(self, access: Access) -> Array:
         found = [

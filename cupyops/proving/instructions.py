@@ -14,17 +14,18 @@ from .solver import NotJudged
 from .terms import TRUE, Condition, Poly, all_of, any_of, at_most, constant, negated, symmetric
 from .words import Words
 
-__all__ = ["Access", "Instructions", "Registers"]
+__all__ = ["CLUSTER_BLOCKS", "Access", "Instructions", "Registers"]
 
 Registers = dict[str, Any]  # a Poly for each register, a Condition for each predicate
 
 
 @dataclass(frozen=True)
 class Access:
-    """An access to memory: `size` bytes at an address, on a path, of a source line."""
+    """An access to memory: `size` bytes at an address that is a multiple of `unit`, on a path, of a source line."""
 
     address: Poly
-    size: int
+    size: Poly
+    unit: int
     path: Condition
     line: str
     write: bool
@@ -34,7 +35,7 @@ class Access:
 # Families without a memory access, whose results are registers. Of other results than those below nothing is known.
 _RESULTS = """
     abs activemask add addc and bfe bfi bfind bmsk brev clz cnot copysign cos cvt cvta
-    div dp2a dp4a elect ex2 fma fns isspacep istypep lg2 lop3 mad mad24 madc match max
+    div dp2a dp4a elect ex2 fma fns isspacep istypep lg2 lop3 mad mad24 madc mapa match max
     min mma mov mul mul24 neg not or popc prmt rcp redux rem rsqrt sad selp
     set setp shf shfl shl shr sin slct sqrt sub subc szext tanh testp vote xor
 """
@@ -42,6 +43,11 @@ _PURE = frozenset(_RESULTS.split())
 # Instructions that access no memory of the kernel and have no result, or one that `_PURE` describes.
 _ORDER = frozenset(["bar", "barrier", "membar", "fence", "nanosleep", "griddepcontrol", "setmaxnreg", "pmevent"])
 _COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"])
+_BULK = (
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",
+    "cp.async.bulk.global.shared::cta.bulk_group",
+)
+CLUSTER_BLOCKS = "the blocks of the cluster"  # as if they were the bytes of an array
 _INTEGER = re.compile(r"[usb](?:8|16|32|64)$")
 
 
@@ -67,7 +73,6 @@ class Instructions:
     ) -> None:
         self.words, self.special, self.symbols = words, special, symbols
         self.parameter, self.accessed = parameter, accessed
-        self.addresses = list(symbols.values())
         self.compared: list[tuple[Poly, Poly]] | None = None
         self.types: dict[str, str] = {}
 
@@ -104,7 +109,7 @@ class Instructions:
 
     def _run(self, ins: Instruction, registers: Registers, path: Condition) -> None:
         family, kind = ins.opcode[0], ins.opcode[-1]
-        if family in ("ld", "st", "atom", "red", "cp", "ldmatrix"):
+        if family in ("ld", "st", "atom", "red", "cp", "ldmatrix", "mbarrier"):
             self._memory(ins, registers, path)
         elif family in _ORDER or family in _PURE:
             exact = getattr(self, f"_{family}", None) if family in _PURE else None
@@ -352,18 +357,26 @@ class Instructions:
         to, of = ins.opcode[-2:]
         if not (_INTEGER.match(to) and _INTEGER.match(of)) or "sat" in ins.opcode:
             return None
-        value = self.words.number(self._word(ins.operands[1], registers), width_of(of), of.startswith("s"), path)
+        value = self._word(ins.operands[1], registers)
+        if width_of(to) > width_of(of):
+            value = self.words.number(value, width_of(of), of.startswith("s"), path)
         if width_of(to) < width_of(self.types.get(ins.operands[0], to)):
             return self.words.number(value, width_of(to), to.startswith("s"), path)
-        return symmetric(value, width_of(to))
+        return self.words.narrowed(value, width_of(to))
 
     # Memory
 
     def _memory(self, ins: Instruction, registers: Registers, path: Condition) -> None:
         family, kind, parts = ins.opcode[0], ins.opcode[-1], ins.opcode
-        if {"bulk", "mbarrier", "tensor", "reduce", "multimem", "cluster"} & {
-            p.partition("::")[0] for p in parts
-        } or any("shared::cluster" in p for p in ins.operands):
+        if "bulk" in parts:
+            self._bulk(ins, registers, path)
+            return
+        if family == "mbarrier" or parts[:2] == ("st", "async"):
+            self._barrier(ins, registers, path)
+            return
+        if {"mbarrier", "tensor", "reduce", "multimem", "cluster"} & {p.partition("::")[0] for p in parts} or any(
+            "shared::cluster" in p for p in ins.operands
+        ):
             raise NotJudged(f"the instruction {'.'.join(parts)}", ins.line)
         if family == "cp":
             if parts[1] != "async":
@@ -398,7 +411,39 @@ class Instructions:
         self, operand: str, size: int, write: bool, ins: Instruction, registers: Registers, path: Condition
     ) -> None:
         address = self._address(operand, registers)
-        self.accessed(Access(address, size, path, ins.line, write, ".".join(ins.opcode)))
+        opcode = ".".join(ins.opcode)
+        self.accessed(Access(address, constant(size), size & -size, path, ins.line, write, opcode))
+
+    def _bulk(self, ins: Instruction, registers: Registers, path: Condition) -> None:
+        """Runs a bulk copy between global memory and shared memory."""
+        opcode = ".".join(ins.opcode)
+        if {"commit_group", "wait_group"} & {*ins.opcode}:
+            return
+        if not opcode.startswith(_BULK) or len(ins.operands) != 3 + ("mbarrier" in opcode):
+            raise NotJudged(f"the instruction {opcode}", ins.line)
+        size = self.words.number(self._word(ins.operands[2], registers), 32, False, path)
+        for operand, write in ((ins.operands[0], True), (ins.operands[1], False)):
+            self.accessed(Access(self._address(operand, registers), size, 16, path, ins.line, write, opcode))
+        for operand in ins.operands[3:]:
+            self._access(operand, 8, True, ins, registers, path)
+
+    def _barrier(self, ins: Instruction, registers: Registers, path: Condition) -> None:
+        """Runs an instruction with an mbarrier, or a store to another block that arrives at one."""
+        if ins.opcode[1] not in ("init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "async"):
+            raise NotJudged(f"the instruction {'.'.join(ins.opcode)}", ins.line)
+        places = [o for o in ins.operands if o.startswith("[")]
+        vector = next((int(p[1]) for p in ins.opcode if re.fullmatch(r"v[24]", p)), 1)
+        sizes = (8,) if ins.opcode[0] == "mbarrier" else (width_of(ins.opcode[-1]) // 8 * vector, 8)
+        for place, size in zip(places, sizes, strict=True):
+            self._access(place, size, True, ins, registers, path)
+        self._anything(ins, registers)
+
+    def _mapa(self, ins: Instruction, registers: Registers, path: Condition) -> Poly:
+        """Returns the address of another block's variable, which is that of the own variable: all blocks have the same ones."""
+        block = self.words.number(self._word(ins.operands[2], registers), 32, False, path)
+        where = self.symbols[CLUSTER_BLOCKS] + block
+        self.accessed(Access(where, constant(1), 1, path, ins.line, False, ".".join(ins.opcode)))
+        return self._word(ins.operands[1], registers)
 
     def _address(self, operand: str, registers: Registers) -> Poly:
         name, _, offset = operand[1:-1].partition("+")

@@ -1,7 +1,6 @@
 """What holds for every launch of a kernel: its parameters, its arrays, its grid."""
 
 import ast
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ __all__ = ["Array", "Launches"]
 
 MOST_BYTES = 1 << 47  # of an array: more than any GPU has
 _MOST_MULTIPROCESSORS = 1024
-_EXACTLY = re.compile(r"\s*(\w+)\s*==\s*(\d+)\s*")
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,47 @@ class Array:
         return self.base * self.unit
 
 
+@dataclass
+class _Number:
+    """What is assumed of a parameter alone: a multiple of `unit` from `low` to `high`, or equal to another parameter."""
+
+    unit: int = 1
+    low: int = -(1 << 64)
+    high: int = 1 << 64
+    other: str = ""
+
+
+def _numbers(assume: Sequence[str]) -> dict[str, _Number]:
+    """Returns what is assumed of each parameter alone.
+
+    A proof then has bounds of an unknown, or one unknown, in the place of a condition.
+    """
+    found: dict[str, _Number] = {}
+
+    def of(name: str) -> _Number:
+        return found.setdefault(name, _Number())
+
+    for text in assume:
+        try:
+            node = ast.parse(text.strip(), mode="eval").body
+        except SyntaxError:
+            continue  # Launches.condition names it
+        match node:
+            case ast.Compare(
+                ast.BinOp(ast.Name(name), ast.Mod(), ast.Constant(int(unit))), [ast.Eq()], [ast.Constant(0)]
+            ):
+                of(name).unit = max(unit, 1)
+            case ast.Compare(ast.Name(name), [ast.Eq()], [ast.Name(other)]):
+                of(name).other = other
+            case ast.Compare(ast.Name(name), [op], [ast.Constant(int(value))]):
+                number = of(name)
+                if isinstance(op, ast.Eq | ast.GtE):
+                    number.low = max(number.low, value)
+                if isinstance(op, ast.Eq | ast.LtE):
+                    number.high = min(number.high, value)
+    return found
+
+
 class Launches:
     """The unknowns of a launch, and what is known of them.
 
@@ -67,7 +106,7 @@ class Launches:
         self.special: dict[str, Poly] = {}
         self.others: dict[tuple[int, int, int], Poly] = {}
         self.multiprocessors: Poly | None = None
-        self._parameters({found[1]: found[2] for found in map(_EXACTLY.fullmatch, assume) if found})
+        self._parameters(_numbers(assume))
         self._grid()
         self.facts += map(self.condition, assume)
 
@@ -155,7 +194,7 @@ class Launches:
             self.facts.append(any_of(whole, all_of(at_most(b, -1), at_most(left), at_most(b + 1, left))))
         return self.space.made[key]
 
-    def _parameters(self, exactly: Mapping[str, str]) -> None:
+    def _parameters(self, assumed: Mapping[str, _Number]) -> None:
         counted = {t for p in self.kernel.signature.parameters for t in p.shape or ()} | set(self.geometry.sizes)
         for p in self.kernel.signature.parameters:
             if (
@@ -174,11 +213,16 @@ class Launches:
             else:
                 bits, signed = 8 * dtype.itemsize, dtype.name.startswith("i")
                 low, high = -(1 << (bits - 1)) if signed else 0, (1 << (bits - signed)) - 1
-            if p.name in exactly and low <= int(exactly[p.name]) <= high:
-                self.numbers[p.name] = constant(int(exactly[p.name]))
-                continue
-            # The launch raises for a size below 0.
-            self.numbers[p.name] = self.space.fresh(p.name, 0 if p.name in counted else low, high)
+            low = 0 if p.name in counted else low  # the launch raises for a size below 0
+            known = assumed.get(p.name, _Number())
+            low, high = -(-max(low, known.low) // known.unit), min(high, known.high) // known.unit
+            # What is assumed is a fact, too, so that no form of the number admits a launch that does not meet it.
+            if known.other in self.numbers:
+                self.numbers[p.name] = self.numbers[known.other]
+            elif low == high:
+                self.numbers[p.name] = constant(low * known.unit)
+            else:
+                self.numbers[p.name] = self.space.fresh(p.name, low, max(low, high)) * known.unit
         for p in self.kernel.signature.parameters:
             if p.pointer:
                 self._array(p)
@@ -226,11 +270,22 @@ class Launches:
                 (f"%ctaid.{axis}", block, min(blocks_most, MAX_GRID_X)),
             ):
                 index = self.space.fresh(name[1:], 0, (high or 1) - 1)
-                if count.number == 1:
+                if name == "%ctaid.x" and geometry.cluster > 1:
+                    index = self._in_cluster(count, (high or 1) // geometry.cluster)
+                elif count.number == 1:
                     index = constant(0)
                 elif count.number is None:
                     self.facts.append(at_most(index + 1, count))
                 self.special[name] = index
+
+    def _in_cluster(self, count: Poly, most: int) -> Poly:
+        """Returns the block's number of the cluster's and the block's in the cluster. A launch has whole clusters."""
+        blocks = self.geometry.cluster
+        number = self.space.fresh("clusterid.x", 0, max(most, 1) - 1)
+        rank = self.space.fresh("cluster_ctarank", 0, blocks - 1)
+        self.facts.append(at_most((number + 1) * blocks, count))
+        self.special |= {"%clusterid.x": number, "%cluster_ctarank": rank, "%cluster_nctarank": constant(blocks)}
+        return number * blocks + rank
 
     def _named(self, count: Poly, most: int) -> Poly:
         """Returns a number or one unknown for a number of blocks, which products with it have instead of a sum."""

@@ -66,9 +66,12 @@ class Paths:
         self.space: Space = words.space
         self.solver: Solver = words.solver
         self.quiet = 0
-        self.addresses = {a for p in instructions.addresses for a in p.unknowns}
         self._flows: dict[str, Flow] = {}
         self._calls: list[str] = []
+        self._of_loops: set[int] = set()  # iterations, and what registers have in them
+        self._launch = len(self.space.names)  # the unknowns below are of the launch
+        self._callers: frozenset[int] = frozenset()  # unknowns of the registers of the functions that call this one
+        self._roots_of: dict[frozenset[int], frozenset[int]] = {}
 
     def run(self, name: str, path: Condition, registers: Registers) -> list[tuple[Condition, Registers]]:
         """Runs a function, and returns the paths on which it returns."""
@@ -107,6 +110,7 @@ class Paths:
             reached, own = self._joined(arriving.pop(block), flow.live[block])
             if reached is FALSE:
                 continue
+            reached = self._relevant(reached, [own[n] for n in own if "+" in n or n in flow.live[block]])
             if block in flow.loops and (whole or block != head):
                 inner |= flow.loops[block]
                 edges = self._loop(flow, block, reached, own, returned)
@@ -121,12 +125,45 @@ class Paths:
                     leaving.append(edge)
         return leaving
 
+    def _relevant(self, path: Condition, values: Iterable[Any]) -> Condition:
+        """Returns a condition without what it says of loops that have ended, if no value is of these loops."""
+        parts = path.parts if path.kind == "and" else (path,)
+        if not any(self._roots(c.unknowns) & self._of_loops for c in parts):
+            return path
+        used = self._callers.union(*(self._roots(frozenset(v.unknowns)) for v in values))
+        # A branch is taken by a condition that several paths decide: how they do stays.
+        used |= {a for c in parts if c.poly is not None for a in c.unknowns & self.words.decisions}
+
+        def ended(c: Condition) -> bool:
+            roots = self._roots(c.unknowns)
+            return bool(roots & self._of_loops) and not roots & used
+
+        return all_of(*(c for c in parts if not ended(c)))
+
+    def _roots(self, unknowns: frozenset[int]) -> frozenset[int]:
+        """Returns the unknowns of which some unknowns are made, without those of the launch."""
+        found = self._roots_of.get(unknowns)
+        if found is None:
+            todo, seen, roots = set(unknowns), set(), set()
+            while todo:
+                atom = todo.pop()
+                if atom in seen or atom < self._launch:
+                    continue
+                seen.add(atom)
+                facts = self.space.facts[atom]
+                todo.update(*(f.unknowns for f in facts))
+                if not facts:
+                    roots.add(atom)
+            found = self._roots_of[unknowns] = frozenset(roots)
+        return found
+
     def _joined(self, edges: Sequence[Edge], live: Iterable[str]) -> tuple[Condition, Registers]:
         """Returns the condition of a block and its registers, of those of the edges to it."""
         if len(edges) == 1:
             return edges[0].path, dict(edges[0].registers)
         ties: list[list[Condition]] = [[] for _ in edges]
         found: Registers = {}
+        known: dict[tuple[Poly, ...], Poly] = {}  # registers of the same values have one unknown
         # Values of calls have a "+" in their names, and live as long as the registers.
         names = {n for e in edges for n in e.registers if "+" in n or n in live}
         for name in sorted(names):
@@ -143,9 +180,11 @@ class Paths:
                 if all(v.unknowns for v in values) and self.space.is_opaque(*values):
                     found[name] = self.words.unknown(64)  # nothing is known of it on any path
                     continue
-                one, own, found[name] = self.words.joined(values)
-                for tie, value in zip(ties, own, strict=True):
-                    tie.append(equal(one, value))
+                if tuple(values) not in known:
+                    one, own, known[tuple(values)] = self.words.joined(values)
+                    for tie, value in zip(ties, own, strict=True):
+                        tie.append(equal(one, value))
+                found[name] = known[tuple(values)]
         return either(*(all_of(e.path, *tie) for e, tie in zip(edges, ties, strict=True))), found
 
     def _block(
@@ -193,7 +232,10 @@ class Paths:
         own: Registers = {}
         for formal, actual in zip(called.parameters, filter(None, given), strict=True):
             own |= {f"{formal}{n[len(actual) :]}": v for n, v in registers.items() if n.startswith(f"{actual}+")}
+        callers = self._callers
+        self._callers = callers.union(*(self._roots(frozenset(v.unknowns)) for v in registers.values()))
         returned = self.run(name, path, own)
+        self._callers = callers
         outer = {n: v for n, v in registers.items() if not any(n.startswith(f"{r}+") for r in results)}
         edges = []
         for reached, values in returned:
@@ -250,6 +292,7 @@ class Paths:
                 steps[name] = found.pop()
         again = self.space.fresh("iteration", 0)
         at_head: Registers = dict(start)
+        self._of_loops |= again.unknowns
         begins: dict[str, Poly] = {}
         for name in changed:
             kind = types[name]
@@ -259,18 +302,17 @@ class Paths:
             if name in start:
                 begins[name] = (
                     start[name]  # of an address, that it does not wrap around is not asked
-                    if name in steps and start[name].unknowns & self.addresses
+                    if name in steps and start[name].unknowns & self.space.bases
                     else self.words.number(start[name], width_of(kind), name in steps, path)
                 )
             if name in steps:
                 at_head[name] = begins[name] + again * steps[name]
             else:
                 at_head[name] = self.words.unknown(width_of(kind), f"in{name}")
-        guesses = {
-            g: None
-            for g in (self._guesses(types, begins, first, steps, pairs, marked) if self.words.asks else ())
-            if self.solver.implies(path, g.says(begins[g.name]))
-        }
+                self._of_loops |= at_head[name].unknowns
+        guesses = self._guesses(types, begins, first, steps, pairs, marked) if self.words.asks else {}
+        wrong = {*self.solver.refuted(path, {g: g.says(begins[g.name]) for g in guesses})}
+        guesses = {g: None for g in guesses if g not in wrong}
         kept = self._kept(flow, head, path, at_head, steps, guesses)
         edges = self._region(flow, body, head, all_of(path, *kept), dict(at_head), returned)
         return [e for e in edges if e.to != head]
@@ -294,7 +336,7 @@ class Paths:
                 [(0, 1 << bits), (-(1 << (bits - 1)), 1 << (bits - 1))] if name in steps else [(0, 1 << (bits - 1))]
             )
             compared = any(first[name].unknowns & p.unknowns for two in pairs for p in two)
-            if name in steps and not compared and len(begin.unknowns & self.addresses):
+            if name in steps and not compared and len(begin.unknowns & self.space.bases):
                 continue  # a pointer beside a counter
             for low, high in bounds:
                 found[Guess(name, 1, constant(high - 1))] = None
@@ -352,11 +394,4 @@ class Paths:
                 )
             else:
                 failed.append(guess)
-        while left and not self.solver.implies(edge.path, all_of(*left.values())):
-            model = self.solver.model([edge.path, negated(all_of(*left.values()))])
-            wrong = [g for g, c in left.items() if model is not None and not model.meets(c)]
-            if not wrong:
-                wrong = [g for g, c in left.items() if not self.solver.implies(edge.path, c)] or list(left)
-            failed += wrong
-            left = {g: c for g, c in left.items() if g not in wrong}
-        return failed
+        return failed + self.solver.refuted(edge.path, left)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = ["Function", "Instruction", "Program", "parse"]
 
@@ -36,6 +36,7 @@ class Function:
         blocks: basic blocks; the first one is the entry. A block that ends without a branch continues with the next.
         labels: the block of each label.
         types: of each register, ``b32``.
+        cluster: the blocks of a cluster in x, y, z.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Function:
     blocks: list[list[Instruction]] = field(default_factory=lambda: [[]])
     labels: dict[str, int] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclass
@@ -61,6 +63,7 @@ _FUNCTION = re.compile(
 _VARIABLE = re.compile(
     r"\.(?P<space>global|const|shared|local)\b(?P<kind>(?:\s*\.(?:align\s+\d+|v[248]|[a-z]\w*))*)\s+(?P<name>[\w$]+)(?P<extents>(?:\[\d*\])*)"
 )
+_CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+)\s*,\s*(\d+)\s*,\s*(\d+)")
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 _TOKEN = re.compile(r"[{}]|[$\w]+:(?!:)|\.loc\b[^\n]*|[^\s;][^;]*;")
 _BRANCHES = {"bra", "ret", "exit", "brx", "trap"}
@@ -99,6 +102,8 @@ def parse(text: str) -> Program:
             for k in ("results", "parameters")
         ]
         function = Function(found["name"], names[0], names[1])
+        if cluster := _CLUSTER.search(found["rest"]):
+            function.cluster = tuple(map(int, cluster.groups()))  # type: ignore[assignment]
         _body(text[at : end - 1], function, program, files)
         program.functions[function.name] = function
         at = end
@@ -123,20 +128,24 @@ def _variable(found: "re.Match[str]", program: Program) -> None:
 def _body(text: str, function: Function, program: Program, files: dict[str, str]) -> None:
     scopes: list[dict[str, str]] = [{}]
     line, count = "", 0
+    open_scopes = [0]  # a label of inline assembly is that of its braces
+    branches: list[tuple[int, int, tuple[int, ...]]] = []
     for found in _TOKEN.finditer(_vectors(text)):
         words = found[0].rstrip(";").strip()
         if words == "{":
             scopes.append({})
             count += 1
+            open_scopes.append(count)
         elif words == "}":
             scopes.pop()
+            open_scopes.pop()
         elif re.match(r"\.loc\s", words):
             parts = words.split()
             line = f"{files.get(parts[1], parts[1])}:{parts[2]}"
         elif re.fullmatch(r"[$\w]+:", words):
             if function.blocks[-1] or len(function.blocks) == 1:
                 function.blocks.append([])
-            function.labels[words[:-1]] = len(function.blocks) - 1
+            function.labels[f"{words[:-1]}@{open_scopes[-1]}"] = len(function.blocks) - 1
         elif words.startswith(".reg"):
             _, kind, names = words.split(None, 2)
             for name in names.split(","):
@@ -153,8 +162,17 @@ def _body(text: str, function: Function, program: Program, files: dict[str, str]
         elif words:
             instruction = _instruction(words, scopes, line)
             function.blocks[-1].append(instruction)
+            if instruction.opcode[0] == "bra":
+                branches.append((len(function.blocks) - 1, len(function.blocks[-1]) - 1, tuple(open_scopes)))
             if instruction.opcode[0] in _BRANCHES:
                 function.blocks.append([])
+    for block, place, seen in branches:
+        branch = function.blocks[block][place]
+        (name,) = branch.operands
+        label = next((f"{name}@{s}" for s in reversed(seen) if f"{name}@{s}" in function.labels), None)
+        if label is None:
+            raise ValueError(f"a branch to {name}, which is no label")
+        function.blocks[block][place] = replace(branch, operands=(label,))
 
 
 def _vectors(text: str) -> str:

@@ -6,15 +6,15 @@ about products; the simulator decides about it.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from math import gcd
-from typing import Any
+from typing import Any, TypeVar
 
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
-from .terms import FALSE, Condition, Monomial, Poly, Space, negated
+from .terms import FALSE, Bounds, Condition, Monomial, Poly, Space, all_of, negated
 
 __all__ = ["Model", "NotJudged", "Solver"]
 
@@ -29,6 +29,7 @@ class NotJudged(Exception):
 
 _STEPS = 3_000_000  # of z3 for a question: a limit that is the same on every machine
 _LEMMAS = 600
+Key = TypeVar("Key")
 
 
 def z3() -> Any:
@@ -50,21 +51,82 @@ class Solver:
     def __init__(self, space: Space, seconds: float = 60) -> None:
         self.z3 = z3()
         self.space = space
-        self._seconds, self._ends = seconds, time.monotonic() + seconds
+        self._seconds, self._ends = seconds, time.process_time() + seconds
         self.always: list[Condition] = []
-        self._known: dict[tuple[Condition, Condition], bool] = {}
+        self._enough: dict[Condition, list[frozenset[Condition]]] = {}  # conditions that imply a goal
+        self._open: dict[tuple[frozenset[Condition], Condition], Model | None] = {}  # of what is not proved
+        # What questions have in common is written for z3 once: z3 decides most of them faster than Python writes them.
         self._z3: dict[Condition, Any] = {}
+        self._compared: dict[tuple[str, Poly], Any] = {}
         self._names: dict[Monomial, Any] = {}
+        self._bounds: dict[tuple[Monomial, Bounds], list[Any]] = {}
+        self._of_product: dict[tuple[str, Poly, Monomial], tuple[Condition, ...]] = {}
+        self._of_part: dict[tuple[Monomial, Monomial], tuple[Condition, ...]] = {}
+        self._of_step: dict[tuple[Poly, int], tuple[Condition, ...]] = {}
 
     def implies(self, given: Condition, goal: Condition) -> bool:
         """Returns whether z3 proves that a condition implies another."""
+        return self._decided(given, goal)[0]
+
+    def refuted(self, given: Condition, goals: Mapping[Key, Condition]) -> list[Key]:
+        """Returns the keys of those goals that z3 does not prove from a condition. Each model refutes all goals that it does not meet."""
+        proved, model = self._decided(given, all_of(*goals.values()))
+        if proved:
+            return []
+        failed = [k for k, c in goals.items() if model is not None and not model.meets(c)]
+        left = {k: c for k, c in goals.items() if k not in failed}
+        if left and model is not None:
+            failed += self._refuted(given, left)
+        elif left:
+            failed += [k for k, c in left.items() if not self.implies(given, c)]
+        return failed
+
+    def _refuted(self, given: Condition, left: dict[Key, Condition]) -> list[Key]:
+        """Returns the goals that are not proved, by one z3 solver that keeps what it learns."""
+        failed: list[Key] = []
+        solver = self._solver(self.z3.SimpleSolver(), self._asked([given, *self.always], [*left.values()]))
+        while left:
+            self._in_time()
+            solver.push()
+            solver.add(self.z3.Not(self.z3.And([self._translated(c) for c in left.values()])))
+            found = solver.check()
+            if found == self.z3.unsat:
+                break
+            model = Model(self, solver.model()) if found == self.z3.sat else None
+            wrong = [k for k, c in left.items() if model is not None and not model.meets(c)]
+            wrong = wrong or [k for k, c in left.items() if not self.implies(given, c)]
+            if not wrong:  # each goal is proved alone
+                break
+            failed += wrong
+            left = {k: c for k, c in left.items() if k not in wrong}
+            solver.pop()
+        return failed
+
+    def _decided(self, given: Condition, goal: Condition) -> tuple[bool, "Model | None"]:
+        """Returns whether z3 proves that a condition implies another, and a model of the opposite if z3 finds one."""
         opposite = negated(goal)
         if opposite is FALSE or given is FALSE:
-            return True
-        key = (given, goal)
-        if key not in self._known:
-            self._known[key] = self._checked([given, opposite])[0] == self.z3.unsat
-        return self._known[key]
+            return True, None
+        parts = frozenset(given.parts if given.kind == "and" else (given,))
+        key = (parts, goal)
+        if key in self._open:
+            return False, self._open[key]
+        enough = self._enough.setdefault(goal, [])
+        if any(e <= parts for e in enough):
+            return True, None
+        # Most proofs need only what is known of the goal's own unknowns.
+        _, atoms = self.space.closure([opposite])
+        near = [c for c in parts if c.unknowns <= atoms]
+        always = [c for c in self.always if c.unknowns <= atoms]
+        found, solver = self._checked([*near, opposite], always)
+        if found != self.z3.unsat and len(near) + len(always) < len(parts) + len(self.always):
+            near = list(parts)
+            found, solver = self._checked([*near, opposite], self.always)
+        if found == self.z3.unsat:
+            enough.append(frozenset(near))
+            return True, None
+        self._open[key] = Model(self, solver.model()) if found == self.z3.sat else None
+        return False, self._open[key]
 
     def model(self, conditions: Iterable[Condition], *, exact: bool = False) -> "Model | None":
         """Returns values that meet the conditions, or None if z3 finds none.
@@ -72,34 +134,41 @@ class Solver:
         Args:
             exact: products have the values of their factors, which z3 does not always find in time.
         """
-        found, solver = self._checked(list(conditions), exact=exact)
+        found, solver = self._checked(list(conditions), self.always, exact=exact)
         return Model(self, solver.model()) if found == self.z3.sat else None
 
-    def _checked(self, conditions: list[Condition], *, exact: bool = False) -> tuple[Any, Any]:
+    def _checked(self, conditions: list[Condition], always: list[Condition], *, exact: bool = False) -> tuple[Any, Any]:
         """Asks z3, and returns the answer with the solver. What one of z3's ways leaves open, another may decide."""
-        if time.monotonic() > self._ends:
-            raise NotJudged(f"it takes more than seconds={self._seconds:g}")
-        asked = self._asked(conditions, exact=exact)
+        asked = self._asked([*conditions, *always], exact=exact)
         ways = (
             [lambda: self.z3.SolverFor("QF_NIA")]
             if exact
             else [self.z3.SimpleSolver, lambda: self.z3.SolverFor("QF_LIA")]
         )
         for way in ways:
-            solver = way()
-            solver.set("rlimit", _STEPS)
-            solver.set("timeout", 20_000)
-            solver.add(asked)
+            self._in_time()
+            solver = self._solver(way(), asked)
             if (found := solver.check()) != self.z3.unknown:
                 break
         return found, solver
 
-    def _asked(self, conditions: list[Condition], *, exact: bool) -> list[Any]:
-        """Returns what z3 is asked: conditions with the facts of their unknowns, bounds and lemmas."""
-        found, atoms = self.space.closure([*conditions, *self.always])
+    def _in_time(self) -> None:
+        if time.process_time() > self._ends:
+            raise NotJudged(f"it takes more than seconds={self._seconds:g}")
+
+    def _solver(self, solver: Any, asked: list[Any]) -> Any:
+        solver.set("rlimit", _STEPS)
+        solver.set("timeout", 20_000)
+        for one in asked:  # Solver.add would ask for the sort of each
+            self.z3.Z3_solver_assert(solver.ctx.ref(), solver.solver, one.as_ast())
+        return solver
+
+    def _asked(self, conditions: list[Condition], goals: Sequence[Condition] = (), *, exact: bool = False) -> list[Any]:
+        """Returns what z3 is asked: conditions with the facts of their unknowns, bounds and lemmas, also of the goals' unknowns."""
+        found, atoms = self.space.closure([*conditions, *goals])
         products = {m for c in found for m in _monomials(c)}
         lemmas = list(self._lemmas(found, products)) if products else []
-        asked = [self._translated(c) for c in (*found, *lemmas)]
+        asked = [self._translated(c) for c in (*conditions, *found[len(conditions) + len(goals) :], *lemmas)]
         for atom in atoms:
             asked += self._bounded((atom,), self.space.bounds[atom])
         for m in {*products, *(m for lemma in lemmas for m in _monomials(lemma))}:
@@ -108,38 +177,63 @@ class Solver:
                 asked.append(self._name(m) == self.z3.Product([self._name((a,)) for a in m]))
         return asked
 
-    def _bounded(self, monomial: Monomial, bounds: tuple[int | None, int | None]) -> list[Any]:
-        low, high = bounds
-        name = self._name(monomial)
-        return [*([name >= low] if low is not None else []), *([name <= high] if high is not None else [])]
+    def _bounded(self, monomial: Monomial, bounds: Bounds) -> list[Any]:
+        found = self._bounds.get((monomial, bounds))
+        if found is None:
+            (low, high), name = bounds, self._name(monomial)
+            found = [*([name >= low] if low is not None else []), *([name <= high] if high is not None else [])]
+            self._bounds[monomial, bounds] = found
+        return found
 
     def _lemmas(self, conditions: Iterable[Condition], products: set[Monomial]) -> Iterator[Condition]:
         """Yields p <= 0 and rest >= 0 imply p * rest <= 0, for the p and the rests that may matter."""
-        seen: set[tuple[Poly, Monomial]] = set()
+        seen: set[tuple[str, Poly, Monomial]] = set()
         polys = dict.fromkeys((kind, p) for c in conditions for kind, p in _comparisons(c))
         yield from self._steps((p for _, p in polys), products)
+        new: dict[Monomial, None] = {}  # products that lemmas have, of which only the bounds matter
         for m in sorted(products, key=len):
             for part, rest in _splits(m):
-                low, high = self.space.range_of_product(part)
-                rest_low, _ = self.space.range_of_product(rest)
-                times = Poly({rest: 1})
-                if len(part) == 1 and rest_low is not None and rest_low >= 0:
-                    whole = Poly({m: 1})
-                    if low is not None:
-                        yield Condition("le", times * low - whole)
-                    if high is not None:
-                        yield Condition("le", whole - times * high)
+                yield from self._part(part, rest)
                 for kind, p in polys:
-                    if part not in p.terms or (p, rest) in seen or len(seen) > _LEMMAS:
+                    if part not in p.terms or (kind, p, rest) in seen or len(seen) > _LEMMAS:
                         continue
-                    seen.add((p, rest))
-                    free = [] if rest_low is not None and rest_low >= 0 else [Condition("le", times + 1)]
-                    one = Poly({(): 1})
-                    if kind == "le":
-                        yield Condition("or", None, (Condition("le", one - p), *free, Condition("le", p * times)))
-                        yield Condition("or", None, (Condition("le", p), *free, Condition("le", (one - p) * times)))
-                    else:
-                        yield Condition("or", None, (Condition("ne", p), Condition("eq", p * times)))
+                    seen.add((kind, p, rest))
+                    for lemma in self._product(kind, p, rest):
+                        new.update(dict.fromkeys(_monomials(lemma)))
+                        yield lemma
+        for m in new.keys() - products:
+            for part, rest in _splits(m):
+                yield from self._part(part, rest)
+
+    def _part(self, part: Monomial, rest: Monomial) -> tuple[Condition, ...]:
+        """Returns what the bounds of an unknown say of its product with others that are not below 0."""
+        found = self._of_part.get((part, rest))
+        if found is None:
+            low, high = self.space.range_of_product(part)
+            rest_low, _ = self.space.range_of_product(rest)
+            times, whole = Poly({rest: 1}), Poly({tuple(sorted(part + rest)): 1})
+            known = len(part) == 1 and rest_low is not None and rest_low >= 0
+            found = self._of_part[part, rest] = (
+                *([Condition("le", times * low - whole)] if known and low is not None else []),
+                *([Condition("le", whole - times * high)] if known and high is not None else []),
+            )
+        return found
+
+    def _product(self, kind: str, p: Poly, rest: Monomial) -> tuple[Condition, ...]:
+        found = self._of_product.get((kind, p, rest))
+        if found is None:
+            low, _ = self.space.range_of_product(rest)
+            one, times = Poly({(): 1}), Poly({rest: 1})
+            free = [] if low is not None and low >= 0 else [Condition("le", times + 1)]
+            if kind == "le":
+                found = (
+                    Condition("or", None, (Condition("le", one - p), *free, Condition("le", p * times))),
+                    Condition("or", None, (Condition("le", p), *free, Condition("le", (one - p) * times))),
+                )
+            else:
+                found = (Condition("or", None, (Condition("ne", p), Condition("eq", p * times))),)
+            self._of_product[kind, p, rest] = found
+        return found
 
     def _steps(self, polys: Iterable[Poly], products: set[Monomial]) -> Iterator[Condition]:
         """Yields that S * q >= 0 for q >= 0, and S * q <= -S for q < 0, for the differences q of what S multiplies.
@@ -159,12 +253,23 @@ class Solver:
                 if first:
                     unit = unit if first > 0 else -unit
                     times[Poly({m: c // unit for m, c in own.items()})] = None
-            one = Poly({(atom,): 1})
             for a, b in islice(combinations(times, 2), _LEMMAS // 2):
                 for q in (a - b, a - b + 1, a - b - 1):
-                    if q.number is None:
-                        yield Condition("or", None, (Condition("le", q + 1), Condition("le", -(q * one))))
-                        yield Condition("or", None, (Condition("le", -q), Condition("le", q * one + one)))
+                    yield from self._step(q, atom)
+
+    def _step(self, q: Poly, atom: int) -> tuple[Condition, ...]:
+        found = self._of_step.get((q, atom))
+        if found is None:
+            one = Poly({(atom,): 1})
+            found = self._of_step[q, atom] = (
+                ()
+                if q.number is not None
+                else (
+                    Condition("or", None, (Condition("le", q + 1), Condition("le", -(q * one)))),
+                    Condition("or", None, (Condition("le", -q), Condition("le", q * one + one))),
+                )
+            )
+        return found
 
     def _name(self, monomial: Monomial) -> Any:
         if monomial not in self._names:
@@ -172,9 +277,14 @@ class Solver:
             self._names[monomial] = self.z3.Int(words)
         return self._names[monomial]
 
-    def _sum(self, poly: Poly) -> Any:
-        terms = [self._name(m) * c if m else self.z3.IntVal(c) for m, c in poly.terms.items()]
-        return self.z3.Sum(terms)
+    def _comparison(self, kind: str, poly: Poly) -> Any:
+        found = self._compared.get((kind, poly))
+        if found is None:
+            terms = [self._name(m) * c if m else self.z3.IntVal(c) for m, c in poly.terms.items()]
+            total = self.z3.Sum(terms)
+            found = total <= 0 if kind == "le" else total == 0 if kind == "eq" else total != 0
+            self._compared[kind, poly] = found
+        return found
 
     def _translated(self, c: Condition) -> Any:
         found = self._z3.get(c)
@@ -183,8 +293,7 @@ class Solver:
                 parts = [self._translated(p) for p in c.parts]
                 found = self.z3.And(parts) if c.kind == "and" else self.z3.Or(parts)
             else:
-                both = self._sum(c.poly)
-                found = both <= 0 if c.kind == "le" else both == 0 if c.kind == "eq" else both != 0
+                found = self._comparison(c.kind, c.poly)
             self._z3[c] = found
         return found
 

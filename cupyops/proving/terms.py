@@ -178,9 +178,9 @@ class Space:
         self.bounds: list[Bounds] = []
         self.facts: list[list[Condition]] = []
         self.made: dict[object, Poly] = {}
-        self.opaque: set[int] = (
-            set()
-        )  # values of floating-point arithmetic and of memory, and what follows from them alone
+        # Values of floating-point arithmetic and of memory, and what follows from them alone; and where arrays begin.
+        self.opaque: set[int] = set()
+        self.bases: set[int] = set()
 
     def fresh(self, name: str, low: int | None = None, high: int | None = None) -> Poly:
         """Returns a new unknown with ``low <= unknown <= high``."""

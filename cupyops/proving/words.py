@@ -40,6 +40,8 @@ class Words:
         self.space, self.solver = space, solver
         self.asks = True
         self.parts: dict[Poly, tuple[Poly, Poly]] = {}  # of a bitwise or
+        self.decisions: set[int] = set()  # unknowns of conditions
+        self.wrapped: dict[int, tuple[Poly, int]] = {}  # the words that unknowns are, modulo 2^bits
 
     def unknown(self, bits: int, name: str = "any") -> Poly:
         """Returns a word of which nothing is known."""
@@ -64,7 +66,17 @@ class Words:
             value = self.space.hide(self.space.fresh("word", low, high), small)
             self.space.define(value, equal(value, small - wraps * (1 << bits)))
             self.space.made[key] = value
+            self.wrapped[next(iter(value.unknowns))] = small, bits
         return self.space.made[key]
+
+    def narrowed(self, number: Poly, bits: int) -> Poly:
+        """Returns the word that the low bits of a number are. That of a widened word is the word itself."""
+        while found := [
+            a for a in number.unknowns if self.wrapped.get(a, (number, 0))[1] >= bits and (a,) in number.terms
+        ]:
+            for atom in found:
+                number += (self.wrapped[atom][0] - Poly({(atom,): 1})) * number.terms[(atom,)]
+        return symmetric(number, bits)
 
     def floor(self, number: Poly, divisor: int) -> Poly:
         """Returns ⌊number / divisor⌋."""
@@ -130,10 +142,15 @@ class Words:
             return a
         if condition is FALSE:
             return b
-        value, (a, b), whole = self.joined([a, b])
+        value, (one, other), whole = self.joined([a, b])
         self.space.define(
-            value, any_of(all_of(condition, equal(value, a)), all_of(negated(condition), equal(value, b)))
+            value, any_of(all_of(condition, equal(value, one)), all_of(negated(condition), equal(value, other)))
         )
+        # That a minimum is at most both numbers bounds its products, too.
+        if condition.kind == "le" and condition.poly in (a - b, a - b + 1):
+            self.space.define(value, at_most(whole, a), at_most(whole, b))
+        if condition.kind == "le" and condition.poly in (b - a, b - a + 1):
+            self.space.define(value, at_most(a, whole), at_most(b, whole))
         return whole
 
     def joined(self, values: Sequence[Poly]) -> tuple[Poly, list[Poly], Poly]:
@@ -143,6 +160,10 @@ class Words:
         """
         first = values[0]
         common = Poly({m: c for m, c in first.terms.items() if all(v.terms.get(m) == c for v in values)})
+        # A pointer or null is the pointer and an offset, which is the pointer's negative for null.
+        begins = {(m, c) for v in values for m, c in v.terms.items() if len(m) == 1 and m[0] in self.space.bases}
+        if len(begins) == 1:
+            common += Poly({m: c for m, c in begins if m not in common.terms})
         values = [v - common for v in values]
         terms = [(m, c) for v in values for m, c in v.terms.items()]
         number = gcd(*(c for _, c in terms)) or 1
@@ -179,7 +200,9 @@ class Words:
 
     def any_condition(self) -> Condition:
         """Returns a condition of which nothing is known."""
-        return equal(self.space.fresh("decision", 0, 1), 1)
+        decision = self.space.fresh("decision", 0, 1)
+        self.decisions |= decision.unknowns
+        return equal(decision, 1)
 
     def combined(self, how: str, a: Poly, b: Poly, bits: int) -> Poly:
         """Returns the bits of a and b that and, or, xor give, for numbers from 0 on."""

@@ -9,6 +9,7 @@ import pytest
 import autograd_bridge  # noqa: F401  # makes the shipped kernels
 from cupyops import Kernel, Threads
 from cupyops.launch.kernel import all_kernels
+from cupyops.proving.ptx import parse
 from cupyops.proving.solver import Solver
 from cupyops.proving.terms import TRUE, Space, all_of, at_most, equal
 from cupyops.proving.words import Words
@@ -91,6 +92,16 @@ def test_an_assumption_that_no_launch_meets_proves_nothing() -> None:
     assert proof.answer == "not judged"
 
 
+def test_a_label_of_inline_assembly_is_that_of_its_braces() -> None:
+    program = parse(
+        ".visible .entry k() { .reg .pred %p<2>;\n"
+        "{ again: setp.eq.u32 %p1, 1, 2; @%p1 bra again; }\n{ again: setp.eq.u32 %p1, 3, 4; @%p1 bra again; } ret; }"
+    )
+    blocks = program.functions["k"].blocks
+    targets = [program.functions["k"].labels[i.operands[0]] for b in blocks for i in b if i.opcode == ("bra",)]
+    assert [blocks[t][0].operands[1] for t in targets] == ["1", "3"]
+
+
 def test_wrong_arguments_are_named() -> None:
     kernel = one(XY, I64 + "if (i < n) y[i] = x[i];")
     with pytest.raises(TypeError, match="prove_bounds: `kernel` must be a Kernel, got str"):
@@ -111,8 +122,9 @@ def listed() -> list[tuple[str, str]]:
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "answer"), listed())
 def test_the_page_lists_what_is_judged(name: str, answer: str) -> None:
-    kernel = next(k for k in all_kernels() if k.name == name)
-    (proof,) = prove_bounds(kernel, types=next(iter(kernel.type_choices())))
+    found = ((k, next(iter(k.type_choices()))) for k in all_kernels() if k.name == name)
+    kernel, types = min(found, key=lambda two: two[0].describe(two[1]))
+    (proof,) = prove_bounds(kernel, types=types)
     assert proof.answer == answer, str(proof)
 
 

@@ -8,9 +8,9 @@ from cupyops.arrays import LIBRARIES, library_of
 from cupyops.dtypes import DTYPES
 from cupyops.errors import expected
 from cupyops.ops.checks import check_floating, check_like, check_shapes
+from cupyops.programs.program_config import MOST_COLUMNS
 
 __all__ = [
-    "MOST_COLUMNS",
     "Shape",
     "as_shape",
     "check",
@@ -22,8 +22,6 @@ __all__ = [
 ]
 
 Shape = Sequence[int]  # the sizes of the last dimensions, which form a row
-
-MOST_COLUMNS = 2**31 - 2**16  # the range of a column index in rows.cuh, less one slice
 
 
 def as_shape(normalized_shape: int | Shape) -> tuple[int, ...]:

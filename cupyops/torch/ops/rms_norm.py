@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from cupyops.errors import expected
 from cupyops.ops.checks import check_floating
-from cupyops.ops.layer_norm.checks import MOST_COLUMNS, as_shape, check_normalized_shape
+from cupyops.ops.layer_norm.checks import as_shape, check_normalized_shape
+from cupyops.programs.program_config import MOST_COLUMNS
 from cupyops.torch.core.tensors import DTYPE_NAMES, symbolic_call, wide_dtype
 from cupyops.torch.programs.row_reduce import row_reduce
 
