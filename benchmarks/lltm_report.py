@@ -8,6 +8,7 @@ from typing import Any
 
 from . import results_file
 from .choices import LLTM_CASES
+from .results_file import save
 from .table import between, commit_of, machine_of
 
 __all__ = ["add", "default_path", "insert", "keep", "load", "markdown", "new", "save", "table"]
@@ -62,15 +63,6 @@ def add(document: Row, rows: Sequence[Row]) -> None:
 
     fresh = {case(row): row for row in rows}
     document["rows"] = [fresh.pop(case(row), row) for row in document["rows"]] + list(fresh.values())
-
-
-def save(path: Path, document: Row) -> None:
-    """Write the file, one row a line."""
-    head = {key: value for key, value in document.items() if key != "rows"}
-    rows = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in document["rows"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(head, indent=2, ensure_ascii=False).removesuffix("\n}")
-    path.write_text(f'{text},\n  "rows": [\n{rows}\n  ]\n}}\n', encoding="utf-8")
 
 
 def load(path: Path) -> Row:

@@ -137,7 +137,7 @@ def save(path: Path, document: dict[str, Any]) -> None:
     """Write the file, one row a line; whole or not at all."""
     parts = []
     for key, value in document.items():
-        if key in LISTS:
+        if isinstance(value, list):
             rows = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in value)
             text = f"[\n{rows}\n  ]" if value else "[]"
         else:

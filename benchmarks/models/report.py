@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results_file
+from benchmarks.results_file import save
 from benchmarks.table import between, commit_of, machine_of
 
 __all__ = ["add", "default_path", "draw", "insert", "load", "markdown", "new", "save", "short", "speedups"]
@@ -66,20 +67,6 @@ def add(document: Row, section: str, rows: Iterable[Row]) -> None:
             if case(row)[:-1] in again & walls.keys() and case(row) not in fresh and "wall" in row:
                 row.setdefault("beside", walls[case(row)[:-1]])
     document[section] = [fresh.pop(case(row), row) for row in document[section]] + list(fresh.values())
-
-
-def save(path: Path, document: Row) -> None:
-    """Writes the file, one row a line."""
-    parts = []
-    for key, value in document.items():
-        if isinstance(value, list):
-            rows = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in value)
-            text = f"[\n{rows}\n  ]" if value else "[]"
-        else:
-            text = json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\n  ")
-        parts.append(f"  {json.dumps(key)}: {text}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
 def load(path: Path) -> Row:

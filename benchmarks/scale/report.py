@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results_file
-from benchmarks.models.report import save
+from benchmarks.results_file import save
 from benchmarks.table import between, commit_of, machine_of
 
 __all__ = ["add", "default_path", "insert", "line", "load", "markdown", "new", "save"]

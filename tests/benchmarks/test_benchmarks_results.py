@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import build_time, results_file
+from benchmarks import build_time, lltm_report, results_file
 from benchmarks.lenet5 import Plan, measure_lenet5
+from benchmarks.models import report as models_report
+from benchmarks.scale import report as scale_report
 
 from .documents import document
 
@@ -27,6 +29,22 @@ def test_a_document_survives_the_file(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["nvidia-h200.json"]
     # One row a line, so that two measurements can be compared by diff.
     assert sum(line.startswith('    {"op": "gelu"') for line in path.read_text().splitlines()) == 8
+
+
+@pytest.mark.parametrize("report", [results_file, lltm_report, models_report, scale_report])
+def test_a_writer_that_is_killed_leaves_the_former_file(report: Any, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text("the former")
+    write = Path.write_text
+
+    def killed(file: Path, text: str, **options: Any) -> int:
+        write(file, text[: len(text) // 2], **options)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patching, pytest.raises(KeyboardInterrupt):
+        patching.setattr(Path, "write_text", killed)
+        report.save(path, document())
+    assert path.read_text() == "the former"
 
 
 def test_sections_carry_commit_and_date() -> None:
