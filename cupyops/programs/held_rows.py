@@ -1,7 +1,8 @@
 """Configs of row programs with sums over the rows: persistent blocks whose threads hold a row, the next row and the sums.
 
 While a group of threads computes a row, its loads of the next row are in flight. The rule compares tilings by the cycles of a
-multiprocessor for a row, from constants of the machine and counts of the program's text.
+multiprocessor for a row, from constants of the machine and counts of the program's text. Their order is that of an estimate of the
+registers; ``row_config.py`` asks the compiler about the first ones.
 """
 
 import math
@@ -15,8 +16,8 @@ __all__ = ["cost", "held_with_sums"]
 
 # Constants of an H200. BANDWIDTH and ISSUED are those of tiled_rows.py. The others were fitted to the times of up to 30 tilings of each
 # of the backwards of layer_norm, add_layer_norm and rms_norm, in bfloat16 and float32, of every second of 23 lengths from 96 to 131072.
-# At the other lengths the tiling with the lowest cost takes 1.013 times the time of the fastest one of its case (median of 76 cases; 95th
-# percentile 1.09, most 1.30).
+# At the other lengths the tiling with the lowest cost, by the estimate of registers, takes 1.013 times the time of the fastest one of
+# its case (median of 76 cases; 95th percentile 1.09, most 1.30).
 BANDWIDTH = 15.3  # bytes a cycle that a multiprocessor moves from and to memory
 ISSUED = 4.0  # instructions of a warp a cycle
 OPERATION, ROW = (

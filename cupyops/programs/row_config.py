@@ -124,8 +124,8 @@ def config_of(
     configs = _configs_of(n, dtype, work, capability)
     if resident is None or len(configs) == 1:
         return configs[0]
-    if not work.sums:
-        return configs[not resident(configs[0])]
+    if not work.sums:  # the other config has clusters of up to 8 blocks
+        return configs[0] if resident(configs[0]) else configs[1]
     best, least, asked = configs[0], math.inf, 0
     for config in configs:
         if asked == ASKED or least <= cost(config, n, work):
