@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field, replace
 
-from cupyops.dtypes import DTYPES
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
 from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
 
@@ -99,8 +98,7 @@ class ProgramConfig(RowsConfig):
 
         A block has one row, and the arrays (N) are loaded along with it. Several threads share the accesses of one
         thread, up to a block of ``SPREAD_WARP`` threads for a row of one warp. A row of several warps has up to
-        ``SPREAD_BLOCK`` threads of at least ``SPREAD_BYTES`` of the row, unless it sums exponentials: more of them are
-        computed where a row is spread.
+        ``SPREAD_BLOCK`` threads of at least ``SPREAD_BYTES`` of the row.
 
         A program with one pass reads its row in turns, one after the other. Here other threads take the further turns.
 
@@ -118,7 +116,7 @@ class ProgramConfig(RowsConfig):
         if self.row_threads <= 32:
             most = SPREAD_WARP // self.row_threads
         else:
-            most = max(1, min(SPREAD_BLOCK // self.row_threads, 1 if work.exponentials else row // SPREAD_BYTES))
+            most = max(1, min(SPREAD_BLOCK // self.row_threads, row // SPREAD_BYTES))
         if 2 * work.reductions * self.row_threads * self.vectors * acc > SPREAD_MEMORY:
             most = 1
         units = self.vectors // max(1, self.unit)
@@ -145,18 +143,20 @@ class ProgramConfig(RowsConfig):
 
     def _few_turns(self, n: int, work: "Work", acc: int) -> "ProgramConfig":
         """Returns the config for few rows of a program with one pass: several threads take the turns of one."""
+        few = self.one_a_block(few=True)
+        if work.reductions == 0:  # no order to keep
+            accesses = -(-n // self.vector_width)
+            threads = min(SPREAD_BLOCK, -(-accesses // 32) * 32)
+            vectors = min(self.vectors, -(-accesses // threads))
+            full = n % (threads * vectors * self.vector_width) == 0
+            return replace(few, block=threads, row_threads=threads, vectors=vectors, full=full)
         turns = -(-n // self.slice)
         whole = max(1, 32 // self.row_threads)  # a block has whole warps, of which some threads may have no turn
         spread = min(-(-turns // whole), max(1, SPREAD_BLOCK // (self.row_threads * whole))) * whole
-        few = self.one_a_block(few=True)
         joined = 2 * work.reductions * self.row_threads * -(-turns // spread) * spread * acc
-        if turns == 1 or spread == 1 or (work.reductions and (self.unit == 0 or joined > SPREAD_MEMORY)):
+        if turns == 1 or spread == 1 or self.unit == 0 or joined > SPREAD_MEMORY:
             return few
         threads = self.row_threads * spread
-        if work.reductions == 0:  # no order to keep
-            return replace(
-                few, block=threads, row_threads=threads, full=n % (threads * self.vectors * self.vector_width) == 0
-            )
         own = -(-turns // spread)  # turns of a thread, all of them held
         return replace(
             few,
@@ -196,7 +196,6 @@ class Work:
         passes: passes over a row. A program with one pass does not hold the row.
         reductions: reductions of a row.
         exponentials: a reduction is Σ exp(a - max a).
-        much: the program has many operations for each element of an array (M, N), or reads more than two such arrays.
         counted: the program reads the index of the column.
         apart: bytes of an element of each result that has a place of its own in a tile of rows.
         stored: results (M, N).
@@ -211,7 +210,6 @@ class Work:
     passes: int = 2
     reductions: int = 1
     exponentials: bool = False
-    much: bool = False
     counted: bool = False
     apart: tuple[int, ...] = ()
     stored: int = 0
@@ -222,17 +220,6 @@ class Work:
     def slots(self) -> tuple[int, ...]:
         """Bytes of an element of each place in a tile of rows."""
         return self.elements + self.apart
-
-    def waits_for_arithmetic(self, dtype: str) -> bool:
-        """Returns whether rows wait for arithmetic and barriers more than for memory, so that a multiprocessor should have as many of them
-        at once as it can.
-
-        Σ exp(a - max a) of a single array is an exception, but for float16: the rule that counts registers has constants for it, and its
-        configs are as fast.
-        """
-        alone = self.exponentials and self.reductions == 2 and len(self.elements) == 1 and not self.columns
-        held = self.passes > 1 and not self.sums and DTYPES[dtype].itemsize <= 4
-        return self.much and held and (dtype == "float16" or not alone)
 
     def row(self, width: int, acc: int) -> int:
         """Returns the registers of an access of ``width`` elements to a row, with ``acc`` bytes a kept value."""

@@ -1,4 +1,4 @@
-"""How the rows of a program are distributed among threads, blocks and clusters."""
+"""How the rows of a program are distributed among threads, blocks and clusters, and that the kernels are right."""
 
 import itertools
 from collections.abc import Callable
@@ -6,14 +6,45 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+import cupyops
 from cupyops.dtypes import DTYPES
 from cupyops.errors import LaunchError
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
-from cupyops.programs.held_rows import cost
-from cupyops.programs.row_config import ProgramConfig, RowKernels, Work, config_of
-from cupyops.tiling.config import THREADS_AT_ONCE
+from cupyops.programs.program_config import ProgramConfig, Work
+from cupyops.programs.row_config import RowKernels, config_of, work_of
+from cupyops.programs.rows import RowProgram
+from cupyops.programs.tilings import cost, tilings
+from cupyops.tiling.config import THREADS_AT_ONCE, vector_width_for
+from cupyops.torch import row_reduce
+from cupyops.torch.ops.rms_norm import _rms_norm
+
+KL = "m = max(x); n = max(t); z = sum(exp(x - m)); w = sum(exp(t - n)); k = sum(exp(t - n) / w * (t - n - log(w) - x + m + log(z)))"
+ENTROPY = "m = max(x); e = exp(x - m); z = sum(e); h = log(z) - sum(e * (x - m)) / z; y = e / z * (x - m - log(z) + h)"
+NORM = "m = sum(x) / N; d = x - m; v = sum(d * d) / N; y = d * rsqrt(v + 1e-5) * w + b"
+SWIGLU = "h = x * g / (1 + exp(-g)); r = rsqrt(sum(h * h) / N + 1e-6); y = h * r"
+SOFTMAX = "m = max(x); e = exp(x - m); y = e * (1 / sum(e))"
+FIRST = "m = max(x); i = min(x == m ? j : N)"
+LOG_SUM_EXP = "m = max(x); z = m + log(sum(exp(x - m)))"
+PROGRAMS = KL, ENTROPY, NORM, SWIGLU, SOFTMAX, FIRST, LOG_SUM_EXP
+
+
+def program_of(text: str) -> RowProgram:
+    return row_reduce(text, name="tests::tiled", columns=["w", "b"] if text == NORM else []).programs[0]
+
+
+def work(text: str, size: int = 2) -> Work:
+    program = program_of(text)
+    return work_of(program, dict.fromkeys(program.inputs, size))
+
+
+def kind_of(config: ProgramConfig) -> str:
+    if config.row_shared:
+        return "shared"
+    return "streamed" if config.stream else "ahead" if config.prefetch else "held"
+
 
 WORKS = {
     "one array": lambda size: Work((size,)),
@@ -66,28 +97,83 @@ def test_a_config_covers_its_row_and_fits_the_registers(dtype: str, capability: 
             assert not config.stream or not (config.prefetch or config.columns_held)
 
 
-def test_long_rows_are_in_clusters_where_a_gpu_has_them() -> None:
-    one = Work((2,))
-    ways = {
-        n: (config_of(n, "bfloat16", one, 90).cluster, config_of(n, "bfloat16", one, 80).stream) for n in (8192, 131072)
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("text", PROGRAMS)
+def test_blocks_that_are_resident_fit_shared_memory(text: str, dtype: str) -> None:
+    for n in (256, 1000, 4096, 8192, 20480, 49152, 131072, 262144):
+        for capability, shared in ((90, 227), (100, 227), (120, 99)):
+            config = config_of(n, dtype, work(text, DTYPES[dtype].itemsize), capability)
+            assert config.min_blocks * (config.shared + 1024) <= shared * 1024
+            assert config.since <= capability
+
+
+def test_each_kind_of_tiling_is_the_cheapest_of_some_rows() -> None:
+    found = {
+        (text, n): (kind_of(config), config.cluster)
+        for text, n in itertools.product((NORM, SOFTMAX, ENTROPY, LOG_SUM_EXP), (4096, 65536, 262144))
+        for config in [config_of(n, "bfloat16", work(text), 90)]
     }
-    assert ways == {8192: (1, False), 131072: (4, True)}
+    assert found[SOFTMAX, 4096] == ("held", 1)
+    assert found[SOFTMAX, 65536] == ("ahead", 8)
+    assert found[SOFTMAX, 262144] == ("ahead", 16)
+    assert found[ENTROPY, 65536] == ("shared", 4)
+    assert found[LOG_SUM_EXP, 4096] == ("streamed", 1), "a program with one pass holds nothing"
+    assert kind_of(config_of(2**20, "float32", work(NORM, 4), 90)) == "streamed", "nothing holds this row"
+    assert kind_of(config_of(131072, "bfloat16", work(NORM), 80)) == "streamed", "nor this one without clusters"
 
 
-def test_a_row_of_a_warp_needs_no_barrier() -> None:
-    """Up to the registers of 32 threads; a block has several of these rows."""
-    for n in (96, 192, 256, 512, 768, 1600):
-        config = config_of(n, "bfloat16", Work((2,)), 90)
-        assert config.row_threads <= 32
-        assert config.groups >= 4
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("text", PROGRAMS)
+def test_the_cheapest_tiling_is_chosen_and_its_dtype_has_no_say(text: str, capability: int) -> None:
+    for n in (96, 1600, 8192, 65536, 262144):
+        of_two = work(text)
+        chosen = config_of(n, "bfloat16", of_two, capability)
+        every = list(tilings(n, vector_width_for(n, 2), of_two, 4, capability))
+        assert chosen in every
+        assert cost(chosen, n, of_two) == min(cost(config, n, of_two) for config in every)
+        assert chosen == config_of(n, "float16", of_two, capability)
 
 
-def test_two_accesses_of_a_thread_are_enough_where_none_lies_beyond_the_row() -> None:
-    """More of them hold fewer rows at once: measured were 96 percent of a copy's bandwidth with four, and 99 with two."""
-    for n, threads in ((128, 8), (256, 16), (512, 32), (1024, 64), (2048, 128)):
-        config = config_of(n, "bfloat16", Work((2,)), 90)
-        assert (config.vectors, config.row_threads, config.full) == (2, threads, True)
-    assert config_of(256, "bfloat16", Work((2, 2)), 90).vectors == 2, "one access alone waits for memory"
+def test_what_a_cost_consists_of() -> None:
+    n, one = 8192, work(SOFTMAX)
+    config = config_of(n, "bfloat16", one, 90)
+    least = n * 4 / 15.3  # cycles that the transfer takes: 2 bytes come and 2 go, at 15.3 bytes a cycle
+    assert least < cost(config, n, one) < 2 * least
+    more = {
+        "operations": replace(one, operations=200),
+        "exponentials": replace(one, operations=200, exponentials=False),
+        "bytes": replace(one, written=8),
+        "reductions": replace(one, reductions=9),
+    }
+    costs = {name: cost(config, n, other) for name, other in more.items()}
+    assert min(costs["operations"], costs["bytes"], costs["reductions"]) > cost(config, n, one)
+    assert costs["exponentials"] < costs["operations"]
+    assert cost(config, n, one, 1) > cost(config, n, one, 4), "rows that are resident hide each other's latency"
+    apart = replace(config, cluster=4, vectors=config.vectors // 4)
+    assert cost(apart, n, one, 16) > cost(config, n, one, 4), "blocks of a cluster wait for each other"
+    narrow = replace(config, row_threads=4, block=128, vectors=256)
+    assert cost(narrow, n, one) > cost(config, n, one)
+
+
+def test_blocks_of_a_cluster_stay_and_have_a_warp_for_each_scheduler() -> None:
+    for text, n in itertools.product(PROGRAMS, (24576, 65536, 98304, 262144)):
+        for config in tilings(n, 8, work(text), 4, 90):
+            if config.cluster > 1 and not config.stream:
+                assert config.prefetch
+                assert config.block % 128 == 0
+
+
+def test_rows_in_shared_memory_are_whole_bulk_copies() -> None:
+    for n in (65536, 65538):
+        kinds = {kind_of(config) for config in tilings(n, vector_width_for(n, 2), work(ENTROPY), 4, 90)}
+        assert ("shared" in kinds) == (n % 8 == 0)
+    for other in (
+        tilings(65536, 8, work(ENTROPY), 4, 80),
+        tilings(65536, 8, replace(work(ENTROPY), sums=1), 4, 90),
+        tilings(65536, 8, work(LOG_SUM_EXP), 4, 90),
+    ):
+        assert "shared" not in {kind_of(config) for config in other}
 
 
 def test_sums_keep_enough_loads_in_flight() -> None:
@@ -102,8 +188,9 @@ def test_sums_keep_enough_loads_in_flight() -> None:
 SUMS = Work((2, 2), (2,), sums=2, stored=1, written=2, operations=17)
 
 
-def test_the_compiler_is_asked_only_about_tilings_that_could_be_the_cheapest() -> None:
-    cheapest = config_of(5120, "bfloat16", SUMS, 90)
+@pytest.mark.parametrize("own", [SUMS, work(NORM), work(LOG_SUM_EXP)], ids=["sums", "held", "read once"])
+def test_the_compiler_is_asked_only_about_tilings_that_could_be_the_cheapest(own: Work) -> None:
+    cheapest = config_of(5120, "bfloat16", own, 90)
     asked: list[ProgramConfig] = []
 
     def answer(blocks: Callable[[ProgramConfig], float]) -> ProgramConfig:
@@ -113,7 +200,7 @@ def test_the_compiler_is_asked_only_about_tilings_that_could_be_the_cheapest() -
             asked.append(config)
             return blocks(config)
 
-        return config_of(5120, "bfloat16", SUMS, 90, resident)
+        return config_of(5120, "bfloat16", own, 90, resident)
 
     # As many blocks as were guessed: no other can be cheaper.
     assert answer(lambda config: config.min_blocks) == cheapest
@@ -121,11 +208,11 @@ def test_the_compiler_is_asked_only_about_tilings_that_could_be_the_cheapest() -
     # The compiler gives the cheapest so many registers that one block is resident.
     second = answer(lambda config: 1 if config == cheapest else config.min_blocks)
     assert [cheapest, second] == asked
-    assert cost(second, 5120, SUMS) < cost(cheapest, 5120, SUMS, 1)
+    assert cost(second, 5120, own) < cost(cheapest, 5120, own, 1)
     # Of several that have fewer blocks than guessed, the one that is then the cheapest.
     third = answer(lambda config: config.min_blocks / 2)
     assert len(asked) == 3
-    assert cost(third, 5120, SUMS, third.min_blocks / 2) == min(cost(c, 5120, SUMS, c.min_blocks / 2) for c in asked)
+    assert cost(third, 5120, own, third.min_blocks / 2) == min(cost(c, 5120, own, c.min_blocks / 2) for c in asked)
     # Where nothing runs, the launch says why.
     assert answer(lambda config: 0) == cheapest
 
@@ -134,9 +221,6 @@ def test_the_compiler_is_asked_only_about_tilings_that_could_be_the_cheapest() -
 def test_a_tiling_that_spills_or_has_no_room_is_not_taken(
     local: int, blocks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("torch")
-    from cupyops.torch.ops.rms_norm import _rms_norm
-
     kernels = RowKernels(_rms_norm.programs[1])
     types = dict.fromkeys(kernels.program.inputs, "bfloat16")
 
@@ -159,9 +243,6 @@ def test_a_tiling_that_spills_or_has_no_room_is_not_taken(
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [640, 5120, 10240])
 def test_the_compiler_spills_no_registers_of_sums(n: int) -> None:
-    pytest.importorskip("torch")
-    from cupyops.torch.ops.rms_norm import _rms_norm
-
     kernels = RowKernels(_rms_norm.programs[1])
     types = dict.fromkeys(kernels.program.inputs, "bfloat16")
     config = kernels.config(n, types, 0)
@@ -170,118 +251,11 @@ def test_the_compiler_spills_no_registers_of_sums(n: int) -> None:
     assert driver.local_bytes(variant.function) == 0
 
 
-@pytest.mark.parametrize(
-    ("n", "dtype", "work", "cluster", "min_blocks", "vectors"),
-    [
-        (32768, "bfloat16", Work((2,), (2,)), 1, 2, 4),
-        (24576, "bfloat16", Work((2,), (2,)), 1, 3, 2),  # three rows fit
-        (16384, "bfloat16", Work((2,), (4,)), 1, 3, 2),  # wide columns
-        (16384, "bfloat16", Work((2, 2)), 1, 2, 2),
-        (40960, "bfloat16", Work((2,), exponentials=True), 1, 2, 4),
-        (98304, "bfloat16", Work((2,), exponentials=True), 2, 2, 2),
-        (32768, "float32", Work((4,), exponentials=True), 2, 2, 4),
-        (262144, "float32", Work((4,), exponentials=True), 16, 3, 2),
-    ],
-)
-def test_long_rows_are_in_shared_memory(
-    n: int, dtype: str, work: Work, cluster: int, min_blocks: int, vectors: int
-) -> None:
-    config = config_of(n, dtype, work, 90)
-    assert (config.cluster, config.min_blocks, config.row_threads) == (cluster, min_blocks, 512)
-    assert config.vectors == vectors
-    assert config.shared == config.row_shared * sum(work.elements) >= n // cluster * sum(work.elements)
-    assert config.since == 90
-    assert config_of(n, dtype, work, 90, lambda config: config.cluster <= 8).cluster <= 8
-    for other in (config_of(n, dtype, work, 80), config_of(n, dtype, replace(work, sums=1), 90)):
-        assert other.row_shared == 0
-    assert config_of(n + 2, dtype, work, 90).row_shared == 0, "bulk copies are of multiples of 16 bytes"
-
-
-@pytest.mark.parametrize(
-    ("n", "dtype", "work"),
-    [
-        (65536, "bfloat16", Work((2,), (2,))),
-        (49152, "bfloat16", Work((2,), (4,))),
-        (24576, "float32", Work((4,), (4,))),
-        (24576, "bfloat16", Work((2, 2))),
-        (16384, "float32", Work((4, 4), (4,))),
-    ],
-)
-def test_one_block_of_a_multiprocessor_holds_a_row_that_its_registers_hold(n: int, dtype: str, work: Work) -> None:
-    """Measured were 0.75 to 0.98 of the time of clusters and of shared memory."""
-    config = config_of(n, dtype, work, 90)
-    assert (config.cluster, config.row_threads, config.min_blocks) == (1, 512, 1)
-    assert (config.prefetch, config.stream, config.full) == (False, False, True)
-    assert config_of(n, dtype, replace(work, exponentials=True), 90) != config
-    assert config_of(n, dtype, work, 80) != config
-
-
-def test_long_rows_stay_in_registers_where_these_were_faster() -> None:
-    """Rows that a cluster of large blocks holds, of few blocks: more multiprocessors have a cluster."""
-    for n, dtype, work, cluster in (
-        (65536, "float32", Work((4,), (4,)), 4),
-        (98304, "bfloat16", Work((2,), (4,)), 4),
-        (65536, "float32", Work((4,), exponentials=True), 4),
-        (32768, "float32", Work((4, 4)), 4),
-        (196608, "float32", Work((4,), exponentials=True), 8),  # more registers, so that eight blocks hold the row
-        (262144, "bfloat16", Work((2,)), 8),
-    ):
-        config = config_of(n, dtype, work, 90)
-        assert config.prefetch
-        assert (config.row_shared, config.cluster, config.row_threads) == (0, cluster, 512)
-
-
-@pytest.mark.parametrize(
-    ("n", "dtype", "work", "threads"),
-    [
-        (32768, "bfloat16", Work((2, 2), (2,)), 1024),
-        (32768, "bfloat16", Work((2, 2)), 512),
-        (32768, "float32", Work((4,), (4,)), 1024),
-    ],
-)
-def test_one_block_has_a_row_that_shared_memory_holds(n: int, dtype: str, work: Work, threads: int) -> None:
-    """Measured were 0.96 to 0.98 of the time of a cluster."""
-    config = config_of(n, dtype, work, 90)
-    assert (config.cluster, config.row_threads) == (1, threads)
-    assert config.row_shared == n
-    assert config_of(n, dtype, work, 120).cluster > 1, "this GPU has less shared memory"
-    assert config_of(2 * n, dtype, work, 90).cluster > 1
-
-
-def test_more_clusters_of_16_are_resident_with_one_access_at_once() -> None:
-    for dtype, elements in (("bfloat16", (2, 2)), ("float32", (4,))):
-        config = config_of(262144, dtype, Work(elements, elements[:1], exponentials=True), 90)
-        assert (config.cluster, config.vectors, config.min_blocks) == (16, 1, 3)
-
-
-def test_some_blocks_load_while_others_compute_exponentials() -> None:
-    for n in (2048, 3072, 4544, 5120):
-        work = Work((4,), reductions=2, exponentials=True)
-        assert config_of(n, "float32", work, 90).min_blocks >= 4
-    assert config_of(3072, "float32", Work((4,)), 90).min_blocks == 3
-
-
-def test_a_turn_of_float32_has_more_than_two_accesses() -> None:
-    vectors = {d: config_of(896, d, Work((s,), passes=1), 90).vectors for d, s in (("float32", 4), ("bfloat16", 2))}
-    assert vectors == {"float32": 4, "bfloat16": 2}
-
-
-def test_a_short_row_of_one_pass_that_few_turns_divide_has_more_accesses_at_once() -> None:
-    work = Work((2,), passes=1, reductions=2, exponentials=True)
-    for n, threads, vectors, stream in (
-        (640, 8, 5, True),
-        (1600, 8, 5, True),
-        (1152, 16, 9, False),  # held
-        (4608, 64, 9, False),
-        (1024, 8, 4, True),  # turns of four
-        (576, 8, 3, True),  # too few threads would hold it
-    ):
-        config = config_of(n, "bfloat16", work, 90)
-        assert (config.row_threads, config.vectors, config.stream) == (threads, vectors, stream)
-        assert config.full
-        assert config.unit == config.vectors
-    assert config_of(1152, "bfloat16", work, 80).vectors < 9
-    assert config_of(1152, "float16", work, 90).vectors < 9
+def test_a_gpu_without_room_for_a_cluster_has_smaller_ones() -> None:
+    for n, dtype, own in ((262144, "bfloat16", work(SOFTMAX)), (262144, "float32", work(NORM, 4))):
+        assert config_of(n, dtype, own, 90).cluster == 16
+        found = config_of(n, dtype, own, 90, lambda config: (config.cluster <= 8) * config.min_blocks)
+        assert found.cluster <= 8
 
 
 def test_sums_over_rows_prefetch_the_next_row() -> None:
@@ -297,13 +271,6 @@ def test_rows_in_clusters_prefetch_the_next_row() -> None:
     assert config.prefetch
 
 
-def test_one_pass_holds_no_row_but_a_thread_has_many_accesses() -> None:
-    for n in (768, 4096, 32768, 262144):
-        config = config_of(n, "bfloat16", Work((2,), passes=1), 90)
-        assert config.stream
-        assert n / config.vector_width / config.row_threads / config.cluster >= 6
-
-
 def test_sums_of_rows_that_no_cluster_holds_are_in_shared_memory() -> None:
     one, many = (config_of(262144, "float32", Work((4, 4), (4,), sums=sums), 90) for sums in (1, 3))
     assert one.stream
@@ -317,81 +284,22 @@ def test_wide_columns_take_registers_where_they_are_held() -> None:
     assert wide.vectors * wide.min_blocks <= narrow.vectors * narrow.min_blocks
 
 
-EXPS = Work((2,), reductions=2, exponentials=True)
-
-
-def test_rows_of_float16_in_shared_memory_have_the_blocks_of_bfloat16() -> None:
-    for n in (8192, 12288, 20480, 22000):
-        two = config_of(n, "float16", Work((2, 2)), 90)
-        assert two.row_shared
-        assert two.min_blocks == 2
-    assert config_of(24576, "float16", EXPS, 90) == config_of(24576, "bfloat16", EXPS, 90)
-
-
-def test_exponentials_of_few_threads_have_their_row_in_shared_memory() -> None:
-    assert config_of(16384, "float16", EXPS, 90).row_shared == 16384
-    for n, work in ((16384, Work((2,))), (8192, EXPS), (12288, EXPS)):  # no exponentials; four blocks; more threads
-        config = config_of(n, "float16", work, 90)
-        assert (config.row_shared, config.stream) == (0, False)
-
-
-ONCE = Work((4,), passes=1, reductions=2, exponentials=True)
-STORED = Work((4,), passes=1, reductions=0)
-
-
-def test_the_accesses_of_a_turn_are_a_unit() -> None:
-    for n in (96, 128, 192, 256, 4096):
-        config = config_of(n, "float32", ONCE, 90)
-        assert config.stream
-        assert config.unit == config.vectors > 1
-
-
-@pytest.mark.parametrize("n", [1280, 2560, 5120, 7168, 8192, 16384])
-def test_threads_share_a_row_of_one_pass_evenly_if_some_number_of_them_does(n: int) -> None:
-    config = config_of(n, "float32", ONCE, 90)
-    assert config.full
-    assert config.vectors >= 3
-
-
-def test_accesses_beyond_the_end_of_a_row_with_exponentials_are_fewer() -> None:
-    for n in (1600, 4544):
-        config = config_of(n, "float32", ONCE, 90)
-        assert (config.full, config.vectors) == (False, 3)
-
-
-def test_threads_store_lines_together_where_a_row_has_a_power_of_two_of_accesses() -> None:
-    threads = {n: config_of(n, "float32", STORED, 90).row_threads for n in (256, 1024, 4096, 8192, 16384)}
-    assert threads == {256: 16, 1024: 64, 4096: 256, 8192: 512, 16384: 512}
-    assert config_of(768, "float32", STORED, 90).row_threads == 16
-    # The registers for the columns leave room for too few of these threads.
-    assert config_of(4096, "float32", Work((4,), (4,), passes=1, reductions=0), 90).row_threads == 64
-
-
-def test_rows_that_no_cluster_of_eight_holds_are_held_by_sixteen() -> None:
-    rows = Work((4,), (4,))
-    config = config_of(262144, "float32", rows, 90)
-    assert (config.cluster, config.prefetch, config.stream) == (16, True, False)
-    assert config_of(262144, "float32", rows, 90, lambda config: config.cluster <= 8).cluster == 8
-
-
-def test_float32_rows_of_several_warps_have_one_unit_of_two_accesses() -> None:
-    """One warp's rows keep their units apart: other threads take them where rows are few."""
-    exps = Work((4,), reductions=2, exponentials=True)
-    found = {n: config_of(n, "float32", exps, 90) for n in (256, 512, 1024)}
-    assert {n: (c.vectors, c.unit) for n, c in found.items()} == {256: (2, 0), 512: (2, 2), 1024: (2, 2)}
-    assert found[1024].few_rows(1024, exps, 4, 90).unit == 2
-
-
 def test_few_rows_are_resident_at_once_as_far_as_the_registers_of_a_thread_allow() -> None:
-    def few(n: int, work: Work, capability: int = 90) -> ProgramConfig:
-        return config_of(n, "bfloat16", work, capability).few_rows(n, work, 4, capability)
-
     added = Work((2, 2), (2,))
-    assert [few(n, added).min_blocks for n in (1024, 2048, 4096)] == [16, 8, 4], "32 registers of a thread"
-    assert (few(8192, added).vectors, few(8192, added).min_blocks) == (2, 2)
-    assert few(4096, added, 75).min_blocks * few(4096, added, 75).block <= 1024
-    held = few(7168, Work((2,), (4,)))
-    assert (held.vectors > 2, held.min_blocks) == (True, 1), "measured with up to two accesses"
+    for n, capability in itertools.product((1024, 2048, 4096, 8192), (75, 90)):
+        few = config_of(n, "bfloat16", added, capability).few_rows(n, added, 4, capability)
+        assert few.min_blocks * few.block <= THREADS_AT_ONCE.get(capability, 2048)
+        assert few.min_blocks * few.block >= 1024 or few.vectors > 2
+
+
+@pytest.mark.parametrize("text", [SOFTMAX, NORM, ENTROPY])
+def test_few_long_rows_have_more_threads_than_many(text: str) -> None:
+    for n in (2048, 4096, 8192):
+        many = config_of(n, "bfloat16", work(text), 90)
+        few = many.few_rows(n, work(text), 4, 90)
+        assert (few.groups, few.few) == (1, True)
+        assert few.row_threads * few.vectors == many.row_threads * many.vectors
+        assert few.row_threads >= min(256, n // 16)
 
 
 def test_few_rows_are_spread_only_while_the_tables_of_their_reductions_fit_in_shared_memory() -> None:
@@ -409,3 +317,55 @@ def test_a_full_row_fills_the_accesses_of_all_blocks_of_its_cluster(work: str, d
     for n, capability in itertools.product((m << k for m in (1, 3, 5, 7) for k in range(8, 20)), (80, 90)):
         config = config_of(n, dtype, WORKS[work](DTYPES[dtype].itemsize), capability)
         assert not (config.full and n % (config.slice * config.cluster)), (n, config)
+
+
+@pytest.mark.parametrize(
+    ("text", "operations"),
+    [
+        ("y = x * w", 2),  # the value that is written, and a product
+        ("s = sum(x); y = x * s", 3),
+        ("s = sum(x * x); y = x * rsqrt(s / N + 1e-6)", 4),  # a function of the row is computed once
+        ("s = sum(x); y = x / s", 10),
+        ("s = sum(x); y = x * s + 1e-3", 4),
+        ("s = sum(x); y = exp(x) * (s * s + 1)", 11),
+        ("e = exp(x); s = sum(e); y = e * s", 11),  # kept, so that it is computed once
+        ("e = x * x + x; s = sum(e); y = e * s", 7),  # computed again by each pass
+        ("m = max(x); s = sum(exp(x - m))", 10),
+    ],
+)
+def test_operations_on_an_element(text: str, operations: int) -> None:
+    columns = ["w"] if "w" in text else []
+    assert row_reduce(text, name="tests::operations", columns=columns).programs[0].operations == operations
+
+
+def test_programs_that_read_the_index_of_the_column() -> None:
+    assert (program_of(FIRST).counted, program_of(KL).counted) == (True, False)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("text", "dtype", "n"),
+    [
+        (ENTROPY, torch.bfloat16, 320),
+        (KL, torch.float16, 4096),
+        (NORM, torch.float32, 24576),
+        (ENTROPY, torch.bfloat16, 16384),
+        (SOFTMAX, torch.float32, 24576),
+        (KL, torch.bfloat16, 65536),
+        (FIRST, torch.bfloat16, 131072),
+        (SWIGLU, torch.bfloat16, 49160),
+        (LOG_SUM_EXP, torch.bfloat16, 131072),
+    ],
+)
+def test_kernels_have_the_values_of_the_reference(device: str, text: str, dtype: torch.dtype, n: int) -> None:
+    """In registers of few and of many threads, a row ahead in a block and in clusters, in shared memory, and read once."""
+    columns = ["w", "b"] if text == NORM else []
+    operator = row_reduce(text, name="tests::tiled", columns=columns)
+    program = operator.programs[0]
+    inputs = [torch.randn(n if x in columns else (3, n)).to(device, dtype) for x in program.inputs]
+    with torch.no_grad():
+        found = operator(*inputs)
+        with cupyops.simulate(False):
+            expected = operator(*(x.cpu() for x in inputs))
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found.cpu(), expected)

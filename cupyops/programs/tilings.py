@@ -1,0 +1,230 @@
+"""Tilings of the rows of a program whose accesses have up to 16 bytes: all that are possible, and what each one costs.
+
+A tiling has the row in the registers of a group of threads, in the shared memory of a block, or in no memory of its own: a program with
+one pass reads each element once. The blocks of a program with sums over the rows stay, and load their next row while they compute a row.
+The cost of a tiling is a sum of named parts: constants of the machine times counts of the program's text. There is no condition on a
+dtype, a length or an operator.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cupyops.launch.geometry import PORTABLE_CLUSTER
+from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
+from cupyops.tiling.rows import SHARED_MEMORY_OF
+
+from .program_config import REGISTERS, ROW_BLOCK, ProgramConfig, Work, words
+
+__all__ = ["cost", "tilings"]
+
+# Constants of an H200. BANDWIDTH and ISSUED are those of tiled_rows.py. The others were fitted to some 11,000 times of 900 cases: layer_norm,
+# add_layer_norm, rms_norm, add_rms_norm, softmax and cross_entropy, forward and backward, and seven other programs, in bfloat16, float16
+# and float32, of every second of 41 lengths from 96 to 262144. At the other lengths, the tiling with the lowest cost takes 1.008 times the
+# time of the fastest one that was measured (median of 438 cases; 95th percentile 1.07, most 1.46), if the cost counts the blocks that the
+# compiler's registers allow; with the few tilings that the compiler is asked about, 1.011 times (95th percentile 1.09, most 1.49).
+BANDWIDTH = 15.3  # bytes a cycle that a multiprocessor moves from and to memory
+ISSUED = 4.0  # instructions of a warp a cycle
+# Instructions of a thread for an exponential, an access to an array, a reduction, and a row beside these. An operation on an element is one.
+EXPONENTIAL, ACCESS, REDUCTION, ROW = 8.9, 2.0, 69.5, 101.0
+AGAIN = 2.04  # exponentials of an element where the maximum of its row is not known before
+WAITS = 2.77  # cycles that a thread waits for an instruction of its own
+# Cycles of the loads of a row: by blocks that load it a row ahead, by others, and by copies into shared memory; and of the exchange of a
+# value, for each warp of the row, and for each doubling of the blocks of a cluster.
+AHEAD, LOAD, COPY, WARP, CLUSTER = 1610.0, 2880.0, 35600.0, 0.96, 995.0
+# Bytes that a multiprocessor loads at once at no cost, and the share of time that e times as many cost.
+IN_FLIGHT, BEYOND = 24.2 * 1024, 0.034
+LINE, PARTS = 8, 0.06  # threads that read a line of the cache at once, and the share of time that fewer of them cost
+OVERLAP = 3.0  # the norm by which the parts of a cost that overlap are joined
+
+# What a first guess of the registers of a thread adds to the elements that it holds, in general and for sums over the rows. The compiler
+# is asked behind it.
+OTHERS, OF_SUMS, STREAMING = 26, 10, 24
+
+THREADS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 768, 1024)  # threads of a block on a row
+CLUSTERS = (1, 2, 4, 8, 16)
+SCHEDULED = 128  # threads of a warp for each scheduler of a multiprocessor
+SMALL_BLOCK = 128  # threads of a block with several rows
+MOST_REGISTERS = 255  # of a thread
+MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
+MOST_BEYOND = 1.5  # elements of all threads, as a multiple of the row's
+MOST_TURNS = 32  # accesses of a thread to a row that is read once
+# Bytes of shared memory that the blocks of a multiprocessor fill, those of a block for exchanges, and the fewest of a row.
+SHARED_ROOM, SHARED_OTHER, SHARED_LEAST = 220 * 1024, 2 * 1024, 8 * 1024
+
+
+def tilings(n: int, width: int, work: Work, acc: int, capability: int) -> Iterator[ProgramConfig]:
+    """Yields the tilings of rows, and where nothing holds a row, one that reads it from memory in each pass.
+
+    Args:
+        n: elements of a row.
+        width: elements of the widest access that divides a row.
+        work: the program's numbers.
+        acc: bytes of an element in the arithmetic.
+        capability: compute capability of the GPU.
+    """
+    clusters = CLUSTERS if capability >= CLUSTERS_SINCE else CLUSTERS[:1]
+    found = False
+    for config in (
+        *_held(n, width, work, acc, capability, clusters),
+        *_read_once(n, width, work, capability, clusters),
+        *_shared(n, width, work, capability, clusters),
+    ):
+        found = True
+        yield config
+    if not found:
+        yield _from_memory(n, width, work, acc, capability, clusters)
+
+
+def _resident(registers: float, block: int, capability: int) -> int:
+    """Returns how many blocks a multiprocessor has at once, by the registers of a thread; 0 if there are too many."""
+    registers = -(-registers // 8) * 8
+    if registers > MOST_REGISTERS:
+        return 0
+    threads = THREADS_AT_ONCE.get(capability, 2048)
+    return min(int(REGISTERS // (registers * -(-block // 32) * 32)), threads // block, 32 if threads == 2048 else 16)
+
+
+def _held(
+    n: int, width: int, work: Work, acc: int, capability: int, clusters: tuple[int, ...]
+) -> Iterator[ProgramConfig]:
+    """Yields the tilings that hold a row in registers, and with sums over the rows the sums, too.
+
+    Blocks of sums stay, and so do clusters: their threads hold the next row as well. A block that is alone on a multiprocessor may do so.
+    """
+    sums = work.sums > 0
+    for of_access in {width, max(1, width // 2)} if sums else {width}:
+        for cluster in clusters if work.passes > 1 or sums else (1,):
+            for threads in THREADS:
+                vectors = max(1, -(-n // (threads * cluster * of_access)))
+                held = vectors * of_access
+                if vectors > MOST_VECTORS or (cluster > 1 and threads % SCHEDULED):
+                    continue
+                if threads * cluster * held > MOST_BEYOND * n and threads > THREADS[0]:
+                    continue
+                block = threads if cluster > 1 else max(1, SMALL_BLOCK // threads) * threads
+                stays = sums or cluster > 1
+                blocks = _resident(_registers(held, work, acc, stays), block, capability)
+                alone = not stays and blocks == 1 and _resident(_registers(held, work, acc, True), block, capability)
+                for persistent in (stays, True) if alone else (stays,) if blocks else ():
+                    config = ProgramConfig(
+                        block,
+                        threads,
+                        of_access,
+                        vectors,
+                        cluster=cluster,
+                        min_blocks=blocks,
+                        full=n == threads * cluster * held,
+                        stream=False,
+                        prefetch=persistent,
+                        columns_held=sums,
+                    )
+                    yield config
+                    # Bounds checks keep the compiler from loading the arrays (N) of all accesses at once.
+                    if config.full and work.columns and vectors > 1:
+                        yield replace(config, full=False)
+                    if work.exponentials and not sums and (vectors == 2 or (vectors > 1 and work.passes == 1)):
+                        yield replace(config, unit=vectors, late=True)
+
+
+def _registers(held: int, work: Work, acc: int, ahead: bool) -> float:
+    """Returns a guess of the registers of a thread that holds some elements of each array of a row."""
+    element = sum(work.elements) / 4 * (1 + ahead) + (work.kept + work.sums) * acc / 4
+    element += sum(work.columns) / 4 if work.sums else 0
+    return held * element + (OTHERS + (work.sums > 0) * OF_SUMS) * acc / 4
+
+
+def _read_once(n: int, width: int, work: Work, capability: int, clusters: tuple[int, ...]) -> Iterator[ProgramConfig]:
+    """Yields the tilings of a program with one pass that reads a row in turns of a few accesses."""
+    if work.passes > 1 or work.sums:
+        return
+    for cluster in clusters:
+        for threads in (4, 8, 16, 32, 64, 128, 256, 512):
+            accesses = -(-n // (threads * cluster * width))
+            longest = threads == ROW_BLOCK and cluster == clusters[-1]
+            if (cluster > 1 and threads < 256) or (accesses > MOST_TURNS and not longest):
+                continue
+            for vectors in (1, 2, 3, 4, 5, 6, 8):
+                slice_ = threads * cluster * vectors * width
+                if slice_ > n and (vectors > 1 or threads > THREADS[0]):
+                    continue
+                block = threads if cluster > 1 else max(SMALL_BLOCK, threads)
+                registers = vectors * width * (sum(work.elements) / 4 + 0.5) + STREAMING * max(4, *work.elements) / 4
+                if resident := _resident(registers, block, capability):
+                    yield ProgramConfig(
+                        block,
+                        threads,
+                        width,
+                        vectors,
+                        cluster=cluster,
+                        min_blocks=resident,
+                        full=n % slice_ == 0,
+                        stream=True,
+                        unit=vectors if work.reductions and vectors > 1 else 0,
+                    )
+
+
+def _shared(n: int, width: int, work: Work, capability: int, clusters: tuple[int, ...]) -> Iterator[ProgramConfig]:
+    """Yields the tilings that have a row in shared memory, to which bulk copies of multiples of 16 bytes bring it."""
+    whole = all(size * width % 16 == 0 for size in work.elements)
+    if (
+        work.sums
+        or work.passes == 1
+        or capability < CLUSTERS_SINCE
+        or not whole
+        or n * sum(work.elements) < SHARED_LEAST
+    ):
+        return
+    room = min(SHARED_ROOM, SHARED_MEMORY_OF.get(capability, SHARED_ROOM))
+    for cluster in clusters:
+        for threads in (128, 256, 512, 1024):
+            for vectors in (1, 2, 4):
+                if threads * vectors * width * cluster > MOST_BEYOND * n:
+                    continue
+                config = ProgramConfig(
+                    threads, threads, width, vectors, cluster=cluster, min_blocks=1, full=False, stream=True
+                ).with_shared_row(n, work)
+                held = vectors * words(work.elements, width)
+                resident = min(room // (config.shared + SHARED_OTHER), _resident(held + OTHERS, threads, capability))
+                if resident:
+                    unit = vectors if work.exponentials and vectors > 1 else 0
+                    yield replace(config, min_blocks=min(resident, max(1, 1024 // threads)), unit=unit)
+
+
+def _from_memory(n: int, width: int, work: Work, acc: int, capability: int, clusters: tuple[int, ...]) -> ProgramConfig:
+    """Returns the tiling of a row that nothing holds: each pass reads it from memory."""
+    cluster, vectors = min(clusters[-1], PORTABLE_CLUSTER), 2
+    held = vectors * work.row(width, acc) + (OTHERS + (work.sums > 0) * OF_SUMS) * acc / 4
+    resident = max(1, _resident(held, ROW_BLOCK, capability))
+    config = ProgramConfig(
+        ROW_BLOCK, ROW_BLOCK, width, vectors, cluster=cluster, min_blocks=resident, full=False, stream=True
+    )
+    config = replace(config, full=n % (config.slice * cluster) == 0)
+    return config.with_shared_sums(n, work.sums, acc, capability)
+
+
+def cost(config: ProgramConfig, n: int, work: Work, resident: float | None = None) -> float:
+    """Returns the cycles of a multiprocessor for a row.
+
+    Args:
+        config: the tiling.
+        n: elements of a row.
+        work: the program's numbers.
+        resident: the blocks that a multiprocessor has at once; by default those that the tiling wishes for.
+    """
+    blocks = config.min_blocks if resident is None else resident
+    threads = config.row_threads * config.cluster
+    rows, warps = blocks * config.groups / config.cluster, threads / 32
+    accesses = config.vectors * (-(-n // (config.slice * config.cluster)) if config.stream else 1)
+    operations = work.operations + EXPONENTIAL * work.exponentials * (1 if config.unit else AGAIN)
+    if config.row_shared:
+        operations += len(work.elements) * (work.passes - 1)
+    arrays = len(work.elements) + len(work.columns) + (work.stored > 0)
+    of_thread = accesses * (config.vector_width * operations + ACCESS * arrays) + REDUCTION * work.reductions + ROW
+    memory = n * (sum(work.elements) + work.written) / BANDWIDTH
+    latency = AHEAD if config.prefetch else COPY if config.row_shared else LOAD
+    latency += (WAITS + config.row_threads / 32 / ISSUED) * of_thread
+    latency += (WARP * warps + CLUSTER * math.log2(config.cluster)) * max(1, work.reductions)
+    parts = memory, warps * of_thread / ISSUED, latency / rows
+    more = BEYOND * math.log(max(1.0, rows * n * sum(work.elements) / IN_FLIGHT))
+    return math.pow(sum(part**OVERLAP for part in parts), 1 / OVERLAP) * (1 + more + PARTS * (threads < LINE))
