@@ -11,7 +11,7 @@
     python -m benchmarks --ops rows --half first          # into benchmarks/results/rows-<gpu>.json
     python -m benchmarks --ops rows --half second --merge
     python -m benchmarks --ops own_ops tutorial --sizes 2^28 --out benchmarks/results/own-ops.json
-    python -m benchmarks --from benchmarks/results/nvidia-h200.json --table short --into README.md
+    python -m benchmarks --from benchmarks/results/nvidia-h200.json --table all --into docs/benchmarks.md
 """
 
 import argparse

@@ -69,5 +69,5 @@ LABELS = {
 }
 IMPLEMENTATIONS = tuple(LABELS)
 
-Form = Literal["short", "largest", "all", "rows"]  # of tables
-FORMS: tuple[Form, ...] = ("short", "largest", "all", "rows")
+Form = Literal["largest", "all", "rows"]  # of tables
+FORMS: tuple[Form, ...] = ("largest", "all", "rows")

@@ -17,10 +17,6 @@ __all__ = ["FORMS", "Form", "between", "commit_of", "insert", "losing_rows", "ma
 
 Row = dict[str, Any]
 
-# What the short table shows of an operator, beside its first variant and its largest size.
-SHORT_DTYPE = "bfloat16"
-SHORT_ROW_LENGTH = 8192
-
 # Two runs of one kernel differ by less.
 LOSS = 0.02
 LEAST_ELEMENTS = 2**20
@@ -34,7 +30,7 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     """The document's tables.
 
     Args:
-        form: ``"short"``: one line an operator, forward and backward. ``"largest"``: every section that has rows, with the
+        form: ``"largest"``: every section that has rows, with the
             times on the GPU at the largest sizes and at typical row lengths. ``"all"``: the same with large matrix
             products of all shapes, and a list of the cases of all sizes and dtypes in which ours is slower than another. ``"rows"``: of a run of
             ``--ops rows``, the table of shares by row length.
@@ -42,9 +38,6 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     if form == "rows":
         parts = [f"{_measured_on(document)} {_a_copy(document)}", scoreboard(document["rows"]), *_missing(document)]
         return "\n\n".join(parts) + "\n"
-    if form == "short":
-        on = f"Measured on one {machine_of(document['environment'])}."
-        return f"{on} {_SHORT_RULE}\n\n{_short_table(document['rows'])}\n"
     parts = [f"{_measured_on(document)} {_a_copy(document)}"]
     rows = _shown(document["rows"]) if form == "all" else largest(document["rows"])
     products = [row for row in rows if row["op"] in PRODUCTS]
@@ -202,38 +195,6 @@ def _device_table(rows: Sequence[Row]) -> str:
         cells = _cells(mine, names, _share_and_time)
         body.append([place[0], place[1], place[2], place[3], _shape(mine[0]), *cells])
     return _table(["operator", "variant", "direction", "dtype", "shape", *(LABELS[n] for n in names)], body)
-
-
-_SHORT_RULE = (
-    "Time on the GPU in µs, forward / backward; the fastest is bold. Every operator of the results file has one row, chosen by "
-    f"one rule: {SHORT_DTYPE}, the first variant, the largest size measured, and of layer norms rows of {SHORT_ROW_LENGTH}."
-)
-
-
-def _short_table(rows: Sequence[Row]) -> str:
-    """A line for each operator that has rows of both directions; a cell is forward / backward."""
-    operators = dict.fromkeys(map(_operator, rows))
-    chosen = {name: _short_rows([row for row in rows if _operator(row) == name]) for name in operators}
-    names = present(row for mine in chosen.values() for row in mine)
-    body = []
-    for operator, mine in chosen.items():
-        directions = [[row for row in mine if row["direction"] == d] for d in ("forward", "backward")]
-        if all(directions):
-            pairs = [_cells(those, names, _time) for those in directions]
-            cells = [" / ".join(pair) if set(pair) != {"–"} else "–" for pair in zip(*pairs, strict=True)]
-            body.append([f"`{operator}`", _size(mine[0]), *cells])
-    return _table(["operator", "size", *(LABELS[n] for n in names)], body)
-
-
-def _short_rows(rows: Sequence[Row]) -> list[Row]:
-    """Of one operator's rows, those that the short table shows: of the largest size that both directions have."""
-    products = rows[0]["op"] in PRODUCTS  # whose variants are their sizes
-    mine = [row for row in rows if row["dtype"] == SHORT_DTYPE and (products or row["variant"] == rows[0]["variant"])]
-    if rows[0]["op"] in ROWWISE:
-        mine = [row for row in mine if row["shape"][-1] == SHORT_ROW_LENGTH]
-    works = [{_work(row) for row in mine if row["direction"] == direction} for direction in ("forward", "backward")]
-    greatest = max(works[0] & works[1], default=None)
-    return [row for row in mine if _work(row) == greatest]
 
 
 def _operator(row: Row) -> str:

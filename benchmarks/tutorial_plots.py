@@ -28,6 +28,7 @@ LIMIT: dict[str, Any] = {"color": "#999999", "linewidth": 0.8, "linestyle": "--"
 
 Row = dict[str, Any]
 Plot = Callable[[dict[str, Any]], Any]
+Plots = Mapping[str, tuple[str, Plot]]  # by name: the results file, and what draws it
 
 
 def chosen(rows: Iterable[Row], **labels: Any) -> list[Row]:
@@ -180,7 +181,7 @@ def lltm(document: dict[str, Any]) -> Any:
 
 
 # The page's name: the file with the results, and what is drawn of them.
-PLOTS: Mapping[str, tuple[str, Plot]] = {
+PLOTS: Plots = {
     "1_vector_add": (OPERATORS, vector_add),
     "2_gelu_in_lenet5": (OPERATORS, gelu_in_lenet5),
     "3_row_reduction": (OWN, row_reduction),
@@ -190,8 +191,8 @@ PLOTS: Mapping[str, tuple[str, Plot]] = {
 }
 
 
-def draw(folder: Path = FOLDER, names: Sequence[str] = tuple(PLOTS)) -> list[Path]:
-    """Write the plots of these pages into the folder, and return their paths. The same results give the same bytes.
+def draw(folder: Path = FOLDER, names: Sequence[str] | None = None, plots: Plots = PLOTS) -> list[Path]:
+    """Write the plots, by default all, into the folder, and return their paths. The same results give the same bytes.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -202,8 +203,8 @@ def draw(folder: Path = FOLDER, names: Sequence[str] = tuple(PLOTS)) -> list[Pat
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with matplotlib.rc_context(STYLE):
-        for name in names:
-            source, plot = PLOTS[name]
+        for name in plots if names is None else names:
+            source, plot = plots[name]
             document = json.loads((RESULTS / source).read_text(encoding="utf-8"))
             figure, machine = plot(document), document["environment"]
             footer = (

@@ -166,8 +166,8 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "half a thread": (
         lambda: Kernel(TEXT)[0.5](X, Y, 1.0, 4),  # type: ignore[index]
         TypeError,
-        "softclip[...]: `the configuration` must be [n] for n threads, [grid, block] or [grid, block, shared]; "
-        "softclip.forall(N, M) has N x M threads, got 0.5",
+        "softclip[...]: the launch configuration must be [n] for n threads, [grid, block] or [grid, block, shared], got 0.5; "
+        "softclip.forall(N, M) has N x M threads",
     ),
     "less than no thread": (
         lambda: Kernel(TEXT)[-4](X, Y, 1.0, 4),
