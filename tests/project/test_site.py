@@ -60,7 +60,7 @@ def test_a_notebook_is_a_page_with_its_cells_and_outputs() -> None:
         assert part in first
     for page in (first, inline, second):
         assert page.count('src="data:image/png;base64,') == 1
-    assert inline.count('<div class="report">') == 1
+    assert inline.count('<div class="report">') == first.count('<div class="report">') == 1
     assert "````python\nimport matplotlib.pyplot as plt\n" in second
     cell = {
         "cell_type": "code",
@@ -68,6 +68,17 @@ def test_a_notebook_is_a_page_with_its_cells_and_outputs() -> None:
         "outputs": [{"output_type": "stream", "text": ["\x1b[31mred\x1b[0m\n"]}],
     }
     assert site_hooks.markdown_of({"cells": [cell]}) == "````python\n1\n````\n\n````text\nred\n````\n"
+
+
+def test_the_front_page_shows_a_cell_of_a_notebook_with_its_report() -> None:
+    site_hooks = loaded("site_hooks")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+    made = site_hooks.on_page_markdown((DOCS / "index.md").read_text(encoding="utf-8"), page, {}, [])
+    assert "<!-- cell:" not in made
+    assert "cupyops.explain(transpose, x" in made
+    assert made.count('<div class="report"><iframe') == 1
+    with pytest.raises(ValueError, match="has 0 headings '## Nothing', and a page shows what is below one"):
+        site_hooks.section_of("notebooks/first_operator.ipynb", "Nothing")
 
 
 def test_cuda_in_strings_of_python_is_coloured_as_cuda() -> None:
