@@ -20,7 +20,7 @@ _SAME = ("gpu", "torch", "cupy", "nvrtc", "triton")
 
 
 def merged(old: Row, fresh: Row) -> Row:
-    """The old document, with each row that has been measured again replaced in its place, and new rows behind.
+    """The old document, with each row that has been measured again replaced in its place, and new rows after.
 
     A section that has rows of both keeps the old rows' record under ``"section@date"``, and those rows name it in
     "section"; it goes when its last row has been replaced.

@@ -32,7 +32,7 @@ Expression = Callable[..., Any]
 
 
 def implementations(ours: Expression, expression: Expression, name: str, *numbers: Any) -> dict[str, Callable[[], Any]]:
-    """Ours, PyTorch's eager and compiled, and Triton's of that name, which takes ``numbers`` behind the tensors."""
+    """Ours, PyTorch's eager and compiled, and Triton's of that name, which takes ``numbers`` after the tensors."""
     return {
         "ours": lambda: ours,
         "eager": lambda: expression,

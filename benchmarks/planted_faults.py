@@ -1,6 +1,6 @@
 """Faults of operators as users write them, and right operators that are unusual: what :func:`cupyops.torch.check_op` is measured on.
 
-Each entry was written before check_op was run on it. Changed since were only those that were no faults, such as a read that every
+Each entry was written before check_op was run on it. Changed since were only those that were not faults, such as a read that every
 compiler removes, or no right operators, such as a transpose that may return its input's memory. ``python -m
 benchmarks.check_op_recall`` runs them.
 """

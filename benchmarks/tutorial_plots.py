@@ -24,7 +24,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 FOLDER = ROOT / "docs" / "plots" / "tutorials"
 OPERATORS, OWN, LLTM = "nvidia-h200.json", "own-ops.json", "lltm-nvidia-h200.json"
 
-LIMIT: dict[str, Any] = {"color": "#999999", "linewidth": 0.8, "linestyle": "--", "zorder": 0.5}  # behind the numbers
+LIMIT: dict[str, Any] = {"color": "#999999", "linewidth": 0.8, "linestyle": "--", "zorder": 0.5}  # after the numbers
 
 Row = dict[str, Any]
 Plot = Callable[[dict[str, Any]], Any]

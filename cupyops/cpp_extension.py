@@ -123,11 +123,11 @@ def load_inline(
         The module.
 
     Raises:
-        CompileError: the sources are no valid C++.
+        CompileError: the sources are not valid C++.
         RuntimeError: the sources do not define one of `functions`.
         ImportError: the sources define no module, and `functions` is None.
         NotTranslated: raised by a call; a statement of the function has no translation.
-        TypeError: a source is no text.
+        TypeError: a source is not a text.
         ValueError: `functions` is neither a list nor a dict, or a flag lacks its value.
     """
     arguments = dict(locals())

@@ -52,7 +52,7 @@ def text_of(name: str) -> str:
 
 
 def markdown_of(notebook: dict[str, Any]) -> str:
-    """Returns the Markdown of a notebook: its cells, and behind each cell the outputs that the notebook keeps."""
+    """Returns the Markdown of a notebook: its cells, and after each cell the outputs that the notebook keeps."""
     parts = []
     for cell in notebook["cells"]:
         text = "".join(cell["source"])

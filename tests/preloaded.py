@@ -35,7 +35,7 @@ def run(
     """Runs ``python`` with ``-c CODE``, ``-m MODULE`` or a file, as :func:`subprocess.run` does with ``capture_output=True``.
 
     Args:
-        arguments: those behind ``python``.
+        arguments: those after ``python``.
         cwd: the folder in which it runs; by default this process's.
         env: its whole environment; by default this process's.
     """

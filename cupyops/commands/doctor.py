@@ -85,7 +85,7 @@ def check_cupy() -> Iterator[Finding]:
 
 
 def check_cuda_majors() -> Iterator[Finding]:
-    """Reports the CUDA versions of PyTorch and CuPy. A difference is no fault: the kernels of cupyops run anyway."""
+    """Reports the CUDA versions of PyTorch and CuPy. A difference is not a fault: the kernels of cupyops run anyway."""
     torch, cupy = toolchain.torch_build(), toolchain.cupy_cuda()
     if torch is None or torch[1] is None or cupy is None:
         return

@@ -314,7 +314,7 @@ def _headers(path: Path, texts: Mapping[Path, str]) -> dict[str, str]:
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _MACRO = re.compile(r"\b[A-Z][A-Z0-9_]+\b")
-# Names that are no macros: behind a type (`int WIDTH`, `typename TYPE`), before `=`, or in a class
+# Names that are not macros: after a type (`int WIDTH`, `typename TYPE`), before `=`, or in a class
 # (`Packed<T>::WORDS`).
 _DECLARED = re.compile(
     r"\b(?:int|unsigned|signed|long|short|char|bool|float|double|auto|dim3|typename|class|struct|union|enum|\w+_t)"

@@ -98,7 +98,7 @@ def signed(content: bytes) -> bool:
     """Returns whether a file has a signature, which may be wrong.
 
     Raises:
-        ValueError: the file is no bundle, or is damaged.
+        ValueError: the file is not a bundle, or is damaged.
     """
     return _mark(content) == _SIGNED
 

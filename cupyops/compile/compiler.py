@@ -341,7 +341,7 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
             lines = files[place[0]]
             near = [number for number in range(place[1] - 2, place[1] + 3) if number in lines]
             parts += [f"{'>' if number == place[1] else ' '} {number:4d} | {lines[number]}" for number in near]
-    # Errors without a place, as a function without a body, come behind warnings.
+    # Errors without a place, as a function without a body, come after warnings.
     parts += _WITHOUT_PLACE.findall(log) if len(parts) > 1 else [log.strip()]
     words = "\n".join(parts)
     return "\n".join(filter(None, [words, advice_on(words, "")]))

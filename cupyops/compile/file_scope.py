@@ -62,7 +62,7 @@ def folded(text: str, own_code: str) -> str:
     for match in floating.finditer(code.bare):
         if code.scope(match.start(2)) is None:
             continue
-        # What reads a constant that calls a function is no constant either. Macros are no functions.
+        # What reads a constant that calls a function is not a constant either. Macros are not functions.
         words = {*_WORD.findall(_FOLDED.sub(" ", match[3]))}
         if _calls(match[3], macros) or not of_host.isdisjoint(words):
             called.append(match)
@@ -110,7 +110,7 @@ def _calls(code: str, macros: Mapping[str, tuple[bool, str]]) -> bool:
 
 
 def with_constants_of_classes(text: str, own: str) -> str:
-    """Returns a text whose constants of classes that may be no integers are ``constexpr``: ``static const T zero = T(0);``.
+    """Returns a text whose constants of types that need not be integers are ``constexpr``: ``static const T zero = T(0);``.
 
     nvcc takes the value in the class, as g++ once did. The arguments are those of :func:`folded`.
     """

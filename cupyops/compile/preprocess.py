@@ -65,7 +65,7 @@ _OTHER_COMPILERS |= {name for name in ("__APPLE__",) if sys.platform != "darwin"
 # Macros with which projects choose another platform than CUDA, as PyTorch's USE_ROCM.
 # Macros with which a build asks for checks and messages. Headers do not define them.
 _OF_BUILDS = frozenset(("DEBUG", "_DEBUG", "NDEBUG", "VERBOSE", "WARNINGS", "PROFILE", "WIN32", "WINCE"))
-_FEATURE = re.compile(r"\b__has_\w+\s*\([^()]*\)")  # whose words are no macros
+_FEATURE = re.compile(r"\b__has_\w+\s*\([^()]*\)")  # whose words are not macros
 _OTHER_PLATFORM = re.compile(r"(?:\A|_)(?:HIP|HIPCC|ROCM|AMD|AMDGPU|MUSA|SYCL|OPENCL)(?:_|\Z)")
 
 

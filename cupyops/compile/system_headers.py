@@ -218,7 +218,7 @@ _OF_CUB = re.compile(rf"\bcub\s*::\s*({'|'.join((*_OPERATORS, *_REGISTERS))})\b|
 
 
 def cub_operators(texts: Iterable[str], simulated: bool) -> list[str]:
-    """Returns the lines behind a header of CUB that define the functors, such as ``cub::Max``, that texts use."""
+    """Returns the lines after a header of CUB that define the functors, such as ``cub::Max``, that texts use."""
     used = sorted({m[1] or m[2] for text in texts for m in _OF_CUB.finditer(scan(text).bare)})
     if not used:
         return []

@@ -24,7 +24,7 @@ def _element(iterator: Any) -> Any:
 
 
 def _store(first: Any, values: Iterable[Any], kind: Any = None) -> Any:
-    """Assigns values to the places from an iterator on, and returns the iterator behind them."""
+    """Assigns values to the places from an iterator on, and returns the iterator after them."""
     count = 0
     for value in values:
         first[count] = convert(kind, value)

@@ -27,7 +27,7 @@ class Loop(NamedTuple):
 
     Attributes:
         step: the expression that C++ evaluates before the next turn, or None.
-        condition: of a loop that tests behind its body, or None.
+        condition: of a loop that tests after its body, or None.
         flag: of a switch, the variable that tells the loop around it to go on with its next turn.
     """
 

@@ -24,7 +24,7 @@ class Text(str):
     offset: int
 
     def __new__(cls, whole: str, offset: int) -> "Text":
-        """Points to a character of a text, or to the zero behind its last one.
+        """Points to a character of a text, or to the zero after its last one.
 
         Raises:
             IndexError: neither.

@@ -32,7 +32,7 @@ def _shown(value: Any) -> str:
 @word("c10::str", "template <class... A> std::string str(const A&...);")
 @word("cupyops::message", "template <class... A> std::string message(const A&...);")
 def message(*values: Any) -> str:
-    """Returns the text of a check: its values one behind the other, as C++'s streams write them."""
+    """Returns the text of a check: its values one after another, as C++'s streams write them."""
     return "".join(map(_shown, values))
 
 
@@ -40,7 +40,7 @@ class C10Error(RuntimeError):
     """PyTorch's ``c10::Error``, which ``TORCH_CHECK`` throws; in Python a RuntimeError."""
 
     def __init__(self, *arguments: Any) -> None:
-        super().__init__(arguments[-1])  # behind the place in C++
+        super().__init__(arguments[-1])  # after the place in C++
 
 
 def _error(kind: type[Exception]) -> type[Exception]:

@@ -14,7 +14,7 @@ __all__ = ["Map", "OrderedMap", "OrderedSet", "Set", "Vector"]
 
 
 class Cursor:
-    """An iterator of a map or a set: at a key, or behind the last."""
+    """An iterator of a map or a set: at a key, or after the last."""
 
     __slots__ = ("index", "keys", "owner")
 

@@ -228,7 +228,7 @@ class Conversions(Parts):
             if kind == "CONSTANTARRAY" and (is_first or inner.kind.name == "ARRAY_SUBSCRIPT_EXPR"):
                 base, *index = subexpressions(inner)
                 rows = self.subscripted(base).text
-                row = self.text(index[0]) if index else "0"  # behind it lies the next one
+                row = self.text(index[0]) if index else "0"  # after it lies the next one
                 return call("flat_row", rows, row, str(source.element_count), element)
             return call("Pointer", self.text(cursor), "0", element)
         if kind in ("FUNCTIONPROTO", "FUNCTIONNOPROTO"):

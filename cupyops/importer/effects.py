@@ -206,7 +206,7 @@ def returns_of(function: ast.FunctionDef) -> list[ast.Return]:
 
 
 def _dotted(node: Any) -> str:
-    """Returns a name with dots; ``""`` behind another expression."""
+    """Returns a name with dots; ``""`` after another expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

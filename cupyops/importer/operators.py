@@ -60,7 +60,7 @@ class Schema:
     """An overload of an operator, with its C++ parameters, the outputs first.
 
     Attributes:
-        overload: the name behind the dot; ``""`` for the first.
+        overload: the name after the dot; ``""`` for the first.
         slots: the C++ parameters.
         outputs: how many of them are outputs.
         returns: the types of the results.
@@ -236,7 +236,7 @@ def _declarations(name: str) -> tuple[list[str], list[str]]:
     for schema in schemas(name):
         overloads.setdefault(schema.types(), schema)  # overloads of one C++ signature are one
     for types, schema in overloads.items():
-        # A call that fits an overload whole is no call of a longer one with its defaults.
+        # A call that fits an overload whole is not a call of a longer one with its defaults.
         required = max((i + 1 for i in range(len(types)) if types[:i] in overloads), default=0)
         functions.append(schema.cpp(name, required))
         if schema.slots and schema.slots[0].name == "self" and schema.slots[0].kind == "Tensor":

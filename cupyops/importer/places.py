@@ -106,7 +106,7 @@ class Places(Conversions):
         return [str(a) if isinstance(a, int) else self.type_text(a) for a in given if a is not None]
 
     def argument_types(self, type: Any) -> list[str]:
-        """Returns the template arguments of a class of words. Those of a pack stand one behind the other."""
+        """Returns the template arguments of a class of words. Those of a pack stand one after another."""
         declared = template_arguments(plain(type).get_declaration())
         if None in declared:
             return [self.type_text(a) for a in type_arguments(type)]
@@ -187,7 +187,7 @@ class Places(Conversions):
         if inner.kind.name == "CALL_EXPR" and inner.spelling == "operator[]" and not self.unit.mine(inner.referenced):
             container, position = list(inner.get_arguments())
             found = record_word(container.type)
-            if found is not None and hasattr(found.object, "data"):  # elements that lie one behind the other
+            if found is not None and hasattr(found.object, "data"):  # elements that lie one after another
                 return Expression(f"{self.text(container, ATOM)}.data() + {self.text(position, SUM + 1)}", SUM)
         place = f"Variable({self.text(inner)})" if is_value(inner.type) else self.reference(inner)
         return call("Pointer", place, "0", self.type_text(cursor.type))
@@ -197,7 +197,7 @@ class Places(Conversions):
 
         Args:
             cursor: the expression.
-            anything: a value that is no place gets a place of its own; else the result is ``""``.
+            anything: a value that is not a place gets a place of its own; else the result is ``""``.
         """
         inner = stripped(cursor)
         if is_value(inner.type) and anything:

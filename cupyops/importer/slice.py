@@ -333,7 +333,7 @@ class Slice(Declarations):
         """Returns a file's text with the user's files that it includes and that kernels need.
 
         The conditions of device code may leave a directive out, so a file is inserted at each of its directives, in a guard if it asks to
-        be read once; a directive behind one that no condition leaves out needs it no more.
+        be read once; a directive after one that no condition leaves out needs it no more.
 
         Args:
             around: the files that include this one.

@@ -160,7 +160,7 @@ def is_constant(cursor: Any, head: str) -> bool:
 
 
 def behind_template(code: str) -> int:
-    """Returns the offset behind ``template <...>`` and ``requires``."""
+    """Returns the offset after ``template <...>`` and ``requires``."""
     at = 0
     while (found := re.compile(r"\s*template\s*<").match(code, at)) is not None:
         depth, at = 1, found.end()

@@ -1,6 +1,6 @@
 """Finds which variables a function assigns, and of which a reference or an address is taken.
 
-Python's variables are no places. A variable that another function assigns through a reference lives in a
+Python's variables are not places. A variable that another function assigns through a reference lives in a
 :class:`.references.Variable`, and a parameter that is a reference takes one where its function assigns it.
 """
 

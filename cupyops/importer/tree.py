@@ -156,7 +156,7 @@ class Unit:
 
 
 def _with_own_macros(name: str, text: str) -> str:
-    """Returns what includes a source. The macros of a source are its own: behind it, the macros of before hold."""
+    """Returns what includes a source. The macros of a source are its own: after it, the macros of before hold."""
     macros = dict.fromkeys(_DEFINED.findall(text))
     pushed, popped = ("".join(f'#pragma {act}_macro("{m}")\n' for m in macros) for act in ("push", "pop"))
     return f'{pushed}#include "{name}"\n{popped}'
@@ -330,7 +330,7 @@ _UNARY = ("", "x++", "x--", "++", "--", "&", "*", "+", "-", "~", "!")
 
 
 def operator_of(cursor: Any) -> str:
-    """Returns the operator of an expression: ``"+"``, ``"+="``; ``"x++"`` for the form behind its operand."""
+    """Returns the operator of an expression: ``"+"``, ``"+="``; ``"x++"`` for the form after its operand."""
     library = clang().conf.lib
     if cursor.kind.name == "UNARY_OPERATOR":
         kind = library.clang_getCursorUnaryOperatorKind(cursor)
@@ -407,7 +407,7 @@ def place_of(unit: Unit, cursor: Any) -> tuple[str, int, int]:
 
 
 def end_of(unit: Unit, cursor: Any) -> int:
-    """Returns the offset behind an expression's text, see :func:`place_of`."""
+    """Returns the offset after an expression's text, see :func:`place_of`."""
     end = _spelled(cursor.extent.end)
     return end[2] if end[0] in unit.files else cursor.extent.end.offset
 

@@ -188,7 +188,7 @@ class Vector(list[E]):
 
 
 class ReversePointer(Pointer):
-    """``std::reverse_iterator``. `offset` is behind the element that it points to."""
+    """``std::reverse_iterator``. `offset` is after the element that it points to."""
 
     __slots__ = ()
 
@@ -317,7 +317,7 @@ template <class T> auto data(T& c) -> decltype(c.data());""",
     typed=True,
 )
 class Array(Vector[Any]):
-    """The constructor of ``std::array``: the values, or a list of them, and zeros behind them."""
+    """The constructor of ``std::array``: the values, or a list of them, and zeros after them."""
 
     __slots__ = ()
 

@@ -3,7 +3,7 @@
 
 A call passes the array. The launch fills the accessor, which the header ``pytorch.cuh`` defines: the address of the first
 element, then the sizes, then the strides, in elements, as 32-bit or 64-bit integers. A ``TensorInfo`` has room for 25
-dimensions, and their number behind the strides. An accessor that is declared ``const`` is an input. Any other accessor is an
+dimensions, and their number after the strides. An accessor that is declared ``const`` is an input. Any other accessor is an
 output.
 """
 
@@ -74,7 +74,7 @@ def accessor_of(spelling: str) -> tuple[str, Accessor] | None:
 
 
 def numbers(accessor: Accessor, info: Info) -> tuple[int, ...]:
-    """Returns the sizes and the strides, which the launch writes into an accessor behind the address."""
+    """Returns the sizes and the strides, which the launch writes into an accessor after the address."""
     shape, strides = _of_elements(accessor, info)
     if not accessor.counted:
         return (*shape, *strides)

@@ -21,7 +21,7 @@ def configuration(kernel: Any, given: Any) -> tuple[Any, Grid]:
     """Returns the kernel and the threads of the launch that ``kernel[given]`` asks for.
 
     Raises:
-        TypeError, ValueError: `given` is no configuration.
+        TypeError, ValueError: `given` is not a configuration.
     """
     where = f"{kernel.name}[...]"
     if is_integer(given):

@@ -122,7 +122,7 @@ def _printed(on: bool) -> Iterator[list[bytes]]:
     """Yields a list. After the block, it has the lines that the process, including the CUDA driver, printed to stderr
     in the block.
 
-    The driver prints the line of a failed assert. The lines are printed again behind the block.
+    The driver prints the line of a failed assert. The lines are printed again after the block.
     """
     lines: list[bytes] = []
     if not on:

@@ -58,8 +58,8 @@ def struct_elements(kernel: str, structs: Mapping[str, Any] | None) -> dict[str,
     """Returns the elements of ``structs=``: a NumPy structured dtype or a subclass of ctypes.Structure for each name.
 
     Raises:
-        TypeError: `structs` is no mapping, a value gives no layout, a field cannot be in a kernel's memory, or a name is
-            no C name.
+        TypeError: `structs` is not a mapping, a value gives no layout, a field cannot be in a kernel's memory, or a name is
+            not a C name.
     """
     if structs is None:
         return {}
@@ -91,7 +91,7 @@ def struct_elements(kernel: str, structs: Mapping[str, Any] | None) -> dict[str,
 
 
 def _leaves(dtype: Any, path: tuple[str, ...], offset: int = 0) -> Iterator[tuple[tuple[str, ...], Any, int]]:
-    """Yields the path, the dtype and the offset of each field that is no struct. Of an array of structs, yields the fields
+    """Yields the path, the dtype and the offset of each field that is not a struct. Of an array of structs, yields the fields
     of the first element, and the array itself."""
     for name in dtype.names:
         field, at = dtype.fields[name][:2]

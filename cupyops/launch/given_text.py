@@ -1,4 +1,4 @@
-"""The text that a kernel is made of, as its author gives it: what is no text, the macros that it needs, the header that has the
+"""The text that a kernel is made of, as its author gives it: what is not a text, the macros that it needs, the header that has the
 kernel, and the texts that are linked with it."""
 
 import os

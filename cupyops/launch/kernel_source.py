@@ -226,7 +226,7 @@ class KernelSource:
         if isinstance(self.text, kernels_cu.Text) or not _DEFAULT_DEVICE.isdisjoint(self.options):
             return {}
         own = {name: source for name, source in included(text, headers).items() if name in headers}
-        # The arguments of a template are no macros for clang, which would replace the parameters in their declaration.
+        # The arguments of a template are not macros for clang, which would replace the parameters in their declaration.
         arguments = {name for kernel in self.kernels() for name in numbers(self.text, kernel)}
         macros = {name: value for name, value in self.defines.items() if name not in arguments}
         if not may_have_host_half(text, own, macros):

@@ -56,7 +56,7 @@ class Script:
         before: the lines before the arrays.
         arrays: the arrays of the failure.
         tensors: whether the arrays are PyTorch's tensors.
-        after: the lines behind the arrays, which use the dictionary ``arrays``.
+        after: the lines after the arrays, which use the dictionary ``arrays``.
     """
 
     words: str

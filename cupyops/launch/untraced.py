@@ -7,7 +7,7 @@ has :data:`REASON`. Two marks are needed, and neither imports PyTorch:
 - Attributes of the function, those of ``torch.compiler.disable``, whose wrapper would take a microsecond of each launch. Dynamo
   then does not trace the function as a part of a traced caller.
 - A setting of the function's code object. Dynamo then does not trace the function by itself, nor what it calls, when the
-  function is called behind the break. PyTorch has the setting, so that :func:`hide` makes it when PyTorch is loaded, by a
+  function is called after the break. PyTorch has the setting, so that :func:`hide` makes it when PyTorch is loaded, by a
   function that this package's ``__init__`` registers.
 """
 

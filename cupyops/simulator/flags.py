@@ -81,7 +81,7 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
         flags += ["-fno-sanitize-trap=all", "-fsanitize-recover=all", "-ferror-limit=8", "-fno-caret-diagnostics"]
     else:
         flags += ["-fno-gnu-unique", "-fmax-errors=8", "-fno-diagnostics-show-caret"]
-        # The other handlers do not return. With this flag, the compiler has less code to optimize behind a check.
+        # The other handlers do not return. With this flag, the compiler has less code to optimize after a check.
         flags += ["-fno-sanitize-recover=all", *([_RECOVER] if checked else [])]
         flags += [_NO_LOCATIONS, *_FEWER_PASSES] if optimize else []
     flags += ["-DCUPYOPS_CHECKED"] if checked else []

@@ -30,7 +30,7 @@ class Place:
         name: the parameter's name.
         info: the array's shape, strides and dtype.
         pointer: the address of the array's first element.
-        begin, end: the first address of the array's bytes, and the address behind its last byte.
+        begin, end: the first address of the array's bytes, and the address after its last byte.
         writable: whether the parameter is not const.
     """
 

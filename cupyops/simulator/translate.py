@@ -194,7 +194,7 @@ def _with_headers(text: str) -> str:
 
 
 def _shared_declarations(bare: str) -> Iterator[tuple[int, int]]:
-    """Yields the start and the end of each ``__shared__`` declaration; the end lies behind the semicolon."""
+    """Yields the start and the end of each ``__shared__`` declaration; the end lies after the semicolon."""
     for match in _SHARED.finditer(bare):
         # A single colon ends a label or `public:`; a double colon is part of a name.
         start = match.start()
@@ -356,7 +356,7 @@ __attribute__((visibility("default"))) const CupyopsVariable* cupyops_get_variab
 
 
 def _for_class(template: str) -> str:
-    """Returns the parameters of a function's template for a class: behind a default, each has one. The name of the kernel gives
+    """Returns the parameters of a function's template for a class: after a default, each has one. The name of the kernel gives
     the arguments before a parameter without a default."""
     parameters = [part for _, part in split(template)]
     last = max((i for i, part in enumerate(parameters) if len(split(part, "=")) == 1), default=-1)

@@ -203,7 +203,7 @@ def generate(model: Any, prompt: Tensor, count: int, seed: int) -> Tensor:
     generator = torch.Generator(prompt.device).manual_seed(seed % 2**63)
     length = len(prompt) + count
     # The model reads a whole context each time, because sequence parallelism splits it. Causal attention does not read
-    # the zeros behind the last character.
+    # the zeros after the last character.
     tokens = torch.zeros(max(length, model.context), dtype=torch.int64, device=prompt.device)
     tokens[: len(prompt)] = prompt
     for end in range(len(prompt), length):

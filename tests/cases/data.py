@@ -118,7 +118,7 @@ class FamilyData:
 
 
 def last(x: Any) -> tuple[int, ...]:
-    """The last dimension; of what is no tensor, any."""
+    """The last dimension; any if it is not a tensor."""
     return tuple(getattr(x, "shape", (1,))[-1:])
 
 

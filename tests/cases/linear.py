@@ -26,7 +26,7 @@ from .data import (
 
 
 def _square(x: Any) -> Tensor:
-    """A weight that keeps x's last dimension; for what is no tensor, any."""
+    """A weight that keeps x's last dimension; any if it is not a tensor."""
     n = last(x)[0]
     numbers = torch.arange(n, device=getattr(x, "device", None))
     weight = (numbers.unsqueeze(1) * 7 + numbers * 3) % 11 / 11 - 0.5

@@ -107,7 +107,7 @@ MODELS = {
         torch.zeros(4, dtype=torch.int64),
     ),
 }
-# No case: the loss is no function of tensors of one shape.
+# No case: the loss is not a function of tensors of one shape.
 DATA = FamilyData(
     [],
     {

@@ -30,7 +30,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> T
 
 
 def _tables(x: Any, interleaved: bool = False) -> tuple[Any, Any]:
-    """Returns tables that all rows of x share, of all columns but an odd one; of what is no tensor, None."""
+    """Returns tables that all rows of x share, of all columns but an odd one; None if it is not a tensor."""
     if not isinstance(x, Tensor):
         return None, None
     angles = 10 ** -torch.arange(x.shape[-1] // 2, device=x.device).float()

@@ -15,7 +15,7 @@ from cupyops.compile.cache import Binary
 from cupyops.simulator import host
 
 ROOT = Path(__file__).parents[2]
-SEARCH_FOR_HEADERS = toolchain.cuda_headers.__wrapped__  # behind its cache
+SEARCH_FOR_HEADERS = toolchain.cuda_headers.__wrapped__  # after its cache
 
 
 class NoDevice(RuntimeError):

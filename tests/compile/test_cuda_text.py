@@ -211,7 +211,7 @@ def test_no_text_takes_longer_than_its_length_says(kind: str, where: str) -> Non
             lambda: the_kernel(text),
             lambda: assemble(text, "k.cu", {}, {}, {"a.cuh": ""}),
         ):
-            with suppress(ValueError, TypeError):  # some are no text that has the kernel
+            with suppress(ValueError, TypeError):  # some are not text that has the kernel
                 step()
 
     assert grows_with_its_length(run, 625)

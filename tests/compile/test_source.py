@@ -61,7 +61,7 @@ def test_c_types_have_the_size_and_sign_that_arrays_have(dtype: str) -> None:
         f'static_assert(sizeof(acc_t) == {DTYPES[entry.acc].itemsize}, "");'
     )
     if dtype in ("float16", "bfloat16"):
-        text = text.partition('"");')[0] + '"");'  # their conversions are no constant expressions
+        text = text.partition('"");')[0] + '"");'  # their conversions are not constant expressions
     compile_text(assemble(text, "k.cu", {"scalar_t": dtype}, {}), "k", "compute_80", ())
 
 
@@ -96,7 +96,7 @@ def test_a_header_is_spliced_where_it_is_first_included_and_nowhere_else() -> No
 
 
 def test_headers_of_similar_names_have_guards_of_their_own() -> None:
-    """A header in code of which the compiler decides is included again behind that code, and has a guard."""
+    """A header in code of which the compiler decides is included again after that code, and has a guard."""
     names = ("a-b.h", "a_b.h", "a/b.h")
     headers = {name: f"#pragma once\nint v{i};\n" for i, name in enumerate(names)}
     includes = "".join(f'#include "{name}"\n' for name in names)

@@ -80,7 +80,7 @@ class Machine:
             self._labels.setdefault(x.untyped_storage().data_ptr(), f"input {i}")
 
     def _place(self, address: int) -> str | None:
-        """The label of the memory that an address lies in, and the distance to its beginning; None if it is no address."""
+        """The label of the memory that an address lies in, and the distance to its beginning; None if it is not an address."""
         for x in self._kept:
             storage = x.untyped_storage()
             start = storage.data_ptr()

@@ -160,7 +160,7 @@ def test_no_kernel_may_be_warned_of() -> None:
 
 # Launches
 
-# The number's bytes and those of the gap behind it are an address in x, which lies in the lowest 4 GiB.
+# The number's bytes and those of the gap after it are an address in x, which lies in the lowest 4 GiB.
 BETWEEN_NUMBERS = """
 import mmap, struct
 from tests.gpu import stub_h200

@@ -20,7 +20,7 @@ from tests.support import EACH_FLOAT, with_floats
 
 pytestmark = pytest.mark.simulator
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Around the elements of a tile, for 16-bit floats and for doubles, and whole tiles with something behind.
+# Around the elements of a tile, for 16-bit floats and for doubles, and whole tiles with something after.
 LENGTHS = (1, 7, 255, 256, 257, 1023, 1024, 1025, 2047, 2048, 2049, 5000)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", EACH_FLOAT)
 FORMS = pytest.mark.parametrize("form", ["none", "tanh"])
@@ -33,7 +33,7 @@ def _simulated():  # type: ignore[no-untyped-def]
 
 
 def values(n: int, dtype: torch.dtype, offset: int, seed: int = 0) -> Tensor:
-    """n numbers that lie `offset` elements behind an address that is a multiple of 64."""
+    """n numbers that lie `offset` elements after an address that is a multiple of 64."""
     memory = torch.empty(n + 64, dtype=dtype)
     start = -memory.data_ptr() // memory.element_size() % (64 // memory.element_size()) + offset
     view = memory[start : start + n]

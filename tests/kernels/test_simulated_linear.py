@@ -28,7 +28,7 @@ linear_gelu_module = sys.modules["cupyops.ops.linear.fused_gelu"]
 pytestmark = pytest.mark.simulator
 EVERY_DTYPE = pytest.mark.parametrize("dtype", EACH_FLOAT)
 
-# rows, columns, dtype; of the sums alone and of those behind GELU's gradient: blocks that add up their sums in a cluster,
+# rows, columns, dtype; of the sums alone and of those after GELU's gradient: blocks that add up their sums in a cluster,
 # and groups whose sums are added up by another launch.
 WAYS = [
     (7, 5, torch.float16, (1, 1), (1, 1)),

@@ -40,7 +40,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 class Wrong(Stub):
-    """An array whose elements do not lie one behind the other."""
+    """An array whose elements do not lie one after another."""
 
     def __init__(self) -> None:
         super().__init__(2, 2)
@@ -280,7 +280,7 @@ def compile_error(kernel: Kernel) -> list[str]:
 
 
 def test_a_compile_error_is_at_the_line_of_the_file(tmp_path: Path) -> None:
-    """Also behind an include, and in a header that lies beside the file."""
+    """Also after an include, and in a header that lies beside the file."""
     (tmp_path / "clip.cuh").write_text("// clips\n__device__ float clip(float v) { return v / nothing; }\n")
     text = '#include "scalar.cuh"\n#include "clip.cuh"\n' + TEXT.replace("limit * ", "clip(limt) * ")
     (tmp_path / "mine.cu").write_text(text)

@@ -51,7 +51,7 @@ class PostNorm(nn.Module):
 
 
 class PostRMSNorm(nn.Module):
-    """The sum is used again behind its norm."""
+    """The sum is used again after its norm."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -171,7 +171,7 @@ def chain(first: nn.Module) -> nn.Module:
 
 
 class Pairs(nn.Module):
-    """Two linear layers in a method, with GELU behind each."""
+    """Two linear layers in a method, with GELU after each."""
 
     def __init__(self, first: nn.Module) -> None:
         super().__init__()

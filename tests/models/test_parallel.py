@@ -39,7 +39,7 @@ MOVES = "moved_between_ranks"
 
 
 class Layer(nn.Module):
-    """A norm, an addition and a norm, and two linear layers with GELU between them or behind an operation."""
+    """A norm, an addition and a norm, and two linear layers with GELU between them or after an operation."""
 
     def __init__(self, norm: Callable[..., nn.Module], act: bool) -> None:
         super().__init__()

@@ -281,7 +281,7 @@ class Skipping(nn.Module):
 
 
 def test_dynamo_compiles_no_function_of_its_own_where_it_cannot_compile_the_model() -> None:
-    """A graph of one operator takes more of the host's time than the operator, so PyTorch's functions are no graphs, either."""
+    """A graph of one operator takes more of the host's time than the operator, so PyTorch's functions are not graphs, either."""
     model, x = Skipping(), torch.randn(FEW)
     graphs: list[int] = []
 

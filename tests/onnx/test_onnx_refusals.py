@@ -28,7 +28,7 @@ def _operator(name: str, onnx: Any = None, reference: Any = torch.sin) -> Operat
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
-    """Where a file would go: behind the test there is what was there before it, and nothing beside."""
+    """Where a file would go: after the test there is what was there before it, and nothing beside."""
     old = tmp_path / "model.onnx"
     old.write_text("an earlier export")
     yield old

@@ -1,4 +1,4 @@
-"""Products in 16 bits whose rows are no multiples of 16 bytes: the padded products, on tensors in host memory."""
+"""Products in 16 bits whose rows are not multiples of 16 bytes: the padded products, on tensors in host memory."""
 
 from typing import Any
 

@@ -277,7 +277,7 @@ def test_every_layout_gives_the_bits_of_a_contiguous_copy(device: str, kernels: 
     x, weights, bias, h, c = (t.detach() for t in operands((6, 6, 8), dtype, device))
 
     def moved(t: Tensor) -> Tensor:
-        """The values an element behind an aligned address."""
+        """The values an element after an aligned address."""
         memory = t.new_empty(t.numel() + 1)
         return memory[1:].view(t.shape).copy_(t)
 

@@ -106,7 +106,7 @@ def test_sums_over_rows_and_columns(place: str, n: int) -> None:
 @pytest.mark.parametrize("n", [36, 2300, 40_000, 70_000])
 @pytest.mark.simulator
 def test_a_reduction_forgets_a_part_or_adds_one_that_is_not_there(n: int) -> None:
-    """A maximum below 0, a minimum above 0, an infinite maximum, and a sum of exponentials behind another reduction."""
+    """A maximum below 0, a minimum above 0, an infinite maximum, and a sum of exponentials after another reduction."""
     op = row_reduce(
         "s = sum(x); m = max(x); p = exp(x - m); e = sum(p); low = min(x)",
         results=["s", "m", "p", "e", "low"],
@@ -258,7 +258,7 @@ def test_an_element_at_an_index_is_there_before_the_first_reduction(place: str) 
 def test_few_rows_over_more_threads_have_the_bits_of_many(
     n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In each fold, and in reductions behind one another, which take turns at the tables of shared memory."""
+    """In each fold, and in reductions after one another, which take turns at the tables of shared memory."""
     program = """
         m = max(x); a = sum(x) / N; low = min(x)
         v = sum((x - a) * (x - a)) / N

@@ -253,7 +253,7 @@ def commands() -> Findings:
     required = {"": project["dependencies"]} | extras
     if any(list(names) != required[name] for name, names in EXTRAS.items()):
         yield LIBRARY / "installing.py", 1, "EXTRAS has other packages than pyproject.toml"
-    # {wheel} is the cuBLAS of CuPy's own products, and a sentence may go on behind the command.
+    # {wheel} is the cuBLAS of CuPy's own products, and a sentence may go on after the command.
     packages |= {"{wheel}", "nvidia-cublas", "nvidia-cublas-cu12", "on"}
     everywhere = files("*.md", "*.py", "Makefile", "docs/**/*.md", "notebooks/*", "*/*.md")
     everywhere += files("cupyops/**/*.py", "kernels_cu/**/*.*", "examples/**/*.*", "benchmarks/**/*.py")

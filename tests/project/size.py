@@ -1,6 +1,6 @@
 """Prints the lines of the repository by room: `make size`.
 
-A line of code has a token that is no comment and no docstring. Blank lines count nowhere. Of a page, every line that is not
+A line of code has a token that is neither a comment nor part of a docstring. Blank lines count nowhere. Of a page, every line that is not
 blank is prose.
 """
 

@@ -14,7 +14,7 @@ DOCS = ROOT / "docs"
 
 
 def loaded(name: str) -> Any:
-    """Returns a module of docs/, which is no package."""
+    """Returns a module of docs/, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec
     assert spec.loader

@@ -118,7 +118,7 @@ def asking(asked: Iterable[str], simulated: bool) -> str:
         if not parts:
             lines.append(f"template <class T> __device__ constexpr char q{i}(int) {{ return {code}; }}\n")
         else:
-            # The second parameter is a type, so that a call that does not exist is no error.
+            # The second parameter is a type, so that a call that does not exist is not an error.
             lines.append(
                 f"template <class T, class = Two<{has}decltype({call})>> __device__ constexpr char q{i}(int) {{ return {code}; }}\n"
                 f"template <class T> __device__ constexpr char q{i}(...) {{ return '.'; }}\n"

@@ -140,7 +140,7 @@ def of_shared() -> Found:
         ("stride 2", 1, 8, 32),  # 256 bytes, of which every other word is needed
         ("stride 32", 1, 32, 32),  # a sector for each lane
         pytest.param("float4", 1, 16, 32, marks=splits),  # one request of 512 bytes, not four of a word
-        ("misaligned", 1, 5, 32),  # 128 bytes that begin 4 bytes behind a sector's begin
+        ("misaligned", 1, 5, 32),  # 128 bytes that begin 4 bytes after a sector's begin
         ("broadcast", 1, 1, 32),
         ("already loaded", 0, 0, 0),  # the compiler has x[i] in a register
         ("double", 1, 8, 32),

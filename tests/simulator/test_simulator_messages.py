@@ -219,7 +219,7 @@ def test_python_catches_ctrl_c_again_behind_a_launch() -> None:
 
 
 def test_a_return_address_is_of_the_line_before_it() -> None:
-    """The instruction behind a call may be of another line."""
+    """The instruction after a call may be of another line."""
     locator = object.__new__(Locator)
     locator.base, locator._files = 1000, {"k.cu"}
     locator.__dict__["table"] = SimpleNamespace(at=lambda address: ("k.cu", address))

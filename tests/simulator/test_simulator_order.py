@@ -1,4 +1,4 @@
-"""What orders the accesses of threads in the simulator beside barriers: flags behind fences, and shuffles."""
+"""What orders the accesses of threads in the simulator beside barriers: flags after fences, and shuffles."""
 
 from collections.abc import Iterator
 

@@ -150,7 +150,7 @@ def _several(found: Any) -> tuple[Any, ...]:
 
 
 def _summing(torch: Any, operator: Any) -> Any:
-    """A body with a function of PyTorch behind its launch."""
+    """A body with a function of PyTorch after its launch."""
     from tests.models.repeated_ops import _launches
 
     kernel = _launches(torch)

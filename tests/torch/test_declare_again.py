@@ -91,7 +91,7 @@ def test_a_backward_of_other_arguments_has_another_name() -> None:
 # What PyTorch keeps of a name
 
 # Overloads and compiled programs of operators that have died, or whose names were declared again. The names are declared
-# again in another order, behind others, so that no entry that the dispatcher freed is at its former address.
+# again in another order, after others, so that no entry that the dispatcher freed is at its former address.
 OVERLOADS_OF_EARLIER_OPERATORS = """
 import gc, sys
 import torch

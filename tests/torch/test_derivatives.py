@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """As in users' programs, where a warning of PyTorch's own is no error."""
+    """As in users' programs, where a warning of PyTorch's own is not an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

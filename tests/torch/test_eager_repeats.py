@@ -55,7 +55,7 @@ def test_functions_of_pytorch_are_called_again_under_the_same_autocast_alone(see
 
 
 def test_products_and_read_values_run_the_body(seen: Any) -> None:
-    """TF32 may decide about a product, and a value about the steps behind it."""
+    """TF32 may decide about a product, and a value about the steps after it."""
     assert seen["mixing"] == seen["reading"] == [True]
 
 

@@ -113,7 +113,7 @@ def test_an_import_of_cupyops_does_not_import_dtensor() -> None:
 
 
 def test_a_strategy_is_cached_for_its_normalized_shape_alone(mesh: Any) -> None:
-    """DTensor's cache ignores arguments that are no tensors, unless the operator says that they count."""
+    """DTensor's cache ignores arguments that are not tensors, unless the operator says that they count."""
     from torch.distributed.tensor import Replicate, Shard
 
     x = torch.randn(4, 8, 8)

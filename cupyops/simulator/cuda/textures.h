@@ -263,7 +263,7 @@ CUPYOPS_UNCHECKED void surface_write(T value, unsigned long long object, int dim
 
 }  // namespace cupyops_texture
 
-// Each fetch returns its value, or writes it behind a pointer. A texture has one level, so that the level of detail does not
+// Each fetch returns its value, or writes it through a pointer. A texture has one level, so that the level of detail does not
 // matter.
 #define CUPYOPS_FETCH(NAME, CALL, ...)                                                                                 \
     template <typename T> CUPYOPS_UNCHECKED T NAME(cudaTextureObject_t object, __VA_ARGS__) { return cupyops_texture::CALL; }     \

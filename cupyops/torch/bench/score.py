@@ -29,7 +29,7 @@ HONEST = ("returned", "inputs_kept", "written", "values", "storage", "side_effec
 for."""
 # The checks after the times.
 LAST = ("values", "data")
-# Factor on the error that `values` allows. Another order of a sum, with more rounding than PyTorch's, is no fault.
+# Factor on the error that `values` allows. Another order of a sum, with more rounding than PyTorch's, is not a fault.
 TOLERANCE = 16.0
 SAMPLES = 25
 _names = itertools.count()

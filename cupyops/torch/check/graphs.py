@@ -50,7 +50,7 @@ def compiled_around(
 def fails(attempt: Callable[[], Any], subject: Subject) -> bool:
     """Returns whether an attempt with the reference fails; False without a reference.
 
-    What PyTorch cannot do with the reference alone is no fault of the operator.
+    What PyTorch cannot do with the reference alone is not a fault of the operator.
     """
     if subject.op.reference is None:
         return False

@@ -1,4 +1,4 @@
-"""Finds out whether an operator draws random numbers, so that differences between its results are no faults.
+"""Finds out whether an operator draws random numbers, so that differences between its results are not faults.
 
 Two right operators may draw other numbers from one seed. What they have in common is the distribution: here, the mean of
 each element.
@@ -95,7 +95,7 @@ def _asked(subject: Subject) -> tuple[str, str]:
 
 
 def _seeded(args: Arguments, place: int) -> Callable[[int], Arguments] | None:
-    """Returns a function from a number to the arguments with another seed; None if the argument is no whole number."""
+    """Returns a function from a number to the arguments with another seed; None if the argument is not a whole number."""
     seed = args[place]
     if isinstance(seed, Tensor):
         whole = not (seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool)

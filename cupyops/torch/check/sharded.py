@@ -330,7 +330,7 @@ def tensor_parallel(subject: Subject) -> str:
             except (NotImplementedError, RuntimeError):
                 continue  # PyTorch has no rule for an operation of the reference
             if sharded.forward_collectives:
-                continue  # the placements are no style of this operation
+                continue  # the placements are not a style of this operation
             theirs = sharded.collectives
             sharded.results(args, placements, seeds)
             if sharded.collectives > theirs:

@@ -301,7 +301,7 @@ class Subject:
 
     @computed_once
     def refusal(self) -> str:
-        """Returns the message by which the operator refuses gradients, or an empty string; a refusal is no fault."""
+        """Returns the message by which the operator refuses gradients, or an empty string; a refusal is not a fault."""
         args = fresh(self.samples[0])
         wanted = self.wanted(args)
         if self.mutated or not wanted:
@@ -443,7 +443,7 @@ def _others(value: Any) -> list[Any]:
 def _words_of(function: Any) -> list[str]:
     """Returns the words that the code of a reference has as constants: one may be a choice of an argument that is a text.
 
-    The names of its functions' arguments are no constants, and texts that are no names are docstrings and messages.
+    The names of its functions' arguments are not constants, and texts that are not names are docstrings and messages.
     """
     found, met = list[Any](getattr(getattr(function, "__code__", None), "co_consts", ())), list[str]()
     while found:
@@ -492,7 +492,7 @@ def first_cause(error: BaseException) -> BaseException:
     told = [error]
     for wrapped in met[1:]:
         # Dynamo raises its exceptions from None: the exception that it caught is the context. In an author's code, a
-        # context that is no cause is unrelated: the handler of one error failed with another error.
+        # context that is not a cause is unrelated: the handler of one error failed with another error.
         if _is_ours(told[-1]) or not (_of_pytorch(told[-1]) or wrapped is told[-1].__cause__):
             break
         told.append(wrapped)

@@ -11,14 +11,14 @@ two kinds of operations:
   is not in the list, as PyTorch's reductions are not. But its result y follows from x and the statistics, which its
   backward reads anyway, by pointwise operations. In ``layer_norm(x) * b``, y is not saved then, as PyTorch's is not.
 
-For the second kind, the graph has a node :data:`recomputed` in place of the result while the partitioner chooses. Behind
+For the second kind, the graph has a node :data:`recomputed` in place of the result while the partitioner chooses. After
 the cut, the node is the operator's result in the forward, as before. In the backward, the operations of the recomputation
 take its place, and Inductor fuses them with the operation that reads the result. The partitioner recomputes nothing that
 the backward must write to memory, such as the operand of a matrix product. Such a result is saved. If a kernel without matrix
 products reads the result in the backward, such as that of a norm, the result is written to memory there: PyTorch's own norm would
 fuse with the operations, and save the result neither.
 
-The list has no public interface, and neither have the graphs in front of the cut and behind it. If PyTorch lacks a function
+The list has no public interface, and neither have the graphs before the cut and after it. If PyTorch lacks a function
 that this module changes (:mod:`.private`), the forward saves more.
 """
 

@@ -58,7 +58,7 @@ transforms_active = torch._C._are_functorch_transforms_active
 dispatch_modes = torch._C._len_torch_dispatch_stack
 grad_enabled = torch.is_grad_enabled
 # Dynamo traces this function as True. A call takes a third of the time of torch.compiler.is_compiling, which also returns
-# True during an export; an exported tensor is no plain tensor.
+# True during an export; an exported tensor is not a plain tensor.
 is_traced = torch.compiler.is_dynamo_compiling
 # The state of torch.jit.trace, or None. It records PyTorch's operations, and would not record a launch.
 is_scripted = torch._C._get_tracing_state
@@ -347,7 +347,7 @@ def call_source(
         defaults: the default values, by the names of the arguments.
         spread: arguments for which a number stands for a list of equal numbers: the number's type, and how many.
         casts: the autocast policy of the operator on a GPU, or None.
-        packed: whether ``apply`` takes the arguments that are no tensors as one tuple. Autograd takes some time for
+        packed: whether ``apply`` takes the arguments that are not tensors as one tuple. Autograd takes some time for
             each argument of a Function.
         late: whether ``apply`` is called under autocast, and converts the tensors itself.
         traced: whether the generated function calls ``composite`` while Dynamo traces (:mod:`.composite`).

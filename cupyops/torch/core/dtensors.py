@@ -65,7 +65,7 @@ def on_dtensors(
     policies: Mapping[str, str],
 ) -> Callable[[tuple[Any, ...]], Any]:
     """Returns a function of an operator's arguments that returns the results of a call on DTensors, and None for a call
-    that DTensor computes, or that is no call on DTensors.
+    that DTensor computes, or that is not a call on DTensors.
 
     Args:
         name: the operator's name.

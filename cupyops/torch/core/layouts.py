@@ -21,7 +21,7 @@ MOST_KEPT = 256
 
 
 def with_strides_of(body: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the reference with a step behind it that copies a result whose strides are not those of the body.
+    """Returns the reference with a step after it that copies a result whose strides are not those of the body.
 
     The body runs on fake tensors, once for all calls with the same shapes, strides and dtypes. Contiguous results of
     contiguous arguments have the body's strides, so that most calls skip the step. If the body cannot run on fake

@@ -93,7 +93,7 @@ class _Repeated:
 
     Attributes:
         repeats: functions by key: repeated steps; the body, if its steps cannot be repeated; or a :class:`_Count`.
-        records: the number of functions in ``repeats`` that are no :class:`_Count`.
+        records: the number of functions in ``repeats`` that are not :class:`_Count`.
     """
 
     def __init__(self, name: str, body: Callable[..., Any], current: Callable[[], int], writes: bool) -> None:

@@ -153,7 +153,7 @@ _OWN_NORMS = {
 def fuse_own_norms(module: GraphModule, devices: Collection[str] = ("cuda",)) -> None:
     """Replaces additions and this project's norms of their results by one operator, in the graphs of a module.
 
-    `optimize` replaces a norm in one module, and the addition before it may be in another module or behind a branch.
+    `optimize` replaces a norm in one module, and the addition before it may be in another module or after a branch.
     """
     for part in (m for m in module.modules() if isinstance(m, GraphModule)):
         found = False
@@ -168,7 +168,7 @@ def fuse_own_norms(module: GraphModule, devices: Collection[str] = ("cuda",)) ->
 def _own_norm(norm: Node, names: Collection[str], devices: Collection[str]) -> bool:
     """Replaces ``s = x + residual`` and an operator of this project that normalises s, as :func:`_add_layer_norm` does.
 
-    The operator of an addition and a norm has the arguments of the norm behind x and residual, and the results y and s.
+    The operator of an addition and a norm has the arguments of the norm after x and residual, and the results y and s.
 
     Args:
         norm: the node.

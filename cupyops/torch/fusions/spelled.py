@@ -83,7 +83,7 @@ def find_gelu(node: Node) -> Gate | None:
 
 
 def find_gate(node: Node) -> Gate | None:
-    """Returns the activation whose result is the result of a node, or None. An activation in place is no gate."""
+    """Returns the activation whose result is the result of a node, or None. An activation in place is not a gate."""
     if (found := find_gelu(node)) is not None:
         return found
     if node.op != "call_function" or node.target not in GATES or any(node.args[1:]):

@@ -236,7 +236,7 @@ def _with_form(approximate: str) -> fused.GeluCall:
 
 
 def own_gelu(function: Any) -> fused.GeluCall | None:
-    """Returns the call of GELU for a function that computes GELU and is named for it, or for a module that is no part of
+    """Returns the call of GELU for a function that computes GELU and is named for it, or for a module that is not part of
     the model; None for every other object."""
     if function is F.gelu:
         return fused.as_operator(function)

@@ -90,7 +90,7 @@ class LazyLogits:
     ``F.cross_entropy`` of it is :func:`autograd_bridge.linear_cross_entropy`. Until then, views that keep the rows of z whole, a
     cast to float32, a soft cap, c·tanh(z/c), and a scale by a power of two are remembered. Everything else that reads it, such
     as a function of PyTorch or a method of tensors, gets the tensor, with its gradient: ``logits.argmax(-1)`` needs nothing
-    special. For ``isinstance`` it is no ``Tensor``; :meth:`tensor` returns one.
+    special. For ``isinstance`` it is not a ``Tensor``; :meth:`tensor` returns one.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ DTensor. PyTorch computes most other products of the operator, and the operator'
 time. A fused operator reads the operands of a linear layer by :func:`product_of`.
 
 SiLU and ReLU keep their class, too: :func:`unit_of` returns the gated unit that computes such an activation with the
-product behind it.
+product after it.
 """
 
 import re
@@ -136,7 +136,7 @@ _ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 Product = Callable[[Any], tuple[Tensor, Tensor | None]]
 # The functions that return the weight (N, K) and the bias of a linear layer, by the ``forward`` of its class: a
-# subclass with another ``forward`` is no linear layer.
+# subclass with another ``forward`` is not a linear layer.
 _PRODUCTS: dict[Any, Product] = {nn.Linear.forward: lambda module: (module.weight, module.bias)}
 
 

@@ -50,13 +50,13 @@ def optimize(
     GELU and its tanh form, in every spelling        :func:`autograd_bridge.gelu`
     Linear and Conv1D with odd sizes, such as 50257  :func:`autograd_bridge.linear`
     Linear whose weight is a DTensor                 :func:`autograd_bridge.linear`
-    a linear layer, and GELU behind it               :func:`autograd_bridge.linear_gelu`
-    SiLU, GELU or ReLU, and a product behind it      :func:`autograd_bridge.swiglu`, ``geglu``, ``reglu``
+    a linear layer, and GELU after it               :func:`autograd_bridge.linear_gelu`
+    SiLU, GELU or ReLU, and a product after it      :func:`autograd_bridge.swiglu`, ``geglu``, ``reglu``
     a norm without weight, and a scale and a shift   :func:`autograd_bridge.adaptive_layer_norm`
     functions that apply rotary position embedding   :func:`autograd_bridge.rotary_embedding`
     a head and its loss, with ``lazy_logits=True``   :func:`autograd_bridge.linear_cross_entropy`
-    an addition, and a layer norm behind it          :func:`autograd_bridge.add_layer_norm`
-    an addition, and an RMS norm behind it           :func:`autograd_bridge.add_rms_norm`
+    an addition, and a layer norm after it          :func:`autograd_bridge.add_layer_norm`
+    an addition, and an RMS norm after it           :func:`autograd_bridge.add_rms_norm`
     ===============================================  ================================
 
     A module stays the same object, with its parameters, buffers, hooks, dtype, device, mode and ``state_dict``. Only

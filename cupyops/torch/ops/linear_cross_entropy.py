@@ -95,7 +95,7 @@ def linear_cross_entropy(
         A new tensor in float32, or in float64 for float64: a number, or for ``"none"`` a loss for each target.
 
     Raises:
-        TypeError: an argument is no tensor or no number, x or class_weight is not floating, or target is not int64.
+        TypeError: an argument is neither a tensor nor a number, x or class_weight is not floating, or target is not int64.
         RuntimeError: the operands do not fit each other, in PyTorch's words, or label_smoothing is not between 0 and 1.
         ValueError: target or class_weight has another shape or device, weight has no classes, softcap is not positive, or
             ``reduction`` is unknown.
@@ -188,7 +188,7 @@ def _scale(x: Tensor, target: Tensor, class_weight: Tensor | None, ignore: int, 
     kept = target != ignore
     if class_weight is None:
         return kept.sum().to(dtype).reciprocal()
-    # A target that is no class must not end the process: its loss is NaN.
+    # A target that is not a class must not end the process: its loss is NaN.
     share = class_weight.detach().to(dtype)[target.clamp(0, class_weight.shape[0] - 1)]
     return torch.where(kept, share, 0).sum().reciprocal()
 

@@ -156,7 +156,7 @@ _HALF = frozenset({torch.float16, torch.bfloat16})
 
 
 def _sharding(x: Any, weight: Any, bias: Any, approximate: str) -> Iterable[Split]:
-    """Returns the splits of the product, without the split along K: GELU of a sum is no sum."""
+    """Returns the splits of the product, without the split along K: GELU of a sum is not a sum."""
     for (place,), tensors in linear_sharding(x, weight, bias):
         if place != "sum":
             yield (place, place), tensors

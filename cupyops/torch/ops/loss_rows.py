@@ -23,7 +23,7 @@ class Form(NamedTuple):
     """What a loss consists of. A form of its own has no instruction for what it lacks.
 
     Attributes:
-        padded: whether rows have elements behind the last class.
+        padded: whether rows have elements after the last class.
         biased: whether a bias is added to the logits.
         capped: whether the logits z become softcap·tanh(z/softcap).
         smoothed: whether the targets are smoothed.

@@ -37,7 +37,7 @@ __all__ = [
 # whole tiles of a product. Each chunk adds its part to the gradient of the weight, which takes a pass over that gradient: with
 # fewer rows than LEAST, the pass would take as long as the products.
 SHARE, ROWS, LEAST = 10, 256, 512
-# Products over a number of classes that is no multiple of this are computed in two parts: of all but the last classes, and of these.
+# Products over a number of classes that is not a multiple of this are computed in two parts: of all but the last classes, and of these.
 # PyTorch's product of 1536 rows, 768 columns and 50257 classes takes 1.26 ms on an H200, and its two parts take 0.19 ms.
 CLASSES = 8
 

@@ -99,7 +99,7 @@ class _Shards(torch.autograd.Function):
         ctx.wants = [graded and need for need in ctx.needs_input_grad[:3]]
         rows = x.reshape(-1, x.shape[-1])
         flat = target.reshape(-1)
-        # A target that is no class is no rank's, and its loss is NaN.
+        # A target that is not a class is no rank's, and its loss is NaN.
         kept = flat != ignore
         mine = kept & (flat >= first) & (flat < first + weight.shape[0])
         own = torch.where(mine, flat - first, _NO_CLASS)

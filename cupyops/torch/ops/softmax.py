@@ -76,7 +76,7 @@ def not_a_tensor(function: Callable[..., Tensor], x: Any, dim: int, dtype: torch
     """Returns the proxy of a symbolic trace.
 
     Raises:
-        TypeError: x is no proxy.
+        TypeError: x is not a proxy.
     """
     if (proxy := symbolic_call(function, (x, dim, dtype))) is not None:
         return proxy

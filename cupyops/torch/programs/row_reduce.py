@@ -194,7 +194,7 @@ def _check_kinds(where: str, inputs: Sequence[str], **given: Sequence[str]) -> N
     """Raises unless each name in ``rows=``, ``indices=`` and ``columns=`` is an input, and stands there once.
 
     Raises:
-        ValueError: a name is no input of the program, or is in two places.
+        ValueError: a name is not an input of the program, or is in two places.
     """
     found: dict[str, str] = {}
     for kind, names in given.items():

@@ -78,9 +78,9 @@ def is_dtensor(x: Any) -> bool:
 
 def propagated(op: Any, args: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]] | None:
     """Returns what DTensor's sharding propagation chooses for a call: the specifications of the arguments, with None in
-    the places of those that are no DTensors, and the specifications of the results.
+    the places of those that are not DTensors, and the specifications of the results.
 
-    Returns None if a result is no DTensor, or if this version of PyTorch has no such propagation.
+    Returns None if a result is not a DTensor, or if this version of PyTorch has no such propagation.
 
     Args:
         op: the registered operator.
@@ -144,7 +144,7 @@ def summands(
 
 
 def _place(placement: Any) -> Place | object:
-    """Returns the place of a placement in a split; an object that is no place for any other placement."""
+    """Returns the place of a placement in a split; an object that is not a place for any other placement."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     if type(placement) is Replicate:
@@ -218,7 +218,7 @@ def _register(overload: Any, rule: Rule) -> None:
 def _keyed_by_all_arguments(overload: Any, tensors: int) -> bool:
     """Has DTensor cache a strategy by all arguments. Returns False if this version of PyTorch has no such setting.
 
-    DTensor's cache ignores the arguments that are no tensors, unless an integer precedes them.
+    DTensor's cache ignores the arguments that are not tensors, unless an integer precedes them.
     """
     try:
         from torch.distributed.tensor import DTensor

@@ -36,7 +36,7 @@ class _Value:
     """One parameter of a kernel in C++.
 
     Attributes:
-        kind: ``"array"``, ``"accessor"`` (an array and the numbers behind its address), ``"numbers"`` or ``"bytes"``.
+        kind: ``"array"``, ``"accessor"`` (an array and the numbers after its address), ``"numbers"`` or ``"bytes"``.
         dtype: of the numbers.
         count: of the numbers.
         written: whether the kernel writes the array.

@@ -234,7 +234,7 @@ class Binaries:
         return "\n".join(lines)
 
 
-# A digit behind an octal escape of three digits is a character of its own.
+# A digit after an octal escape of three digits is a character of its own.
 _CHARACTERS = [chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in range(256)]
 
 

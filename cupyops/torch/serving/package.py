@@ -50,7 +50,7 @@ def package(
         ExportError: an operator cannot be packaged: its body reads a value of a tensor, fixes a dynamic size, or passes a kernel an
             object that is bound to a process, such as a texture; or a kernel does not run on one of the architectures. The message names the
             operator.
-        TypeError: `exported` is no exported program.
+        TypeError: `exported` is not an exported program.
         ValueError: the path does not end in ``.pt2``.
     """
     if not isinstance(exported, torch.export.ExportedProgram):

@@ -84,7 +84,7 @@ def _halves(a: np.ndarray, b: np.ndarray, c: np.ndarray, w: np.ndarray, digits: 
 
 
 def _from_integer(v: int, digits: int, way: Callable[..., Any]) -> float:
-    """Rounds an integer in exact arithmetic: of 64 bits, it is no float64."""
+    """Rounds an integer in exact arithmetic: of 64 bits, it is not a float64."""
     extra = max(abs(v).bit_length() - digits, 0)
     low, rest = divmod(v, 1 << extra)
     half = (1 << extra) // 2
