@@ -152,7 +152,7 @@ class Case:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of an operator on rows, that of the rows; of others, that of the first result."""
+        """The shape of the rows for an operator on rows, and of the first result for another."""
         return (self.operands if self.op in ROWWISE else self.results)[0].shape
 
     @property

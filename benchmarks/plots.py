@@ -23,7 +23,7 @@ COLOURS = {
     "dlpack": "#56b4e9",
     "function": "#8c564b",
 }
-# Of an operator on rows, the lengths that stand for the rest where there is no room for all.
+# The row lengths that are shown where there is no room for all.
 TYPICAL_LENGTHS = (1024, 8192)
 
 Row = dict[str, Any]
@@ -93,7 +93,7 @@ def elements(row: Row) -> int:
 
 
 def largest(rows: Sequence[Row]) -> list[Row]:
-    """Of each operation, the rows at the greatest number of elements; of those on rows, at each of the typical
+    """The results of each operation at the greatest number of elements; of operations on rows, at each of the typical
     lengths; of matrix products those in bfloat16."""
 
     def place(row: Row) -> tuple[Any, ...]:

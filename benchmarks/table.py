@@ -213,7 +213,7 @@ def _work(row: Row) -> int:
 
 
 def _size(row: Row) -> str:
-    """Of matrix products M×N×K, of others the shape."""
+    """M×N×K of a matrix product, and the shape of another result."""
     product = product_of(row) if row["op"] in PRODUCTS else None
     return _shape(row) if product is None else f"{product.m}×{product.n}×{product.k}"
 

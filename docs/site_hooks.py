@@ -120,7 +120,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Has the search find guides before sources, and the pages about faults first by the words of a message."""
+    """Ranks guides before sources in the search, and pages about faults first."""
     boosts = [boost for start, boost in BOOSTS.items() if page.file.src_uri.startswith(start)]
     page.meta.setdefault("search", {"boost": boosts[0] if boosts else 1})
     return html

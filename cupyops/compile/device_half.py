@@ -1,4 +1,4 @@
-"""Takes the device half from the text of a kernel, which may be a whole file for nvcc with a host half."""
+"""Takes the device code out of the text of a kernel, which may be a whole file for nvcc, with host code."""
 
 import re
 from collections import Counter

@@ -159,7 +159,7 @@ class DeviceVariable:
 def variables(text: str) -> dict[str, DeviceVariable]:
     """Returns the device variables that a text declares in namespaces, by name.
 
-    A variable within a conditional of the preprocessor is left out, since only a compiler can say whether it exists. Left
+    A variable within an ``#if`` is left out, since only a compiler can decide whether it exists. Left
     out are also templates, static variables in namespaces, and arrays that another text defines with their size.
     """
     text = text.partition(f'#line 1 "{QUESTIONS}"')[0]

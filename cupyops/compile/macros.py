@@ -60,7 +60,7 @@ def macros_in(
 
 
 def expanded(code: str, macros: Mapping[str, Macro]) -> str:
-    """Returns code with the texts of macros in place of their uses, as the preprocessor has it, on one line."""
+    """Returns code with macros expanded, as the preprocessor does, on one line."""
     return "".join(_expanded(_tokens(code), macros, frozenset(), itertools.count())).strip()
 
 

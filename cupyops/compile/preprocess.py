@@ -131,7 +131,7 @@ class Preprocessed:
         """
         for where, text in texts.items():
             for directive in scan(text).directives:
-                # Before an #elif lies another branch, whose state says nothing of this one.
+                # An #elif does not depend on the state of the branch before it.
                 read = directive.name.startswith("elif") or self.live(where, directive.start - 1) is not False
                 if not read or directive.name not in CONDITIONALS:
                     continue
@@ -379,7 +379,7 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
     found = tuple(n for n in dict.fromkeys(asked) if not (n in _OTHER_COMPILERS or _OTHER_PLATFORM.search(n)))
     followed = preprocess(text, headers, {**dict.fromkeys(found, "1"), **defines})
     state = followed.live("", place)
-    # CUDA's headers may define a name such as CUDA_FEATURE. Of their names, texts test versions.
+    # CUDA's headers may define a name such as CUDA_FEATURE. Texts test only their version macros.
     if None in states:
         return found if state and not any(n in defines or n in OF_COMPILER or "VERSION" in n for n in found) else ()
     return () if state is False else tuple(n for n in found if n not in defines)

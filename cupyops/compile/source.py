@@ -323,8 +323,8 @@ def _system(
 ) -> list[str] | None:
     """Returns the lines that take the place of the ``#include`` of a system header, or None if the directive stays.
 
-    CUDA's C++ library has names that are macros of launch policies, ``BLOCK_THREADS`` for one. The library is read without
-    `macros`, those of the prelude.
+    CUDA's C++ library uses names that are macros of launch policies, such as ``BLOCK_THREADS``. The library is included
+    without `macros`, the macros of the prelude.
     """
     row = header(name)
     if row is None or (row.host and found_in(options, name)):

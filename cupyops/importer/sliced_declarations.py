@@ -151,7 +151,7 @@ class Declarations:
                 return {name}, True, True
             words = self._with_macros(NAME.findall(head))
             by_text = CONSTEXPR if len(item.cursors) > 1 else self._marks | CONSTEXPR
-            # Of a class that is kept, the device functions that are defined outside of it are kept.
+            # The device functions of a kept class that are defined outside of it are kept.
             name = owner or name.split("<")[0]
             return {name}, "device" in marks or not words.isdisjoint(by_text), False
         if kind == "ENUM_DECL":

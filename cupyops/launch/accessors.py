@@ -34,8 +34,8 @@ class Accessor:
         rank: the number of dimensions.
         bits: the bits of a size or stride, 32 or 64.
         counted: the accessor has room for ``rank`` dimensions, and the number of the array's dimensions: a TensorInfo.
-        paired: the elements are complex numbers, which are the last dimension of the array: 2. The sizes and strides are those of
-            the other dimensions.
+        paired: the elements are complex numbers, which are the last dimension of the array: 2. The sizes and strides
+        describe the other dimensions.
     """
 
     rank: str
@@ -62,7 +62,8 @@ def accessor_of(spelling: str) -> tuple[str, Accessor] | None:
     """Returns the type of the elements and the layout of an accessor, or None for another type.
 
     Args:
-        spelling: the type as the compiler tells it, ``at::GenericPackedTensorAccessor<float, 2ul, at::DefaultPtrTraits, int>``.
+        spelling: the type as the compiler spells it, ``at::GenericPackedTensorAccessor<float, 2ul,
+        at::DefaultPtrTraits, int>``.
     """
     found = _CLASS.match(spelling)
     if found is None:

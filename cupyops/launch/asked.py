@@ -119,7 +119,7 @@ class Asked:
             given: the layout from Python, which is compared, or None.
 
         Raises:
-            CompileError: the layout from Python is another one.
+            CompileError: the layout from Python differs from the compiler's.
         """
         size = self.parameters[position].size
         if (position, ()) not in self._fields:

@@ -54,7 +54,7 @@ def set_debug(on: bool) -> None:
 def debug_mode(on: bool = True) -> Iterator[None]:
     """Turns debug mode on or off while a block of code runs: ``with cupyops.debug_mode(): ...``.
 
-    The setting holds for all threads. Of several running blocks, the newest decides.
+    The setting holds for all threads. In nested blocks, the innermost decides.
     """
     try:
         with _setting.during(bool(on)):

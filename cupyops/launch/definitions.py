@@ -1,7 +1,7 @@
 """Finds a kernel in a text by its name.
 
-A name may have namespaces, template arguments, and the types of the parameters, which tell apart several functions of a
-name: ``"softmax"``, ``"a::softmax"``, ``"softmax<float, 128>"``, ``"softmax(float*, int)"``.
+A name may have namespaces, template arguments, and the types of the parameters, which distinguish overloads:
+``"softmax"``, ``"a::softmax"``, ``"softmax<float, 128>"``, ``"softmax(float*, int)"``.
 """
 
 import re
@@ -173,10 +173,11 @@ def only(text: str, kernel: str) -> str:
 
 
 def without_overloads(text: str, kernel: str, headers: Collection[str]) -> tuple[str, str | None]:
-    """Returns a text whose kernel has a name that no other function has, and the new name, or None if the name stays.
+    """Returns the text with the kernel renamed if another function has its name, and the new name, or None if it is not
+    renamed.
 
-    The name may also be that of a function for the GPU or the host with other parameters, or of another kernel's prototype. The
-    name by which a compiler is asked for the kernel has no parameters to tell them apart.
+    The name may also be that of a function for the GPU or the host with other parameters, or of another kernel's
+    prototype. The name expression of a kernel has no parameters, which would distinguish them.
 
     Args:
         text: the text of one kernel.

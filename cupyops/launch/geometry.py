@@ -1,6 +1,6 @@
 """Launch policies: the block of a kernel, and its grid as a function of size parameters.
 
-A policy names the size parameters of the grid, so that a caller writes no ceiling division. :meth:`Geometry.grid_for`
+A policy names the size parameters that the grid is computed from. :meth:`Geometry.grid_for`
 returns the function from the values of the size parameters to the grid, for each compiled kernel. A grid of zero blocks
 is not launched.
 """

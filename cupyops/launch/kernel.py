@@ -332,8 +332,8 @@ class Kernel(Listed):
     def describe(self, types: Mapping[str, str]) -> str:
         """Returns the kernel's name with its dtypes for messages, ``gelu_forward<float16>``.
 
-        The kernel's own constants follow the dtypes. Of the geometry's constants, the cluster size appears, and the accesses
-        of a thread if there are several.
+        The kernel's own constants follow the dtypes. The description includes the cluster size of the geometry, and the
+        accesses of a thread if there are several.
         """
         hidden = {name: value for name, value in self.geometry.constants.items() if name != "CLUSTER"}
         if hidden.get("VECTORS", 1) != 1:

@@ -135,7 +135,7 @@ class KernelSource:
                     entries[i] = (entry or entry_of(name, declarations(scan(self.text), name)[0], ())).renamed(new_name)
         named: dict[str, Any] = {}
         if any(entries):
-            # The numbers in the name of one kernel of a module hold for this kernel alone.
+            # Each kernel of a module has its own template arguments.
             mine = numbers(self.text, self.name) if self.module else {}
             shared = {name: value for name, value in self.constants.items() if name not in mine}
             named["kernels"] = [
@@ -168,8 +168,8 @@ class KernelSource:
     def declaration(
         self, choices: Sequence[Mapping[str, str]], twins: Mapping[str, str] | None
     ) -> tuple[str, list[str]]:
-        """Returns a final text of which the kernel has no body, and the kernel's address under each choice of types, as expressions of
-        C++.
+        """Returns a final text that declares the kernel without a body, and the kernel's address under each choice of
+        types, as C++ expressions.
 
         Args:
             choices: choices of types, which differ in the arguments of the kernel's template alone.
@@ -214,7 +214,8 @@ class KernelSource:
             raise self.located(error) from error.__cause__
 
     def _of_device(self) -> dict[str, str]:
-        """Returns the text, by ``""``, and the headers, by name, without what no kernel reaches if they may have a host half."""
+        """Returns the text (under ``""``) and the headers (by name). If they may have host code, only what kernels
+        reach remains."""
         return {**self.headers, "": self.text, **(self._half(self.text, self.headers, self._roots()) or {})}
 
     def _roots(self) -> list[str]:
@@ -234,7 +235,7 @@ class KernelSource:
         return device_half(text, own, macros, self.options, names)
 
     def _lacking_clang(self) -> str:
-        """Returns a line for messages if the text may have a host half and libclang is not installed."""
+        """Returns a line for messages if the text may have host code and libclang is not installed."""
         return f"\n{NO_CLANG}" if self._half(self.text, self.headers, self._roots()) is None else ""
 
     def signature(

@@ -95,7 +95,7 @@ def library_type(name: str) -> Element | None:
     """Returns the element of a type of CUDA's headers or of a library, or None for another type.
 
     Args:
-        name: the name as the compiler tells it, ``float4`` or ``c10::complex<float>``.
+        name: the name as the compiler spells it, ``float4`` or ``c10::complex<float>``.
     """
     plain = _INLINE.sub("", name)
     if (found := KNOWN.get(plain)) is not None:

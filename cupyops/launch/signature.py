@@ -14,7 +14,8 @@ shape comment that may belong to two parameters, or to none, raises an error. A 
 that is not an integer of the kernel, gives no shape, with a warning. Non-``const`` pointers are outputs. With
 ``// (N) or null`` a call may give None, which is a null pointer in the kernel.
 
-:mod:`.scanned` reads the text. Types that the text does not tell are asked of the compiler (:mod:`.asked`, :mod:`.told`).
+:mod:`.scanned` reads the text. For types that the text does not determine, the compiler is asked (:mod:`.asked`,
+:mod:`.told`).
 """
 
 import re
@@ -244,7 +245,7 @@ class Signature:
         A launch passes the types that were read from the text, and the compiler has the last word about them.
 
         Args:
-            spellings: the types as the compiler tells them, ``float const*``.
+            spellings: the types as the compiler spells them, ``float const*``.
             types: the dtypes of the types that the arrays decide.
         """
         for p, spelling in zip(self.parameters, spellings, strict=False):

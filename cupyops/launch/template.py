@@ -57,7 +57,7 @@ class Entry:
     Attributes:
         path: the name with its namespaces.
         parameters: the parameters of the template; empty for a function.
-        given: the arguments that the kernel's name gives.
+        given: the arguments in the kernel's name.
     """
 
     path: str

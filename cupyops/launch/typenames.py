@@ -1,7 +1,7 @@
 """The names of types and the macros in a kernel's declaration.
 
-The dtypes of C's own numbers are known by name. Any other name means what the compiler says (:mod:`cupyops.compile.ask`), unless no
-text declares it: then the arrays of a call decide it.
+The dtypes of C's own numbers are known by name. The compiler resolves any other name (:mod:`cupyops.compile.ask`). If
+no text declares the name, the arrays of a call decide it.
 """
 
 import re
@@ -106,8 +106,8 @@ def without_attributes(bare: str) -> str:
 
 
 def data_members(texts: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """Returns names with all names of data members of the classes of some texts, in their order, and those that several classes have.
-    Other names may be among them."""
+    """Returns names together with the data members of all classes of some texts, in their order, and the members that
+    several classes have. Other names may be among them."""
     found: Counter[str] = Counter()
     for text in texts:
         found.update(_members(text))

@@ -229,7 +229,7 @@ class Variables(Mapping[str, Any]):
     ``kernel.variables["table"]`` returns a copy of the variable, of the simulator while it is on, else of the current
     GPU. ``kernel.variables["table"] = values`` sets the variable on every GPU and in every mode of the simulator, now and
     when code is loaded later. Both wait for all work of the GPU. :meth:`read` and :meth:`write` take a stream, and wait
-    for this stream alone.
+    only for this stream.
 
     Raises:
         KeyError: the text has no such variable.

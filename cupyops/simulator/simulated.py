@@ -239,7 +239,8 @@ class Simulated:
         static = max(module.shared_largest, self._alone and module.shared_bytes)
         dynamic = kernel.hardware.shared
         warps = -(-count // 32)
-        # Of a multiprocessor of sm_90: 64 warps, 32 blocks, and 228 KiB, of which a block takes 1 KiB more than it asks for.
+        # A multiprocessor of sm_90 has 64 warps, 32 blocks, and 228 KiB, of which a block takes 1 KiB more than it asks
+        # for.
         resident = self._multiprocessors * min(32, 64 // warps, 228 * 1024 // (static + dynamic + 1024))
         problem = ""
         if static > _MOST_STATIC:

@@ -75,7 +75,7 @@ def translate(text: str, kernels: Sequence[str], what: str) -> str:
     """Returns the C++ of a final text.
 
     Args:
-        text: the result of :func:`cupyops.launch.kernel_source.KernelSource.final`. Of several linked texts, the first
+        text: the result of :func:`cupyops.launch.kernel_source.KernelSource.final`. If texts are linked, the first
             has the kernels.
         kernels: the names of the kernel functions; none for a text of questions alone.
         what: the kernel's name and dtypes, for messages.

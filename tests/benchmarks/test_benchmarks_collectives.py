@@ -64,7 +64,7 @@ with_rule = Operator("test_collectives::doubled(Tensor x) -> Tensor y", twice, r
 
 
 def exchanged(operator: Any) -> Any:
-    """Has the first residual addition of a model call the operator."""
+    """Makes the first residual addition of a model call the operator."""
 
     class Exchanged(AddLayerNorm):
         def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]

@@ -38,7 +38,7 @@ def succeeds_where_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def give_away(monkeypatch: pytest.MonkeyPatch, *paths: Path, to: int = STRANGER) -> None:
-    """Has the system report another owner of these files, which takes no rights of root."""
+    """Makes the system report another owner of these files, without the rights of root."""
     inodes = {(about.st_dev, about.st_ino) for about in map(os.lstat, paths)}
     real = os.fstat
 

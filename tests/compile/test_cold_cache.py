@@ -106,7 +106,7 @@ def test_different_things_are_made_at_once() -> None:
 
 
 def test_threads_compile_a_text_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of kernels of their own with the same text: what they share is the cache."""
+    """Several kernels with the same text share only the cache."""
     looked, all_looked, compiled = [], threading.Event(), []
     get = DiskCache.get
 

@@ -67,7 +67,7 @@ class Stub:
 
 
 class StubLibrary:
-    """Has a generated launch where a test gives it one."""
+    """A kernel whose generated launch a test may set."""
 
     name = "stub"
     tensor_access: TensorAccess | None = None

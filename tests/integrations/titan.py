@@ -78,7 +78,7 @@ def summing(parallelize: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def counting(trainer: Any, calls: Calls, losses: list[float]) -> Any:
-    """Has the trainer's steps count calls, and keep their losses."""
+    """Makes the trainer's steps count calls and keep their losses."""
     step = trainer.forward_backward_step
 
     def counted(self: Any, **given: Any) -> Any:

@@ -77,7 +77,7 @@ def test_gelu_is_what_the_naive_kernels_give(dtype: torch.dtype, form: str) -> N
     "types", [("float16", "bfloat16", "float32"), ("int8", "int64", "int64"), ("int16", "float64", "float64")], ids=str
 )
 def test_add2_gives_the_bits_of_the_naive_kernel(types: tuple[str, str, str]) -> None:
-    """Of one layout, with a number in place of an operand, and with an operand that is broadcast."""
+    """Operands of one layout, a number in place of an operand, and an operand that is broadcast."""
     naive = naive_kernel("add2", "add2_naive", Threads("n"), dtypes=NUMBERS)
     n, (a, b, out) = 2050, (torch.arange(2050).to(getattr(torch, t)) for t in types)
     wanted, row = torch.empty_like(out), b[:41]

@@ -30,7 +30,7 @@ def _fresh() -> None:
 
 @contextmanager
 def no_cache() -> Iterator[None]:
-    """Has graphs compiled, and not taken from the disk; what the C++ compiler has made may come from there."""
+    """Compiles graphs instead of loading them from disk; the output of the C++ compiler may be loaded."""
     import torch._functorch.config
     import torch._inductor.config
 

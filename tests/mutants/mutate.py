@@ -163,8 +163,8 @@ def _run_pytest(checkout: str, options: list[str], output: str) -> None:
 
 
 def enter(checkout: str) -> None:
-    """Has this process import the project from a checkout, whatever it has imported of the project already: the starting of a
-    process imports this module, and with it the texts that have no fault."""
+    """Makes this process import the project from a checkout, whatever it has imported of the project already: the
+    starting of a process imports this module, and with it the texts that have no fault."""
     os.chdir(checkout)
     os.environ["PYTHONPATH"] = checkout
     sys.path[:] = [checkout, *(p for p in sys.path if p and Path(p) not in (ROOT, ROOT / "tests"))]

@@ -200,7 +200,8 @@ def launched(*args: Any) -> Tensor:
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize(("approximate", "with_bias"), [("none", True), ("none", False), ("tanh", True)])
 def test_values(shape: tuple[int, int, int], dtype: torch.dtype, approximate: str, with_bias: bool) -> None:
-    """Of both results, to half of the last bit and what sums in float32 lose: the tensor cores cut off where others round."""
+    """Both results are exact to half of the last bit and the error of float32 sums: tensor cores truncate where others
+    round."""
     x, weight, bias = operands(*shape, dtype)
     given = bias if with_bias else None
     y, z = torch.ops.cupyops.linear_gelu(x, weight, given, approximate)

@@ -34,7 +34,7 @@ EACH_WAY = pytest.mark.parametrize("way", list(WAYS))
 
 
 def widest(way: str) -> torch.dtype:
-    """Of the dtypes that go this way."""
+    """The widest dtype that these kernels take."""
     return torch.bfloat16 if isinstance(WAYS[way][-1], TensorCoresConfig) else torch.float32
 
 

@@ -123,7 +123,7 @@ def test_opcheck(device: str, op: Operator) -> None:
     torch.library.opcheck(op.op, tuple(inputs))
 
 
-# Of known and of unknown sizes: the operator of a CUDA text both ways, and the programs in turn.
+# With static and with dynamic sizes: the operator of a CUDA text with both, and the programs in turn.
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "dynamic"),

@@ -122,7 +122,7 @@ def test_the_compiler_is_asked_only_about_tilings_that_could_be_the_cheapest() -
     second = answer(lambda config: 1 if config == cheapest else config.min_blocks)
     assert [cheapest, second] == asked
     assert cost(second, 5120, SUMS) < cost(cheapest, 5120, SUMS, 1)
-    # Of several that have fewer blocks than guessed, the one that is then the cheapest.
+    # If several have fewer blocks than guessed, the cheapest is taken.
     third = answer(lambda config: config.min_blocks / 2)
     assert len(asked) == 3
     assert cost(third, 5120, SUMS, third.min_blocks / 2) == min(cost(c, 5120, SUMS, c.min_blocks / 2) for c in asked)

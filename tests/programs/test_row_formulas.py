@@ -126,7 +126,7 @@ def _indices(x: Tensor) -> Tensor:
 
 
 def entropy() -> tuple[Written, tuple[Any, ...]]:
-    """Of the distribution that softmax makes of a row."""
+    """The entropy of softmax of a row."""
 
     def reference(x: Tensor) -> Tensor:
         logs = torch.log_softmax(wide(x), -1)
@@ -142,7 +142,7 @@ def entropy() -> tuple[Written, tuple[Any, ...]]:
 
 
 def kullback_leibler() -> tuple[Written, tuple[Any, ...]]:
-    """Of the distributions of two rows: two sums of exponentials, each in one pass with its maximum."""
+    """The divergence of the softmax of two rows: two sums of exponentials, each in one pass with its maximum."""
 
     def reference(x: Tensor, z: Tensor) -> Tensor:
         p, q = torch.log_softmax(wide(x), -1), torch.log_softmax(wide(z), -1)

@@ -1,7 +1,7 @@
 """Prints the lines of the repository by room: `make size`.
 
-A line of code has a token that is neither a comment nor part of a docstring. Blank lines count nowhere. Of a page, every line that is not
-blank is prose.
+A line of code has a token that is neither a comment nor part of a docstring. Blank lines count nowhere. Every line of a
+page that is not blank is prose.
 """
 
 import ast

@@ -362,7 +362,7 @@ def test_a_barrier_of_the_cluster() -> None:
 
 
 def test_a_barrier_of_the_cluster_hands_on_what_was_learnt_before() -> None:
-    """Of the first cluster one thread is told, and of the second another block reads."""
+    """One thread of the first cluster is notified, and another block of the second cluster reads."""
     body = """if (i == 0) { y[9] = 4; __threadfence(); atomicExch(z, 1); }
 if (b == 2 && t == 3) while (*(volatile int*)z == 0) __nanosleep(20);
 ARRIVE; __cluster_barrier_wait();

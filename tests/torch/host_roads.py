@@ -31,7 +31,7 @@ def autocast(dtype: Any, *, enabled: bool = True) -> Iterator[None]:
 
 
 def dtypes(y: Any, *leaves: Any) -> list[str]:
-    """Of a result, and of the gradients of leaves."""
+    """The dtypes of a result, and of the gradients of leaves."""
     import torch
 
     y = y[0] if isinstance(y, tuple) else y

@@ -39,7 +39,7 @@ for path in sys.argv[1:]:
         found[path] = [type(error).__name__, report.failed[0].words if report else str(error)]
 print(json.dumps(found))
 """
-# Of the faults, those that take little time: a launch and a check of each backend.
+# Faults that take little time: a launch and a check of each backend.
 SAMPLE = ("a bound off by one", "returns nothing", "a wrong factor", "takes every tensor for contiguous, and is told")
 CHOSEN = tuple(planted.PLANTED) if os.environ.get("CUPYOPS_TEST_REPRO") == "1" else SAMPLE
 

@@ -48,7 +48,7 @@ _COMMON: dict[str, Common] = {}  # what operators declare of their results
 
 
 class Recomputation:
-    """How the first result of an operator follows from what a compiled graph has saved.
+    """How the first result of an operator is computed from the tensors that a compiled graph has saved.
 
     Args:
         where: the operator's name, for messages.
@@ -224,7 +224,8 @@ _CHANGED: dict[str, Callable[[Any], Any]] = {
 
 
 def _replace_result(node: Node) -> None:
-    """Has the readers of a node's first result read a node :data:`recomputed`, if the operator declares how."""
+    """Redirects the readers of a node's first result to a node :data:`recomputed`, if the operator declares how to
+    recompute it."""
     target: Any = node.target
     found = _RECOMPUTATIONS.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
     if found is None or "recompute" in node.meta:  # the policy of a checkpoint decides about this node
@@ -253,7 +254,7 @@ def _replace_result(node: Node) -> None:
 
 
 def _replace_readers(node: Node, is_required_fw: Callable[[Node], bool]) -> None:
-    """Has a node :data:`reading` stand for each kernel of the backward that reads a node, or a view of it."""
+    """Inserts a node :data:`reading` for each kernel of the backward that reads a node, or a view of it."""
     for user in list(node.users):
         name = name_of(user)
         if getattr(user.target, "is_view", False):

@@ -349,7 +349,7 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         return None
 
     def deferred(self, first: Any, name: str, called: ast.expr, x: ast.expr) -> ast.Starred:
-        """Has the variable of a call hold ``(called, x)``, and returns the two as arguments."""
+        """Stores ``(called, x)`` in the variable of a call, and returns the two as arguments."""
         first.value = ast.copy_location(ast.Tuple([called, x], ast.Load()), first.value)
         return ast.Starred(ast.Name(name, ast.Load()), ast.Load())
 

@@ -40,7 +40,7 @@ def optimize(
     lazy_logits: bool = False,
     step: Callable[[], Any] | None = None,
 ) -> OptimizeReport:
-    """Has the modules of a model call the shipped operators, in place.
+    """Makes the modules of a model call the shipped operators, in place.
 
     ===============================================  ================================
     what is found                                    what it calls then

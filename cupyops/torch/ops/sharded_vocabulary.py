@@ -1,8 +1,9 @@
 """linear_cross_entropy of a vocabulary that ranks divide: the weight is a DTensor with the placement Shard(0).
 
-Each rank computes the logits of its classes for all rows, a chunk of the rows at a time. Of each row, a rank has m = max z,
-s = Σ e^(z - m), whether the target is one of its classes, and the target's logit. An all-gather of these four numbers for the
-rows of the chunk gives every rank log Σ e^z of all classes, and with it the loss, and the gradient of its own logits.
+Each rank computes the logits of its classes for all rows, a chunk of the rows at a time. For each row, a rank has m =
+max z, s = Σ e^(z - m), whether the target is one of its classes, and the target's logit. An all-gather of these four
+numbers for the rows of the chunk gives every rank log Σ e^z of all classes, and with it the loss, and the gradient of
+its own logits.
 """
 
 from typing import Any

@@ -150,7 +150,8 @@ class Launches:
         sizes = [*threads] or [arguments.values[s] for s in geometry.sizes]
         counts = [*sizes, 1, 1][:3] if geometry.per_call else sizes
         target = target_of(kernel, types, 1 if device is None else driver.multiprocessors(device))
-        # Of the class itself: the limits of a grid would compare symbols, and the driver knows them.
+        # The method of the class itself: the checks of a grid's limits would compare symbols, and the driver checks
+        # them.
         grid = Geometry.grid_for(geometry, target, {"min": least, "max": greatest})(*counts)
         shared = kernel.hardware.shared
         if kernel.shared_bytes is not None:
