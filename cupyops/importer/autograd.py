@@ -125,6 +125,6 @@ def _any_requires_grad(variables: list[Any]) -> bool:
 
 @word("torch::CustomClassHolder", "struct CustomClassHolder {};")
 class CustomClassHolder:
-    """The class above what ``torch::class_`` would bind."""
+    """The base class of classes that ``torch::class_`` would bind."""
 
     fields = ()

@@ -12,7 +12,7 @@ __all__ = ["Text", "char_at", "distance", "moved", "string_at"]
 
 
 class Text(str):
-    """A pointer into a text: what stands from there to the end.
+    """A pointer into a text: the characters from there to the end.
 
     Attributes:
         whole: the text.

@@ -150,7 +150,7 @@ class Conversions(Parts):
         return self.expression(only_part(cursor))
 
     def _unexposed_expr(self, cursor: Any) -> Expression:
-        """An implicit conversion, or what clang adds around an expression."""
+        """An implicit conversion, or a node that clang adds around an expression."""
         inner = [child for child in cursor.get_children() if child.kind.is_expression()]
         if not inner:
             value = evaluated(cursor)
@@ -335,7 +335,7 @@ class Conversions(Parts):
         return Expression("None")
 
     def has_state(self, type: Any) -> bool:
-        """Returns whether functions of a type may have variables of their own, which C++ copies with them."""
+        """Returns whether functions of a type may have state, which C++ copies with them."""
         found = record_word(type)
         return is_mutable(type) or (found is not None and found.name == "std::function" and self.program.has_mutable)
 

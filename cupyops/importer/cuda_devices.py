@@ -41,7 +41,7 @@ word("CUstream_st")(object)  # a handle is a pointer to a class without members
 
 
 def done(error: int = 0) -> int:
-    """Returns a result of the runtime API, which ``cudaGetLastError`` tells if it is an error."""
+    """Returns a result of the runtime API. ``cudaGetLastError`` returns it if it is an error."""
     errors.last = error or errors.last
     return error
 

@@ -89,7 +89,7 @@ def is_list_text(text: str) -> bool:
 
 
 class Parts:
-    """What the parts of the writer of expressions have of each other, and of the writer of functions."""
+    """The methods that the parts of the writer of expressions use of each other, and of the writer of functions."""
 
     program: Any
     unit: Any

@@ -1,4 +1,4 @@
-"""Writes what C++ names, members and elements are in Python, and references and pointers to them."""
+"""Writes C++ names, members and elements in Python, and references and pointers to them."""
 
 from typing import Any
 
@@ -90,7 +90,7 @@ class Places(Conversions):
     def template_arguments(self, declared: Any) -> list[str]:
         """Returns the template arguments of a specialisation for a typed word.
 
-        libclang does not tell those of a method. Its result has them: ``T*``, ``T``, or a class of them.
+        libclang does not report those of a method. Its result has them: ``T*``, ``T``, or a class of them.
         """
         if declared.kind.name == "CXX_METHOD" and not declared.is_static_method():
             result = plain(declared.result_type)
@@ -239,7 +239,7 @@ class Places(Conversions):
         return ""
 
     def bound_to(self, cursor: Any) -> str:
-        """Returns what a member that is a reference holds: a place, or one of its own for a value that is none."""
+        """Returns the initial value of a reference member: a place, or a new place for a value that is not a place."""
         return self.reference(cursor, anything=False) or f"Variable({self.text(cursor)})"
 
     def is_own_place(self, call: Any) -> bool:

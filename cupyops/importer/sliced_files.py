@@ -1,4 +1,4 @@
-"""The files of a parsed program, their declarations, and what clang's tree says of each."""
+"""The files of a parsed program, and their declarations in clang's tree."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -50,8 +50,8 @@ class Item:
         file: the name of the file.
         start, end: offsets in bytes, with the semicolon.
         cursors: the declarations.
-        names: what they declare.
-        usable: whether a kernel can have one of them.
+        names: the names that they declare.
+        usable: whether a kernel can use one of them.
         kernel: the names of the kernels among them.
     """
 

@@ -1,4 +1,5 @@
-"""The function :func:`from_extension`, which writes a starting file: kernels, the host half in Python, and operators."""
+"""The function :func:`from_extension`, which writes a starting file: kernels, the host code in Python, and
+operators."""
 
 import ast
 import keyword
@@ -41,7 +42,7 @@ class ExtensionKernel:
         name: the name with its namespaces.
         template: the parameters of the template, in C++; ``""`` for a function.
         parameters: the parameters.
-        launches: the launches of the host half, without their arguments, in C++.
+        launches: the launches in the host code, without their arguments, in C++.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Extension:
 
     Attributes:
         path: the file of the extension.
-        text: the device half: the kernels and the declarations that they use.
+        text: the device code: the kernels and the declarations that they use.
         kernels: the kernels.
         refused: the names of the kernels that have no translation, each with the reason.
         missing: the names of included files that were not found.
@@ -108,10 +109,11 @@ def from_extension(
     """Reads the ``.cu`` file of a PyTorch C++/CUDA extension.
 
     The kernels and the declarations that they use become the text of :class:`~cupyops.importer.launches.Kernels`. The
-    host half becomes Python, by the types that clang finds. Each function that the file binds, or each that no other
-    calls, becomes an :class:`~cupyops.torch.Operator` if its types allow it. The operator of ``f_backward`` is the gradient
-    of that of ``f`` if the names of its parameters say what they are. C++ without a translation raises
-    :class:`~cupyops.importer.errors.NotTranslated` where it stands, and a comment at the top of the file lists it.
+    host code becomes Python, by the types that clang finds. Each function that the file binds (or each function that no
+    other calls) becomes an :class:`~cupyops.torch.Operator` if its types allow it. The operator of ``f_backward`` is
+    the gradient of the operator of ``f`` if its parameters have the names of gradients, inputs and results. C++ code
+    without a translation raises :class:`~cupyops.importer.errors.NotTranslated` when it would run, and a comment at the
+    top of the file lists it.
 
     Args:
         path: the file; or its text, a string of several lines.
@@ -205,7 +207,7 @@ class _Bindings:
 
 
 class _HostHalf:
-    """The host half as Python.
+    """The host code as Python.
 
     Attributes:
         notes: what a reader of the file should know.

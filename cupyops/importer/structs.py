@@ -191,7 +191,7 @@ class Structs:
         """Returns the destructor of a struct that does something, or None.
 
         Raises:
-            Refused: a class above it, a member or the template that it is made of has one.
+            Refused: a base class, a member or the template has one.
         """
         type = plain(type)
         declared = type.get_declaration()
@@ -230,7 +230,7 @@ class Structs:
         return f"construct_{siblings.index(key)}"
 
     def constructor(self, type: Any, declared: Any) -> str:
-        """Returns what makes an object by a constructor."""
+        """Returns the function that makes an object by a constructor."""
         name = self.struct(type)
         if not self.unit.mine(declared) or not declared.is_definition():
             return name

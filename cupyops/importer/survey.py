@@ -17,7 +17,7 @@ _STEPS = ("++", "--", "x++", "x--")
 
 
 class Survey:
-    """What the functions of a program do with their variables.
+    """How the functions of a program use their variables.
 
     Args:
         unit: the parsed program.
@@ -248,7 +248,7 @@ def _aliases(cursor: Any) -> list[tuple[int, int, bool]]:
 
 
 def _returned(cursor: Any) -> list[Any]:
-    """Returns what a function returns, without its lambdas."""
+    """Returns the expressions that a function returns, without those of its lambdas."""
     found = []
     for child in cursor.get_children():
         if child.kind.name == "RETURN_STMT":

@@ -47,7 +47,7 @@ def _scalar_to(kind: Number, value: Any) -> Any:
     return kind(value)
 
 
-# A number is one, by a single conversion.
+# A number converts to it by a single implicit conversion.
 word(
     "c10::OptionalScalar",
     "struct OptionalScalar { OptionalScalar(); OptionalScalar(std::nullopt_t); OptionalScalar(const std::optional<Scalar>&);"

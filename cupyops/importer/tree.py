@@ -1,4 +1,5 @@
-"""Parses CUDA files with a host half by libclang, with the host's view, and wraps what its Python binding lacks.
+"""Parses CUDA files with host code by libclang, as host compilation sees them, and wraps functions that its Python
+binding lacks.
 
 No header of the machine is read. The words of :mod:`.words` are one header, and PyTorch's operators are declared from
 their schemas. An include that is not found in the user's folders is an empty file: a name that it would declare is then
@@ -156,14 +157,16 @@ class Unit:
 
 
 def _with_own_macros(name: str, text: str) -> str:
-    """Returns what includes a source. The macros of a source are its own: after it, the macros of before hold."""
+    """Returns the file that includes a source. The macros of a source end with it, and the earlier macros hold
+    again."""
     macros = dict.fromkeys(_DEFINED.findall(text))
     pushed, popped = ("".join(f'#pragma {act}_macro("{m}")\n' for m in macros) for act in ("push", "pop"))
     return f'{pushed}#include "{name}"\n{popped}'
 
 
 def _linked_name(declared: Any) -> str:
-    """Returns the name by which a linker finds a declaration. In clang's own names, a parameter ``const int`` is another one."""
+    """Returns the name by which a linker finds a declaration. In clang's own names, a parameter ``const int`` differs
+    from ``int``."""
     is_template = "TEMPLATE" in declared.kind.name
     return str(declared.get_usr() if is_template else declared.mangled_name or declared.get_usr())
 
@@ -259,12 +262,12 @@ def parse(
     return Unit(unit.cursor, texts, problems, tuple(sorted(lacking)), unit, once=frozenset(once))
 
 
-# What a compiler of C++ makes of CUDA's marks.
+# Definitions of CUDA's keywords for a C++ compiler.
 _PLAIN = "#undef __CUDACC__\n#undef __NVCC__\n#define __device__\n#define __host__\n#pragma clang force_cuda_host_device begin\n"
 
 
 def _is_plain(name: str, text: str) -> bool:
-    """Returns whether nvcc does not read a source, and it has no kernels by mistake."""
+    """Returns whether nvcc would not compile a source, and the source has no kernels by mistake."""
     return name.endswith((".cpp", ".cc", ".cxx")) and "__global__" not in text
 
 
@@ -367,7 +370,8 @@ def initializer(cursor: Any) -> Any:
 
 
 def template_arguments(declared: Any) -> list[Any]:
-    """Returns the template arguments of a specialisation: clang's types, integers, and None for what libclang does not tell."""
+    """Returns the template arguments of a specialisation: clang's types, integers, and None for arguments that libclang
+    does not report."""
     found: list[Any] = []
     count = max(0, declared.get_num_template_arguments())
     template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared) if count else None

@@ -15,7 +15,7 @@ __all__ = ["TupleElement", "construct", "convert", "copied", "default"]
 
 
 def copied(value: Any) -> Any:
-    """Returns a value as C++ copies it: containers and structs anew, and what a tuple has of them."""
+    """Returns a value as C++ copies it: containers and structs are copied, also within a tuple."""
     if isinstance(value, tuple):
         return tuple(map(copied, value))
     copy: Callable[[], Any] | None = getattr(value, "copy", None)

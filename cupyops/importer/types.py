@@ -115,7 +115,7 @@ def is_owner(type: Any) -> bool:
 
 
 def is_mutable(type: Any) -> bool:
-    """Returns whether a type is that of a lambda that changes its variables: a copy of it has its own ones."""
+    """Returns whether a type is that of a lambda that changes its captures, which a copy does not share."""
     if "(lambda" not in plain(type).spelling:
         return False
     methods = plain(type).get_declaration().get_children()

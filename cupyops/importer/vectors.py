@@ -17,7 +17,7 @@ E = TypeVar("E")
 
 
 class Vector(list[E]):
-    """``std::vector``, ``std::array``, an array, and what PyTorch refers to them with, with C++'s methods.
+    """``std::vector``, ``std::array``, an array, and PyTorch's references to them, with C++'s methods.
 
     Attributes:
         kind: the type of the elements, as typed words get it; None if it is not known.

@@ -13,8 +13,9 @@ two kinds of operations:
 
 For the second kind, the graph has a node :data:`recomputed` in place of the result while the partitioner chooses. After
 the cut, the node is the operator's result in the forward, as before. In the backward, the operations of the recomputation
-take its place, and Inductor fuses them with the operation that reads the result. The partitioner recomputes nothing that
-the backward must write to memory, such as the operand of a matrix product. Such a result is saved. If a kernel without matrix
+take its place, and Inductor fuses them with the operation that reads the result. The partitioner never recomputes a
+tensor that the backward must write to memory, such as the operand of a matrix product. Such a result is saved. If a
+kernel without matrix
 products reads the result in the backward, such as that of a norm, the result is written to memory there: PyTorch's own norm would
 fuse with the operations, and save the result neither.
 
@@ -44,7 +45,7 @@ __all__ = ["Recomputation", "allow"]
 _MODULE = "torch._functorch.partitioners"
 _NAMES: set[str] = set()  # the qualified names of elementwise operators that have been traced
 _READERS: set[str] = set()  # of operators without matrix products
-_COMMON: dict[str, Common] = {}  # what operators declare of their results
+_COMMON: dict[str, Common] = {}  # what operators declare about their results
 
 
 class Recomputation:

@@ -181,7 +181,7 @@ def _written(site: Site, args: Sequence[Any], found: Any, record: Record) -> Cal
     device = launches[0].arguments.gpu
     lines = _Lines(
         device, {"body": site.body, "site": site}
-    )  # the scope keeps alive what close_generated_launches calls
+    )  # the scope keeps the objects alive that close_generated_launches calls
     lines.names |= tensors
     try:
         for step in record.steps:

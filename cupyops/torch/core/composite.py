@@ -1,4 +1,4 @@
-"""The operators that stand for a call in a graph that Dynamo traces.
+"""The operators that represent a call in a graph that Dynamo traces.
 
 Dynamo guards each Python object that it reads while it traces: globals, attributes, cells, code. A compiled step checks all
 guards before it runs, which takes the host's time. While Dynamo traces, the generated dispatch of an operator therefore makes
@@ -41,7 +41,7 @@ class Composites:
 
     Args:
         schema: the Operator's schema.
-        rule: what the Operator is in a graph (:mod:`cupyops.torch.compiled.rules`).
+        rule: the form of the Operator in a graph (:mod:`cupyops.torch.compiled.rules`).
         policies: the policies of autocast, by the type of device.
         code: a key for the Operator's code (:func:`cupyops.torch.compiled.keys.code_of`).
         find: returns the Composites of the newest Operator of the name, or None.
@@ -111,7 +111,7 @@ def _define(schema: Schema, name: str, overload: str, count: int, call: Callable
     Args:
         schema: the schema of the other operator.
         name, overload: the name of the composite operator, without a namespace, and of its overload.
-        count: how many of the results the composite operator returns; the first ones.
+        count: the composite operator returns this many of the first results.
         call: takes the arguments and returns these results. It must hold no reference to an Operator.
 
     Returns:

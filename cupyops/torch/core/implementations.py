@@ -59,8 +59,8 @@ def simulated(backward: Callable[..., Any], always: bool) -> Callable[..., Any]:
 
     Args:
         backward: the declared backward.
-        always: whether the forward has run kernels. The program may have left ``cupyops.simulate()`` since, here or in
-            another thread.
+        always: whether the forward has run kernels. The program may have left ``cupyops.simulate()`` in the meantime,
+        in this thread or another.
     """
 
     def either(ctx: Any, *grads: Any) -> Any:
@@ -249,7 +249,7 @@ def _settle_strides(x: torch.Tensor) -> None:
     If a tensor comes with other strides than in the call before, Dynamo compiles again with a symbol for each stride.
     A body asks whether the tensor is contiguous, and Dynamo then guards the strides, except those of dimensions of one
     element. A graph with a symbol left is slower: no launches are repeated, and CUDA graphs look up the symbol's value.
-    A stride that is not that of a contiguous tensor stays a symbol.
+    A stride that a contiguous tensor would not have stays a symbol.
     """
     contiguous: Any = 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):

@@ -2,7 +2,7 @@
 
 An optimised module keeps its identity, its parameters, its buffers and its hooks. Only ``__class__`` changes, to a
 subclass that replaces methods of the module's own class. The subclass has the name and the ``__module__`` of its base,
-so that a ``repr``, a policy that compares names, and the leaf rule of ``torch.fx`` see what they saw before.
+so that a ``repr``, a policy that compares names, and the leaf rule of ``torch.fx`` do not change.
 """
 
 import copy

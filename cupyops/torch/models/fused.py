@@ -338,7 +338,7 @@ def sequential_forward(apart: frozenset[str]) -> Callable[[Any, Any], Any]:
     """Returns the ``forward`` of ``nn.Sequential``, with one operator for a linear layer and the GELU after it.
 
     Args:
-        apart: the names of the linear layers that stay calls of their own.
+        apart: the names of the linear layers that stay separate calls.
     """
 
     def forward(self: nn.Sequential, input: Any) -> Any:

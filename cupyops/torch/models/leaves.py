@@ -151,7 +151,7 @@ def _conv1d_operands(module: Any) -> tuple[Tensor, Tensor | None]:
 
 
 _ARE_GATES: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
-# The gated units of the activations that have no operator of their own, by PyTorch's function, and by the ``forward`` of a class.
+# The gated units of activations that have no operator, by PyTorch's function, and by the ``forward`` of a class.
 _UNITS: dict[Any, Callable[..., Tensor]] = {f: unit for f, unit in GATES.items() if f is not F.gelu}
 
 
@@ -177,7 +177,7 @@ def _is_gate(module: nn.Module) -> bool:
 
 
 def leaf_of(module: nn.Module, by_functions: Callable[[type[nn.Module]], Callable[..., Any]]) -> Leaf | str | None:
-    """Returns what a module becomes, or the reason why it is left alone, or None for a module of another kind.
+    """Returns the replacement of a module, or the reason why it is left alone, or None for a module of another kind.
 
     Args:
         module: the module.

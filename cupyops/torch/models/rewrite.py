@@ -1,4 +1,4 @@
-"""Rewrites methods so that modules and functions that stand beside each other call one operator.
+"""Rewrites methods so that consecutive calls of modules and functions become one operator.
 
 The method's own source is rewritten, not a graph of a traced call: a trace would fix what the method decides by
 ``self.training``, by an attribute or by an argument, and cannot follow a method that branches on a tensor. In a

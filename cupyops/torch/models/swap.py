@@ -26,7 +26,8 @@ from .syntax import Path
 __all__ = ["optimize"]
 
 Filter = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
-# What a method that cannot be read is reported for. Most activations without an operator of their own stand in no gated unit.
+# The calls for which a method that cannot be read is reported. Most activations without an operator of their own stand
+# in no gated unit.
 _NAMED = (*TRAITS, "plain_layer_norm")
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
@@ -82,7 +83,7 @@ def optimize(
         include: which modules to change, by name: a pattern such as ``"blocks.*.mlp*"``, several, or a function
             ``(name, module) -> bool``. The default is every module.
         exclude: which modules to leave alone, in the same form.
-        fuse: whether calls that stand beside each other become one operator.
+        fuse: whether consecutive calls become one operator.
         lazy_logits: whether the head of a language model and its loss become :func:`autograd_bridge.linear_cross_entropy`, whose
             logits are never in memory as a whole. In training mode, a linear layer with more columns than its argument, whose
             result the same method passes to a loss, then returns an object that computes the logits when something else than
@@ -196,7 +197,7 @@ class _Plan:
 
     Attributes:
         wanted: whether a module passes the filters.
-        fuse: whether calls that stand beside each other become one.
+        fuse: whether consecutive calls become one.
         lazy: whether logits are computed when they are read.
         classes: the new classes.
         replaced: the sites of the report, by the module that gets a new class.
@@ -220,7 +221,7 @@ class _Plan:
         self.skipped.append(Site(name, what or type(module).__name__, reason=reason))
 
     def leaf(self, name: str, module: nn.Module) -> None:
-        """Decides about a module whose whole ``forward`` may be one operator."""
+        """Decides whether one operator replaces the whole ``forward`` of a module."""
         if module in self.seen:
             return
         if how := _sealed(module):
@@ -250,7 +251,7 @@ class _Plan:
         self.excluded.setdefault(module, Site(name, what, reason="excluded by name"))
 
     def settle(self) -> None:
-        """Adds the modules of which no name is wanted to the report."""
+        """Adds the modules that the filters exclude under every name to the report."""
         left = {module: site for module, site in self.excluded.items() if module not in self.seen}
         self.seen.update(left)
         self.skipped.extend(left.values())
@@ -278,7 +279,7 @@ class _Plan:
         return found
 
     def drop(self, found: Sequence[Measured]) -> None:
-        """Moves the sites of the kinds that save no time to those that are left alone."""
+        """Moves the sites of the kinds that save no time to the sites that are left alone."""
         reasons = {one.kind: f"measured: {one}" for one in found if not one.kept}
         together = reasons.get(TOGETHER)
         for module in [*self.classes]:
@@ -317,7 +318,7 @@ class _Plan:
             self.replaced[module] = [Site(name, change.text, change.operator) for change in changes]
 
     def changed_methods(self, name: str, module: nn.Module) -> tuple[dict[str, Any], list[Change]]:
-        """Returns the methods of a module that get other code, and what changes in them."""
+        """Returns the methods of a module that get new code, and the changes in them."""
         cls, new, changes = type(module), {}, []
         if cls.forward is nn.Sequential.forward:
             pairs = self.pairs(module) if self.fuse else []

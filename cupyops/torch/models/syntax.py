@@ -1,4 +1,5 @@
-"""Questions about syntax trees of methods: which names they read, what is called first, and what changes no tensor."""
+"""Functions on syntax trees of methods: which names they read, what is called first, and which code changes no
+tensor."""
 
 import ast
 from collections import Counter
