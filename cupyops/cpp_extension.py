@@ -1,5 +1,5 @@
 """PyTorch's ``torch.utils.cpp_extension.load_inline`` and ``load`` without a compiler: kernels go to NVRTC, and the host
-half of the sources becomes Python (:mod:`cupyops.importer`).
+code of the sources becomes Python (:mod:`cupyops.importer`).
 
 >>> from cupyops.cpp_extension import load_inline
 >>> source = "at::Tensor sin_add(at::Tensor x, at::Tensor y) { return x.sin() + y.sin(); }"
@@ -296,7 +296,7 @@ class _OnCPU(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        if func is torch.device:  # a device itself stays: the host half of a program looks at it
+        if func is torch.device:  # a device itself stays: the host code of a program looks at it
             return func(*args, **(kwargs or {}))
         named = {key: _cpu(value, key == "device") for key, value in (kwargs or {}).items()}
         to = getattr(func, "__name__", "") in ("to", "_parse_to")  # of a tensor, of a module

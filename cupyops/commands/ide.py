@@ -27,7 +27,7 @@ __all__ = ["add_parser", "definitions", "guessed", "write"]
 _MARK = "# Written by `python -m cupyops ide`"
 _FOLDER = ".cupyops"
 _SUFFIXES = (".cu", ".cuh")
-# The definitions for a text of which nothing is known: those of a launch with float32 arrays.
+# The definitions for a text without a declared kernel: those of a launch with float32 arrays.
 _USUAL = {"scalar_t": "float", "acc_t": "float", "BLOCK_THREADS": "256"}
 
 # The functions of the simulator's headers are for host compilers: the pragma makes them callable from device code.
@@ -267,7 +267,7 @@ def _defines(found: Mapping[str, str], text: str) -> list[str]:
 
 
 def definitions(path: Path, text: str, kernels: Iterable[Kernel]) -> tuple[dict[str, str], list[str]]:
-    """Returns what declared kernels give a text, or a text that includes this header.
+    """Returns the definitions that declared kernels give a text, or a text that includes this header.
 
     The first choice of dtypes of each kernel counts, and of several kernels the first that defines a name.
 

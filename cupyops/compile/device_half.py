@@ -43,7 +43,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def may_have_host_half(text: str, headers: Mapping[str, str], defines: Mapping[str, str]) -> bool:
-    """Returns whether a text may have code that kernels do not have: a host half, or device code that names what nobody has and that
+    """Returns whether a text may have code that kernels do not have: host code, or device code that names what nobody has and that
     no kernel reads. A false alarm costs the time of a parse.
 
     Args:

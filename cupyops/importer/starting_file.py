@@ -71,8 +71,8 @@ class Extension:
         kernels: the kernels.
         refused: the names of the kernels that have no translation, each with the reason.
         missing: the names of included files that were not found.
-        untranslated: what of the host half has no translation: the function, the place and the reason.
-        starter: the text of the starting file: kernels, the host half in Python, and operators.
+        untranslated: what of the host code has no translation: the function, the place and the reason.
+        starter: the text of the starting file: kernels, the host code in Python, and operators.
     """
 
     path: Path
@@ -187,7 +187,7 @@ def _imports(imported: Sequence[str]) -> list[str]:
     return [line] if imported else []
 
 
-# The host half
+# The host code
 
 
 class _Bindings:

@@ -223,7 +223,7 @@ class KernelSource:
 
     def _half(self, text: str, headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str] | None:
         """Returns what names reach of a text, by ``""``, and of those of the headers that it includes; None if libclang is not
-        installed. Returns nothing of a text without a host half, as all texts are with NVRTC's option ``-default-device``."""
+        installed. Returns nothing of a text without host code, as all texts are with NVRTC's option ``-default-device``."""
         if isinstance(self.text, kernels_cu.Text) or not _DEFAULT_DEVICE.isdisjoint(self.options):
             return {}
         own = {name: source for name, source in included(text, headers).items() if name in headers}

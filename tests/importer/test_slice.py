@@ -1,4 +1,4 @@
-"""What of a CUDA file goes to NVRTC: what the kernels reach, and nothing of the host half."""
+"""What of a CUDA file goes to NVRTC: what the kernels reach, and nothing of the host code."""
 
 import re
 from pathlib import Path

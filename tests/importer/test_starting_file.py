@@ -246,7 +246,7 @@ def test_a_backward_is_the_gradient_if_the_names_match(tmp_path: Path) -> None:
     assert told in extension.starter
 
 
-# The device half
+# The device code
 
 
 def test_kernels_and_what_they_use_are_kept_and_nothing_else() -> None:

@@ -1,4 +1,4 @@
-"""Layers whose ``forward`` takes the place of a module's own, by Hugging Face's ``kernels``.
+"""Layers whose ``forward`` Hugging Face's ``kernels`` puts in the place of a module's own.
 
 A layer has no state: it reads the parameters of the module that it is put into. Where the operator's result might have
 another dtype than the module's, the module's own ``forward`` runs: for a weight of another dtype than x, for 16-bit rows

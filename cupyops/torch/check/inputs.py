@@ -20,7 +20,8 @@ def tensors_in(args: Arguments) -> list[int]:
 
 
 def form_of(args: Arguments) -> str:
-    """Returns the shapes and dtypes of the tensors, and the other arguments, as a key: it tells no values of tensors."""
+    """Returns the shapes and dtypes of the tensors, and the other arguments, as a key, which ignores the values of
+    tensors."""
     return repr([(tuple(x.shape), x.dtype, x.stride()) if isinstance(x, Tensor) else x for x in args])
 
 
@@ -102,7 +103,7 @@ WAYS = ("tied", "with numbers", "from the right", "from the left")
 
 
 def with_sizes(args: Arguments, sizes: Mapping[int, int], way: str) -> Arguments:
-    """Gives dimensions of the lead other sizes, and the dimensions of the other tensors that go with them.
+    """Changes the sizes of dimensions of the lead, and of the corresponding dimensions of the other tensors.
 
     Elements are dropped, or repeated from the first.
 

@@ -53,7 +53,7 @@ def _wide(args: Arguments, change: Callable[[Tensor], Tensor] = lambda x: x) -> 
 
 
 def holds(subject: Subject, what: str, args: Arguments, *, gradients: bool = True) -> None:
-    """Raises unless the operator's results at these arguments are those of the reference, in its dtype or in float64.
+    """Raises unless the operator's results at these arguments equal the reference's, in its dtype or in float64.
 
     A derivative that has a step at the arguments may have any value within the step, as PyTorch's derivatives of
     abs and clamp and those of a kernel may differ at a kink. Elements that the reference itself computes with a large

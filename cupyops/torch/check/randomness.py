@@ -1,6 +1,6 @@
 """Finds out whether an operator draws random numbers, so that differences between its results are not faults.
 
-Two right operators may draw other numbers from one seed. What they have in common is the distribution: here, the mean of
+Two right operators may draw other numbers from one seed. Only their distributions are comparable: here, the mean of
 each element.
 """
 
@@ -131,7 +131,7 @@ def _differ(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
 
 
 def _alike(subject: Subject, drawn: Callable[[int], Arguments]) -> bool:
-    """Returns whether the means of operator and reference over many draws differ by no more than chance explains."""
+    """Returns whether the means of operator and reference over many draws differ only by chance."""
     totals: list[dict[str, tuple[Tensor, Tensor]]] = [{}, {}]
     for k in range(DRAWS):
         for total, function in zip(totals, (None, subject.reference), strict=True):

@@ -33,7 +33,7 @@ def _widest(subject: Subject) -> tuple[str, list[Arguments]]:
     compares="reference",
 )
 def jvp(subject: Subject) -> str:
-    """Tangents of forward mode are those of reverse mode, eagerly; under torch.compile they are, or an error is raised."""
+    """Tangents of forward mode equal those of reverse mode; torch.compile may raise an error instead."""
     if not has_forward_mode(subject.op):
         raise Skip("forward mode needs a jvp or a reference")
     dtype, samples = _widest(subject)
@@ -131,7 +131,7 @@ def _hold(words: str, found: Any, right: Any, size: float) -> None:
     needs=("gradients", "gradgradcheck"),
 )
 def flops(subject: Subject) -> str:
-    """FlopCounterMode counts for the operator and its gradient what it counts for the reference."""
+    """FlopCounterMode counts as many operations for the operator and its gradient as for the reference."""
     dtype, samples = subject.each[0][0], subject.of_dtype(subject.each[0][0])
     reference, total = subject.reference, 0
     for args in samples:

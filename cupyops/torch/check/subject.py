@@ -153,7 +153,7 @@ class Subject:
         found += self._words(place) if kind.kind() == "StringType" else _others(like)
         chosen: list[Any] = []
         for v in found:
-            # 1, 1.0 and True are equal, and so are 0.0 and -0.0; they are no other values.
+            # 1, 1.0 and True are equal, and so are 0.0 and -0.0: these are not other values.
             if not (v is value or (type(v) is type(value) and v == value) or any(v is c or v == c for c in chosen)):
                 chosen.append(v)
         return chosen
@@ -427,7 +427,8 @@ def _near(value: float) -> list[Any]:
 
 
 def _others(value: Any) -> list[Any]:
-    """Returns values beside a number or a list of numbers: of the other sign, 0, below 1, above 1, and close by."""
+    """Returns other values for a number or a list of numbers: of the other sign, 0, below 1, above 1, and close to
+    it."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -496,7 +497,7 @@ def first_cause(error: BaseException) -> BaseException:
         if _is_ours(told[-1]) or not (_of_pytorch(told[-1]) or wrapped is told[-1].__cause__):
             break
         told.append(wrapped)
-    # An exception raised inside PyTorch says less than the exception that PyTorch raises from it.
+    # An exception raised inside PyTorch explains less than the exception that PyTorch raises from it.
     return next((e for e in reversed(told) if not _of_pytorch(e) and _raised_in(e) != "torch"), error)
 
 

@@ -216,7 +216,7 @@ def inplace(subject: Subject) -> str:
     compares="reference",
 )
 def common(subject: Subject) -> str:
-    """A result that common= declares changes with no input as long as what it follows from stays the same."""
+    """A result that common= declares stays the same while the values that it is computed from stay the same."""
     declared = subject.op._common
     if declared is None:
         raise Skip("the operator does not declare common=")

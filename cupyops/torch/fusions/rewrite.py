@@ -254,7 +254,7 @@ def _replace_both(
         _Refused: the call would have to be before one of its operands.
     """
     graph = norm.graph
-    # The call stands where all operands are known, and before each use of the sum.
+    # The call is inserted where all operands are known, and before each use of the sum.
     place = {node: i for i, node in enumerate(graph.nodes)}
     at = min(s.users, key=place.__getitem__)
     if any(place[operand] >= place[at] for operand in norm.all_input_nodes):

@@ -217,7 +217,7 @@ def known_options(ignore_index: Any, reduction: str, label_smoothing: float) -> 
         TypeError, ValueError, RuntimeError: as :func:`cross_entropy`.
     """
     if type(ignore_index) is not int or not -(2**63) <= ignore_index < 2**63:
-        # PyTorch says which other types are classes.
+        # PyTorch decides which other types are class indices.
         F.cross_entropy(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), ignore_index=ignore_index)
         ignore_index = operator_index(ignore_index)
     if reduction not in _REDUCTIONS:
@@ -228,7 +228,7 @@ def known_options(ignore_index: Any, reduction: str, label_smoothing: float) -> 
 
 
 def exact_ignore_index(target: Tensor, ignore_index: int) -> tuple[Tensor, int]:
-    """Returns the targets and the ignored one, which float32 holds exactly."""
+    """Returns the targets and ignore_index as values that float32 represents exactly."""
     if abs(ignore_index) > _EXACT:
         return torch.where(target == ignore_index, -100, target), -100
     return target, ignore_index

@@ -150,7 +150,8 @@ def linear_cross_entropy(
     if reduction == "none":
         return losses.call(*tensors, *numbers)
     scale = _scale(x, target, class_weight, ignore_index, reduction)
-    # A factor of 65536, by which a scaler of gradients keeps float16 above its least number, is known in the backward alone.
+    # Only the backward knows the factor of a gradient scaler, such as 65536, which keeps gradients above float16's
+    # least number.
     direct = x.dtype is not torch.float16 and any(wants) and not (transforms_active() or forward_mode())
     if not (direct and all(t is None or _is_dense(t) for t in tensors)):
         return losses.call(*tensors, *numbers).sum() * scale
@@ -166,12 +167,13 @@ def _outside_of_graphs(*args: Any, **options: Any) -> Tensor:
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Returns whether x is a plain tensor, and no wrapper such as a DTensor or a jagged tensor, whose losses are computed by rows."""
+    """Returns whether x is a plain tensor. Losses of wrappers, such as DTensors and jagged tensors, are computed by
+    rows."""
     return type(x) in PLAIN_TENSORS or (is_compiling() and not is_traceable_wrapper_subclass(x))
 
 
 def _cast(*tensors: Tensor | None) -> list[Any]:
-    """Returns the operands of the product as autocast converts those of PyTorch's linear."""
+    """Returns the operands of the product, converted as autocast converts those of PyTorch's linear."""
     dtypes = autocast_dtypes({"cuda": "lower", "cpu": "lower"})
     wanted = [None if t is None else dtypes.get(t.device.type) for t in tensors]
     return [

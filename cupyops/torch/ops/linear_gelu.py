@@ -67,7 +67,7 @@ def _linear_gelu_backward_reference(
         found: tuple[Tensor, Tensor, Tensor] = linear_backward_operator.call(grad_z, x, weight, want_bias)
         return found
     if is_compiling():
-        # A graph has the products as operations of their own. Within one operation, grad_y and z would stay in memory
+        # In a graph, the products are separate operations. Within one operation, grad_y and z would stay in memory
         # until the products are computed.
         if not want_bias:
             return linear_backward_reference(gelu_backward_operator.call(grad_y, z, approximate), x, weight, False)

@@ -144,7 +144,7 @@ def _zeros(x: Tensor | None) -> Tensor | None:
 def _results(
     x: Tensor, bias: Tensor | None, grad_x: Tensor | None, grad_weight: Tensor | None, grad_bias: Tensor | None
 ) -> list[Tensor]:
-    """Returns the gradients in the shapes and dtypes of the operands; one that is not wanted has no elements."""
+    """Returns the gradients in the shapes and dtypes of the operands. A gradient that is not needed is empty."""
     found = [
         None if grad_x is None else grad_x.view(x.shape),
         grad_weight,

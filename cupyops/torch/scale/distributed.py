@@ -77,8 +77,8 @@ def is_dtensor(x: Any) -> bool:
 
 
 def propagated(op: Any, args: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]] | None:
-    """Returns what DTensor's sharding propagation chooses for a call: the specifications of the arguments, with None in
-    the places of those that are not DTensors, and the specifications of the results.
+    """Returns the choice of DTensor's sharding propagation for a call: the specifications of the arguments, None for
+    those that are not DTensors, and the specifications of the results.
 
     Returns None if a result is not a DTensor, or if this version of PyTorch has no such propagation.
 
@@ -105,11 +105,12 @@ def propagated(op: Any, args: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]
 def summands(
     rule: Rule, args: Sequence[Any], tensors: int, specs: Sequence[Any], results: Sequence[Any]
 ) -> list[tuple[int, int]] | None:
-    """Returns which whole tensors a rank divides, and by how many, if each rank computes its pieces of the results from
-    its pieces of the tensors.
+    """Returns which replicated tensors become summands, and how many, if each rank can compute its pieces of the
+    results from its pieces of the tensors.
 
-    That is so if, for each dimension of the mesh, the placements are those of a split, or all tensors are whole. A tensor
-    that is whole where the split wants summands is divided by the number of ranks. Returns None for all other placements.
+    It can if, for each dimension of the mesh, the placements are those of a split, or all tensors are replicated. A
+    replicated tensor, where the split has summands, is divided by the number of ranks. Returns None for all other
+    placements.
 
     Args:
         rule: the operator's rule.

@@ -86,7 +86,7 @@ def _address(tensor: str, alignment: int) -> str:
 
 @dataclass(frozen=True)
 class _Form:
-    """What launches of one operator share: the kernel's C++ variable and its parameters."""
+    """The data that launches of one operator share: the kernel's C++ variable and its parameters."""
 
     variable: str
     values: tuple[_Value, ...]
@@ -241,7 +241,7 @@ def _nothing(*_: Any) -> None:
 
 
 def _lower(overload: Any, form: _Form, launches: Launches) -> None:
-    """Registers what Inductor makes of a launch."""
+    """Registers Inductor's lowering of a launch."""
     from torch._inductor import ir, lowering
     from torch._inductor.codegen.cpp_utils import cexpr
     from torch._inductor.virtualized import V

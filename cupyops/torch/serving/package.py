@@ -70,7 +70,7 @@ def package(
     launches = Launches(architectures)
     try:
         replace_operators(module, launches)
-        # The names of the launches stand for other kernels in another process.
+        # The names of the launches mean other kernels in another process.
         settings = {"aot_inductor.package": True, "fx_graph_cache": False}
         if gpus:
             # Else Inductor first runs the graph in Python.
