@@ -1,4 +1,4 @@
-"""What every test file shares: backends, the GPU marks, and a cache folder of the tests' own."""
+"""Fixtures of all tests: backends, the GPU marks, and a cache folder of the tests."""
 
 import gc
 import logging
@@ -178,20 +178,20 @@ def _seed() -> None:
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What runs an operator: plain PyTorch on the CPU, the kernel on the CPU, the kernel on the GPU."""
+    """The implementation of an operator: plain PyTorch on the CPU, the kernel on the CPU, the kernel on the GPU."""
     with cupyops.simulate(request.param == "simulator", sanitize=True):
         yield str(request.param)
 
 
 @pytest.fixture
 def device(backend: str) -> str:
-    """Where the tensors of a test are."""
+    """The device of a test's tensors."""
     return "cuda" if backend == "cuda" else "cpu"
 
 
 @pytest.fixture
 def kernels(backend: str) -> bool:
-    """Whether kernels run, whose results are the same bits for every layout."""
+    """Whether kernels run; their results have the same bits for every layout."""
     return backend != "reference"
 
 

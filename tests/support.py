@@ -36,7 +36,7 @@ def without_python_file(message: str) -> str:
 
 
 def alike(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have the same shape, dtype and bits (NaN equals NaN, -0 does not equal 0)."""
+    """Returns whether two tensors have the same shape, dtype and bits (NaN equals NaN, -0 does not equal 0)."""
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
     kind = _BITS[a.element_size()]

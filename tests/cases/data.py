@@ -131,7 +131,7 @@ def random(*shape: int, seed: int = 5, scale: float = 1.0) -> Tensor:
 
 
 def reference(name: str, *args: Any) -> Any:
-    """What an operator's reference makes of arguments."""
+    """Returns the results of an operator's reference."""
     return operator_of(getattr(torch.ops.cupyops, name).default).reference(*args)
 
 

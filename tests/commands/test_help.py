@@ -60,7 +60,7 @@ WRONG = [
 
 @pytest.fixture(scope="module")
 def told() -> str:
-    """What the commands print."""
+    """Returns the output of a command."""
     asked = json.dumps([*HELP, *WRONG])
     return subprocess.run([sys.executable, "-c", RUN, asked], capture_output=True, text=True, check=True).stdout
 
@@ -98,7 +98,7 @@ def test_importing_reads_no_text_of_a_kernel() -> None:
 
 
 def test_every_declaration_of_this_package_can_be_read() -> None:
-    """What importing no longer shows."""
+    """Imports do not parse declarations, so a test must."""
     shipped = [kernel for kernel in all_kernels() if isinstance(kernel.text, kernels_cu.Text)]
     assert len(shipped) > 100
     for kernel in shipped:

@@ -71,7 +71,7 @@ runpy.run_path("swish.py", run_name="__main__")
 
 @pytest.mark.thorough
 def test_the_file_passes_its_check_as_it_is(tmp_path: Path) -> None:
-    """Where pytest is not installed, too."""
+    """The check does not need pytest."""
     (tmp_path / "pytest.py").write_text("1 / 0\n")
     (tmp_path / "swish.py").write_text(starter("swish"), encoding="utf-8")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

@@ -1,4 +1,4 @@
-"""What tests of attacks share: planted entries, their owners, and what a refusal is."""
+"""Helpers for the tests of attacks: planted entries, their owners, and the check of a refusal."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def refused(folder: Path, words: str) -> None:
 
 
 def succeeds_where_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the guard off, by its switch, the planted code is loaded."""
+    """Without the guard, the planted code is loaded."""
     monkeypatch.setenv("CUPYOPS_CACHE_SHARED", "1")
     assert found(folder) == EVIL.code
     monkeypatch.delenv("CUPYOPS_CACHE_SHARED")

@@ -144,7 +144,7 @@ def test_an_interrupt_leaves_no_temporary_file(cache: DiskCache, monkeypatch: py
 
 
 def test_temporary_files_lie_beside_their_place(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From another file system they could not be moved there in one step."""
+    """A rename from another file system would not be atomic."""
     folders = []
     move = os.replace
 

@@ -1,4 +1,4 @@
-"""From an author's text to what NVRTC sees: types, constants, headers, and lines that keep their numbers."""
+"""From an author's text to the text for NVRTC: types, constants, headers, and line numbers."""
 
 import gc
 import importlib.util
@@ -25,7 +25,7 @@ def prelude(text: str) -> str:
 
 
 def error_of(text: str) -> str:
-    """What a compilation of this final text fails with."""
+    """Returns the error of compiling this final text."""
     pytest.importorskip("cupy")
     from cupyops.compile.compiler import compile_text
 
@@ -332,7 +332,7 @@ def test_names_that_shared_headers_declare_are_searched_once(monkeypatch: pytest
 
 
 def test_the_headers_of_a_files_headers_are_read(tmp_path: Path) -> None:
-    """As a compiler finds them: beside the including file, then beside the text."""
+    """A compiler looks beside the including file, then beside the text."""
     (tmp_path / "parts").mkdir()
     (tmp_path / "k.cu").write_text('#include "parts/a.inl"\n#include <cub/cub.cuh>\n// #include "unread.h"\n')
     (tmp_path / "parts" / "a.inl").write_text('#include "b.h"\n#include "../top.h"\n#include "absent.h"\n')

@@ -1,4 +1,4 @@
-"""What the tests of the examples share: small data that can be learned, and short runs on it."""
+"""Helpers for the tests of the examples: small data that can be learned, and short runs on it."""
 
 import os
 import random

@@ -273,7 +273,7 @@ def test_a_gpu_for_each_process_is_asked_for(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.multi_gpu
 @pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
 def test_two_gpus_come_to_the_losses_of_one(way: str, tmp_path: Path) -> None:
-    """By NCCL, and on with two after a checkpoint of two."""
+    """Two ranks use NCCL, and continue from a checkpoint of two."""
     on_gpu = ("--device", "cuda", "--no-amp")
     assert char_gpt.main(gpt_arguments(tmp_path / "one", *on_gpu)) == 0
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NCCL_NVLS_ENABLE": "0"}

@@ -47,7 +47,6 @@ def test_the_answer_of_the_page_passes(puzzle: Puzzle) -> None:
 
 @pytest.mark.simulator
 def test_a_missing_barrier_is_told_with_its_line() -> None:
-    """As the page says of the tile in shared memory."""
     puzzle = PUZZLES[3]
     attempt = "    tile[threadIdx.x] = x[at];\n    y[at] = tile[63 - threadIdx.x];\n"
     text = HOLE.sub(lambda _: attempt, puzzle.text.read_text(encoding="utf-8"))

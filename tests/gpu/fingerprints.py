@@ -50,7 +50,7 @@ class Tree(NamedTuple):
 
     @property
     def texts(self) -> dict[str, str]:
-        """By kernel, a hash of its texts and options."""
+        """A hash of the texts and options of each kernel."""
         return {n: _hash([(tokens(text), options) for _, text, options in of]) for n, of in self.kernels.items()}
 
 

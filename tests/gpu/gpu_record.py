@@ -93,7 +93,7 @@ def run_suite(jobs: int, only: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def both(before: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
-    """What :func:`run_suite` found, with the tests that failed and ran again."""
+    """Combines the results of :func:`run_suite` with those of the failed tests that ran again."""
     passed = len(before["failed"]) - len(again["failed"])
     if again["passed"] != passed:
         raise SystemExit(
@@ -104,7 +104,7 @@ def both(before: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sanitize() -> dict[str, str]:
-    """By tool, "clean" or what it said, each after it has shown that it finds a planted fault."""
+    """Returns "clean" or the report of each tool, which first has to find a planted fault."""
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if sanitizer is None:
         return dict.fromkeys(TOOLS, "not run: no compute-sanitizer")

@@ -146,7 +146,7 @@ class Driver:
         self.launches[-1] = self.launches[-1]._replace(cooperative=True)
 
     def launch_kernel(self, function: int, *rest: int) -> None:
-        """What the generated launch calls; its buffers live on in the variant."""
+        """The driver function that the generated launch calls. Its buffers stay alive in the variant."""
         *geometry, shared, stream, addresses, extra = rest
         assert extra == 0
         self.launches.append(Launch(function, tuple(geometry[:3]), tuple(geometry[3:]), shared, stream, addresses))

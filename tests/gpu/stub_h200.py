@@ -129,7 +129,7 @@ class Machine:
         self.loaded[function - 1].limits[attribute] = value
 
     def _tensor_map(self, memory: Any, kind: Any, rank: Any, address: Any, sizes: Any, *rest: Any) -> int:
-        """What cuTensorMapEncodeTiled was told, in place of the bits that only the driver knows."""
+        """Records the arguments of cuTensorMapEncodeTiled in place of the bits that only the driver can compute."""
         steps, box, strides, *others = rest
         words = [kind.value, *sizes, *steps, *box, *strides, *(n.value for n in others)]
         content = struct.pack(f"=QI{len(words)}I", address.value, len(words), *words)

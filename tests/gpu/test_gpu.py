@@ -1,4 +1,4 @@
-"""What only a GPU shows: streams, devices, threads, graphs, the checks of a real launch, debug mode, sizes beyond 32
+"""Tests that need a GPU: streams, devices, threads, graphs, the checks of a real launch, debug mode, sizes beyond 32
 bits."""
 
 import subprocess
@@ -325,7 +325,7 @@ def test_debug_mode_finds_a_write_past_the_end() -> None:
 
 
 def test_debug_mode_names_the_kernel_of_an_illegal_access() -> None:
-    """In a process of its own, since such an access ends a process's use of the GPU."""
+    """Runs in another process, since such an access ends a process's use of the GPU."""
     script = f"""
 import torch, cupyops
 from cupyops import Kernel, Threads

@@ -1,4 +1,4 @@
-"""What from_extension makes of a file: a module that runs with gradients, and what it says of files that it cannot read."""
+"""The files that from_extension writes: modules that run with gradients, and messages for files that it cannot read."""
 
 import importlib.util
 import re

@@ -27,7 +27,7 @@ ROWS, LENGTH, STEPS = 4, 32, 3
 
 
 class Cpu:
-    """What the trainer asks ``torch.cuda``, of a CPU."""
+    """A stand-in for ``torch.cuda`` on a CPU."""
 
     device_count = staticmethod(lambda: 1)
     current_device = staticmethod(lambda: 0)
@@ -69,7 +69,7 @@ class Tokens:
 
 
 def summing(parallelize: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Has FSDP reduce gradients by plain sums: gloo has no sum that scales."""
+    """Makes FSDP reduce gradients by plain sums: gloo cannot scale a sum."""
     found = parallelize(*args, **kwargs)
     for module in found.modules():
         if isinstance(module, FSDPModule):

@@ -95,8 +95,8 @@ def test_add2_gives_the_bits_of_the_naive_kernel(types: tuple[str, str, str]) ->
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 @FORMS
 def test_gelu_forward_is_exact_to_the_rounding_of_16_bits(dtype: torch.dtype, form: str) -> None:
-    """Of every number from -6.5 to 14, no more than half a ULP and what a few roundings to float32 add to it; what lies
-    farther out is small beside what it is added to, and the polynomial was not fitted there."""
+    """The error for numbers from -6.5 to 14 is at most half a ULP and a few roundings to float32. Farther out, the
+    polynomial's term is negligible, and the polynomial was not fitted."""
     x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype)
     x = x[(x >= -6.5) & (x <= 14)]
     y = torch.empty_like(x)

@@ -175,7 +175,8 @@ def test_alignment_of_a_bias_on_the_way_does_not_change_a_bit(at: tuple[int, int
 
 
 def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To products in float32 that are in the table: tensors of any leading dimensions, NumPy's arrays, gradients."""
+    """The kernel adds the bias for float32 products in the table: tensors of any leading dimensions, NumPy arrays,
+    gradients."""
     monkeypatch.setattr(products, "LEAST_APART_K", 0)
     monkeypatch.setattr(products, "LEAST_APART_ROWS", 0)
     monkeypatch.setattr(linear_config, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})
@@ -215,7 +216,7 @@ def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_product_that_is_made_without_the_bias_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the library's addition in place: to a result of its own, of any leading dimensions."""
+    """The library's addition in place adds it to a new result, of any leading dimensions."""
     monkeypatch.setattr(products, "LEAST_APART_K", 0)
     monkeypatch.setattr(products, "LEAST_APART_ROWS", 0)
     monkeypatch.setattr(linear_config, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})

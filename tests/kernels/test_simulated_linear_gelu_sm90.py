@@ -78,7 +78,7 @@ WAYS = [
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way[:4])))
 def test_y_and_z_against_float64(way: tuple[int, int, int, torch.dtype, Sm90Config, str, int, bool]) -> None:
-    """As on a GPU: to half of the last bit, and what sums in float32 lose."""
+    """The error is at most half of the last bit, and the error of sums in float32."""
     m, n, k, dtype, config, approximate, clusters, with_bias = way
     x, weight, bias = operands(m, n, k, dtype)
     given = bias if with_bias else None
@@ -122,7 +122,7 @@ def test_what_is_infinite_stays_in_its_row_and_column() -> None:
 
 
 def test_the_operator_takes_it_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, for tensors of any leading dimensions and NumPy's arrays; gradients follow from z."""
+    """Takes tensors of any leading dimensions and NumPy arrays; gradients follow from z."""
     x, weight, bias = operands(24, 40, 72, FP16)
     x = x.view(4, 6, 72)
     for taken in (False, True):
@@ -204,7 +204,7 @@ def test_what_nobody_waited_for_is_not_there(left_out: str, wrong: str) -> None:
 
 
 def test_a_barrier_of_some_orders_what_they_wrote_and_read() -> None:
-    """And nothing of others: the two halves of a block meet apart."""
+    """It does not order other threads: each half of a block has its own barrier."""
     text = """
 #include "wgmma.cuh"
 extern "C" __global__ void reverse(

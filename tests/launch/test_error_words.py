@@ -1,4 +1,4 @@
-"""What a user who got something wrong is told: kernel, parameter, what was expected, what came, and what mends it."""
+"""Error messages for users' mistakes: kernel, parameter, expected value, given value, and the fix."""
 
 import ctypes
 import re
@@ -280,7 +280,7 @@ def compile_error(kernel: Kernel) -> list[str]:
 
 
 def test_a_compile_error_is_at_the_line_of_the_file(tmp_path: Path) -> None:
-    """Also after an include, and in a header that lies beside the file."""
+    """Also after an include, and in a header beside the file."""
     (tmp_path / "clip.cuh").write_text("// clips\n__device__ float clip(float v) { return v / nothing; }\n")
     text = '#include "scalar.cuh"\n#include "clip.cuh"\n' + TEXT.replace("limit * ", "clip(limt) * ")
     (tmp_path / "mine.cu").write_text(text)

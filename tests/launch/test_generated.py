@@ -99,7 +99,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 
 class Written:
-    """One kernel's generated launch, loaded on both GPUs, and the calls that it handed back."""
+    """The generated launch of a kernel that is loaded on both GPUs, and the calls that it passed on."""
 
     def __init__(
         self, gpu: Gpu, signature: Signature, geometry: Geometry, types: dict[str, str], constants: dict[str, int]
@@ -387,7 +387,7 @@ def test_threads_share_no_buffer(gpu: Gpu) -> None:
 
 
 def test_a_refusal_is_raised_once(gpu: Gpu) -> None:
-    """What the checked launch raises used to be caught by the generated one, which then called the checked launch again."""
+    """The generated launch used to catch exceptions of the checked launch, and to call it again."""
     asked: list[int] = []
 
     def checked(*args: object) -> None:

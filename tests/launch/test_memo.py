@@ -19,7 +19,6 @@ def asked() -> list[tuple[Any, ...]]:
 def counting(asked: list[tuple[Any, ...]], most: int = 100) -> Any:
     @memo("x", "weight?", most=most)
     def found(x: Any, weight: Any, eps: float, shape: tuple[int, ...]) -> str:
-        """What is found."""
         asked.append((x.shape, eps))
         if eps < 0:
             raise ValueError("eps")

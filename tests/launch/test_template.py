@@ -19,7 +19,7 @@ __global__ void k(const T* x,  // (n)
 
 
 def expression(name: str, types: dict[str, str] | None = None, text: str = TEXT, **given: object) -> str:
-    """What NVRTC is asked to instantiate."""
+    """The name expression that NVRTC instantiates."""
     final = Kernel(text, name, Threads("n"), **given).final_text(types or {})  # type: ignore[arg-type]
     found = re.search(r"^#define CupyopsKernel (.*)$", final, re.MULTILINE)
     assert found

@@ -113,7 +113,7 @@ def test_a_map_is_declared_for_an_array_of_its_name(declared: str, words: str) -
 
 
 def test_a_launch_takes_the_maps_of_its_arrays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the words of the checked launch, which the generated one falls back to."""
+    """The message is that of the checked launch, which the generated one falls back to."""
     import cupyops
 
     encoder = Encoder(monkeypatch)

@@ -89,7 +89,7 @@ def _several(found: Any) -> tuple[Any, ...]:
 
 
 def _kept(torch: Any, direct: Any, op: Any) -> bool:
-    """Whether the body stays in the scope, since its record cannot be repeated."""
+    """Returns whether the body stays in use, since its record cannot be repeated."""
     scope: dict[str, Any] = {}
     scope["f"] = direct(op.qualified_name, "cuda", scope, "f", True)
     scope["f"](torch.randn(4, 8))

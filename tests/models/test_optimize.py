@@ -158,7 +158,7 @@ def test_under_autocast_results_have_the_dtypes_they_had(name: str, dtype: torch
 
 @pytest.mark.parametrize("made", [FlaggedNorm, CastNorm, ChannelsNorm, nn.LayerNorm])
 def test_under_autocast_a_norm_of_16_bits_calls_the_operator_as_its_forward_calls_pytorchs(made: Any) -> None:
-    """Which dtype such a norm returns depends on its forward: PyTorch's function returns float32 under autocast."""
+    """The dtype of the result depends on its forward: PyTorch's function returns float32 under autocast."""
     module, x = made(WIDTH), torch.randn(2, WIDTH, 3, WIDTH, dtype=torch.bfloat16)
     with autocast_of_both():
         wanted = gradients(module, x)

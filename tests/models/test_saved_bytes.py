@@ -96,7 +96,7 @@ class Saved(NamedTuple):
 
 
 def counted(mode: str, *make: Callable[[], nn.Module], exclude: str = "") -> tuple[Saved, Saved]:
-    """What the compiled blocks save after optimize(), and before."""
+    """Returns the bytes that the compiled blocks save before and after optimize()."""
     found: list[Saved] = []
     for ours in (True, False):
         module = Stack(mode == "autocast", *(block() for block in make))

@@ -102,7 +102,7 @@ def test_many_long_rows(n: int, dtype: torch.dtype, parameters: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("n", [65_536, 65_544, 100_003, 131_068, 131_072, 196_616, 262_144])
 def test_many_long_rows_of_a_sum(n: int, dtype: torch.dtype, parameters: str) -> None:
-    """As above, of two summands, with gradients of the norm and of the sum: of both, and of the norm alone."""
+    """The same for a sum of two tensors, with gradients of both the norm and the sum, and of the norm only."""
     if parameters == "float32" and dtype is torch.float32:
         return
     m = 133

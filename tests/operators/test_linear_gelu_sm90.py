@@ -42,7 +42,8 @@ def test_its_shared_memory_is_what_a_block_of_sm_90_may_have(config: Sm90Config)
 
 
 def test_the_table() -> None:
-    """As measured: no other GPU, no long products, none that leave multiprocessors without work or tiles half empty."""
+    """The measured table excludes other GPUs, long products, and products that leave multiprocessors idle or tiles half
+    empty."""
     for shape in ((16_384, 3072, 768), (4096, 3072, 768), (1024, 4096, 1024), (16_384, 4096, 128)):
         assert sm90_config(*shape, 90, 132) == SHORT
     for shape in ((4096, 4096, 4096), (16_384, 768, 3072), (65_536, 256, 1024), (16_384, 1000, 1000)):
@@ -63,7 +64,7 @@ def test_the_table() -> None:
 
 
 class Taken:
-    """What the body would launch on a GPU of sm_90, noted instead."""
+    """Records the launches of the body for a GPU of sm_90."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[Any, ...]] = []

@@ -39,7 +39,7 @@ def widest(way: str) -> torch.dtype:
 
 
 def taking(config: SequenceConfig | TensorCoresConfig | None) -> Callable[..., TeamLaunch | None]:
-    """What finds the way, made to find this one for either direction."""
+    """Returns a function that always selects these kernels, for either direction."""
 
     def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamLaunch | None:
         if config is None or (isinstance(config, TensorCoresConfig) and dtype == "float32"):
@@ -73,7 +73,7 @@ def operands(sizes: tuple[int, int, int, int], dtype: torch.dtype, device: str) 
 def plainly(
     input: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One cell after the other, by PyTorch's operators: what the operator gives."""
+    """Computes the sequence cell by cell with PyTorch's operators."""
     steps = []
     for x in input:
         gates = torch.addmm(bias, torch.cat((h, x), 1), weights.t())
@@ -114,7 +114,7 @@ def test_values_and_gradients_against_float64(
 @pytest.mark.sample(5)
 @EACH_WAY
 def test_gradients_of_each_result_alone(way: str, sized: tuple[int, int, int, int], device: str) -> None:
-    """What no gradient comes back to is a null pointer to the kernel, not zeros."""
+    """The kernel gets a null pointer, not zeros, for a result without a gradient."""
     ours = operands(sized, torch.float32, device)
     theirs = [x.detach().double().requires_grad_() for x in ours]
     for i in range(4):
@@ -272,7 +272,7 @@ def test_layouts(device: str) -> None:
     "sizes", [(16, 16, 32, 128), (9, 64, 8, 128), (7, 16, 5, 200), (16, 16, 32, 256), (9, 70, 8, 256)], ids=str
 )
 def test_plans_of_a_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    """In a block and in clusters, as the configs have them."""
+    """Has configs of one block and of clusters."""
     compare_on_gpu(sizes, dtype)
 
 

@@ -1,4 +1,4 @@
-"""What programs compute: without a reference, so that a CPU simulates them, under checks."""
+"""Results of programs without a reference, which the simulator runs on a CPU, with checks."""
 
 import pytest
 import torch
@@ -129,7 +129,7 @@ def test_a_reduction_forgets_a_part_or_adds_one_that_is_not_there(n: int) -> Non
 
 @pytest.mark.simulator
 def test_the_rows_of_a_block_are_summed_in_another_order() -> None:
-    """In float32, 2^24 + 1 + 1 is 2^24 in this order alone."""
+    """In float32, 2^24 + 1 + 1 is 2^24 only in this order."""
     op = row_reduce("r = sum(x); y = x * r; z = column_sum(x)", results=["y", "z"], name="programs_test::order")
     x = torch.ones(8, 40)
     x[0] = 2**24
@@ -258,7 +258,7 @@ def test_an_element_at_an_index_is_there_before_the_first_reduction(place: str) 
 def test_few_rows_over_more_threads_have_the_bits_of_many(
     n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In each fold, and in reductions after one another, which take turns at the tables of shared memory."""
+    """Also in successive reductions, which take turns at the tables of shared memory."""
     program = """
         m = max(x); a = sum(x) / N; low = min(x)
         v = sum((x - a) * (x - a)) / N
@@ -440,7 +440,7 @@ def test_values_of_rows_and_their_gradients(place: str) -> None:
 
 @pytest.mark.parametrize("parameters", [torch.float32, torch.bfloat16])
 def test_a_gradient_of_what_the_backward_does_not_read_is_rounded_once(place: str, parameters: torch.dtype) -> None:
-    """For rows in 16 bits. The sums are whole numbers of 10 bits, of which bfloat16 has 8."""
+    """The sums of 16-bit rows are whole numbers of 10 bits, of which bfloat16 has 8."""
     op = row_reduce(
         "y = x + shift + offset",
         "grad_x = grad_y; grad_shift = column_sum(grad_y); grad_offset = sum(grad_y)",

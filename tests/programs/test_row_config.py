@@ -375,7 +375,7 @@ def test_rows_that_no_cluster_of_eight_holds_are_held_by_sixteen() -> None:
 
 
 def test_float32_rows_of_several_warps_have_one_unit_of_two_accesses() -> None:
-    """One warp's rows keep their units apart: other threads take them where rows are few."""
+    """Rows of one warp keep separate units, which other threads can take if there are few rows."""
     exps = Work((4,), reductions=2, exponentials=True)
     found = {n: config_of(n, "float32", exps, 90) for n in (256, 512, 1024)}
     assert {n: (c.vectors, c.unit) for n, c in found.items()} == {256: (2, 0), 512: (2, 2), 1024: (2, 2)}

@@ -189,7 +189,7 @@ def test_a_wide_access_over_one_byte() -> None:
 
 @pytest.mark.parametrize("page", [0, 506, 510])
 def test_an_access_over_the_end_of_a_page_of_the_checks(page: int) -> None:
-    """What is noted of accesses lies in pieces of 512 bytes."""
+    """The records of accesses lie in pages of 512 bytes."""
     body = f"char* c = (char*)z + {page};\nif (t == 0) memset(c, 1, {{}});\nif (t == 1) c[7] = 2;"
     assert run(kernel(body.format(7)))[1].view(np.int8)[page + 7] == 2
     assert f"writes element {(page + 7) // 4} of `z`" in race(kernel(body.format(8)))
@@ -234,7 +234,7 @@ y[k];
 
 @pytest.mark.parametrize("optimize", [True, False])
 def test_the_block_that_is_done_last_reads_what_the_others_wrote(optimize: bool) -> None:
-    """As in the CUDA samples: it sets the counter back, too."""
+    """The kernel of the CUDA samples, which also resets the counter."""
     right = LAST_BLOCK.replace("FENCE", "__threadfence();").replace("TICKET", "atomicAdd(z, 1)")
     found = kernel(right)
     for _ in range(2):
@@ -327,7 +327,7 @@ z[0] = 0; }"""
 
 
 def test_a_flag_that_goes_by_a_third_block() -> None:
-    """What a thread has learnt by one flag it tells on by the next."""
+    """Order is transitive: the third block passes it on by its own flag."""
     body = """if (t == 0 && b == 0) { y[9] = 4; FENCE atomicExch(z, 1); }
 if (b == 1) { if (t == 0) while (*(volatile int*)z == 0) __nanosleep(20);
 __syncthreads();

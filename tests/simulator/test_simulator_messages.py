@@ -1,4 +1,4 @@
-"""What the simulator tells its user: what is missing, what it does not cover, where a text is wrong, how long it still takes."""
+"""Messages of the simulator: what is missing, what is not covered, the line of an error, and the remaining time."""
 
 import os
 import re

@@ -305,7 +305,7 @@ def test_more_elements_than_32_bits_count_in_a_broadcast(
 
 
 def recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """What the compiler is asked for from now on, with an empty cache but for the runtime."""
+    """Records further commands of the compiler. The cache is empty but for the runtime."""
     runtime = build.runtime_path()
     monkeypatch.setattr(build, "runtime_path", lambda: runtime)
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(folder))

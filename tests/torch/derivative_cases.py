@@ -65,8 +65,7 @@ def as_tuple(found: Any) -> tuple[Tensor, ...]:
 
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """By its formula: the third derivative of PyTorch's operator is not that of the second, whose statistics it takes for
-    constants."""
+    """Computes the formula: PyTorch's operator takes the statistics for constants in the third derivative."""
     centered = x - x.mean(-1, keepdim=True)
     y = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + 1e-5)
     return y if weight is None or bias is None else y * weight + bias

@@ -1,4 +1,4 @@
-"""One right operator, and ways to break it: each fault is the kind that a check is for."""
+"""A correct operator, and ways to break it. Each check has a fault that it must find."""
 
 import inspect
 import threading
@@ -394,7 +394,7 @@ def launched_in_backward(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
 
 
 def launched_as_it_comes(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
-    """By itself where nothing traces or differentiates it, on what may be a view with the negative bit."""
+    """Ignores the negative bit of views, except under tracing and differentiation."""
     watched = is_compiling() or transforms_active() or dispatch_modes()
     if watched or torch.is_grad_enabled():
         return gradient(grad_y, *ctx.saved_tensors, ctx.factor)
@@ -449,12 +449,12 @@ def detached_in_a_transform(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any
 
 
 def wrong_at_a_quarter(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
-    """As a backward that takes another number where it is not told of it."""
+    """A backward with a hidden special case for one number."""
     return gradient(grad_y, *ctx.saved_tensors, 1.0 if ctx.factor == 0.25 else ctx.factor)
 
 
 def only_factors_are_made_contiguous(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    """As if factor = 0 had a kernel of its own, which takes x alone."""
+    """Treats factor = 0 as if a separate kernel took x only."""
     return body(x, w, factor) if factor else without_contiguous(x, w, factor)
 
 
@@ -476,7 +476,7 @@ def both(x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
 
 
 class BothGradientsOrNone(Mix):
-    """Two results, and no gradient where one of them is not in use."""
+    """Two results, and no gradient if one of them is unused."""
 
     def operator(self) -> Operator:
         class Function(torch.autograd.Function):

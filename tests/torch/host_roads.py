@@ -87,7 +87,7 @@ def casts(bridge: Any, left: list[str]) -> dict[str, Any]:
 
 
 def backwards(bridge: Any) -> dict[str, Any]:
-    """Which backwards call their operators, and what comes of a gradient of another shape."""
+    """Records which backwards call their operators, and what happens to a gradient of another shape."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

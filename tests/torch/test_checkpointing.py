@@ -65,7 +65,7 @@ class Products(TorchDispatchMode):
 
 
 def step(module: Any, *inputs: Tensor, saved: set[Any]) -> tuple[Seen, int, list[Tensor]]:
-    """What is saved, how many products with a bias are computed, and the results and gradients."""
+    """Returns the saved tensors, the number of computed products with a bias, and the results and gradients."""
     seen = Seen(saved)
     inputs = tuple(x.detach().requires_grad_() for x in inputs)
     with Products() as products:

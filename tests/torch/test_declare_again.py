@@ -135,7 +135,7 @@ for calls in overloads, compiled, [getattr(torch.ops.declare_again, name) for na
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("end", ["dead", "declared again"])
 def test_overloads_of_earlier_operators_call_the_newest(end: str) -> None:
-    """In a process of its own: PyTorch would read freed memory."""
+    """Runs in another process: PyTorch would read freed memory."""
     done = preloaded.run(["-c", OVERLOADS_OF_EARLIER_OPERATORS, end], cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """As in users' programs, where a warning of PyTorch's own is not an error."""
+    """Users' programs do not turn warnings of PyTorch into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -40,7 +40,7 @@ def largest(found: list[Tensor]) -> float:
 
 
 def theirs(problem: Problem, order: int) -> list[Tensor]:
-    """By plain autograd, without a graph of the last derivative."""
+    """Derivatives by plain autograd, without a graph of the last derivative."""
     if not order:
         return [problem.loss(*problem.inputs)]
     by = {1: ROADS["torch.func.grad"], 2: ROADS["autograd of autograd"], 3: ROADS["autograd, three times"]}

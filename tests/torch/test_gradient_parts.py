@@ -1,4 +1,4 @@
-"""What derivatives of any order are made of: pullbacks, contexts, references of programs; no GPU needed."""
+"""The parts of derivatives of any order: pullbacks, contexts, references of programs. Needs no GPU."""
 
 import warnings
 from collections.abc import Callable
@@ -162,7 +162,7 @@ def _linearized(f: Callable[[Tensor], Tensor], x: Tensor) -> Any:
 
 
 def _layer_norm(x: Tensor) -> Tensor:
-    """By the formula: in the gradient of a jvp, PyTorch's own takes the statistics for constants."""
+    """Computes the formula: PyTorch's operator takes the statistics for constants in the gradient of a jvp."""
     centered = x - x.mean(-1, keepdim=True)
     return centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + 1e-5)
 

@@ -1,4 +1,5 @@
-"""What NumPy, PyTorch and mpmath say of the kernels of floating-point functions: from their arrays to the expected values."""
+"""The expected values of kernels of floating-point functions, by NumPy, PyTorch and mpmath: a function of the arrays of
+each kernel."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
