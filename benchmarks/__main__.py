@@ -1,4 +1,4 @@
-"""Measure the operators beside their peers, and show what was measured.
+"""Measure the operators compared with their peers, and show what was measured.
 
 ::
 

@@ -40,7 +40,7 @@ __all__ = [
 HOST_ELEMENTS = 1024  # of elementwise operators, for the host's time
 # Whose time depends on the length of a row as well as on the number of elements.
 ROWWISE = families("rows")
-# Matrix products of a library, on shapes of their own, beside PyTorch alone.
+# Matrix products of a library, on shapes of their own, compared with PyTorch alone.
 PRODUCTS = families("products")
 
 DTYPES = tuple(getattr(torch, name) for name in DTYPE_NAMES[:3])

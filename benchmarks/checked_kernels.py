@@ -1,4 +1,4 @@
-"""Published programs with kernels, checked in the simulator beside their references in PyTorch::
+"""Published programs with kernels, checked in the simulator compared with their references in PyTorch::
 
     git clone https://github.com/ScalingIntelligence/KernelBenchLeaderboard board
     python -m benchmarks.checked_kernels board --out checked.json                    # goes on where it stopped

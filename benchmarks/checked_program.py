@@ -1,4 +1,4 @@
-"""One published program beside its reference in PyTorch: sizes, runs in the simulator, and what they say together.
+"""One published program compared with its reference in PyTorch: sizes, runs in the simulator, and what they say together.
 
 :mod:`benchmarks.checked_kernels` checks whole collections, each program in a process of its own.
 """
@@ -193,7 +193,7 @@ def place(error: BaseException) -> str:
 
 
 def run(program: dict[str, Any], own: set[str], text: str, sizes: Sizes, feasible_only: bool = False) -> Run:
-    """Runs a program beside its reference.
+    """Runs a program compared with its reference.
 
     Args:
         program: the names of the program. The board runs it with the names of its reference, which it may use.

@@ -1,4 +1,4 @@
-"""The LLTM beside its peers: a cell beside PyTorch eager, ``torch.compile`` and a C++ extension, and sequences beside cuDNN's
+"""The LLTM compared with its peers: a cell compared with PyTorch eager, ``torch.compile`` and a C++ extension, and sequences compared with cuDNN's
 LSTM and GRU of the same sizes, by time waited for; and the pointwise kernels as a share of a copy::
 
     python -m benchmarks.lltm                                        # into benchmarks/results/lltm-<gpu>.json
@@ -130,7 +130,7 @@ def tf32_allowed(allowed: bool) -> Iterator[None]:
 def sequence_rows(
     steps: int, batch: int, state: int, dtype: torch.dtype, device: torch.device, tf32: bool = False
 ) -> Iterator[Row]:
-    """Forward and backward of a sequence, beside cuDNN's recurrent layers; and, on a GPU, replayed as graphs.
+    """Forward and backward of a sequence, compared with cuDNN's recurrent layers; and, on a GPU, replayed as graphs.
 
     Args:
         tf32: whether the float32 products of all implementations may take TF32.

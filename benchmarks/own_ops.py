@@ -57,7 +57,7 @@ def cases(sizes: Sequence[int] = SIZES) -> Iterator[Case]:
 
 
 def host_cases() -> Iterator[Case]:
-    """SwiGLU of 1024 elements, declared with one launch in each direction (``examples/own_op.py``), beside the same launches
+    """SwiGLU of 1024 elements, declared with one launch in each direction (``examples/own_op.py``), compared with the same launches
     in an ``autograd.Function`` written by hand: without gradient, forward that records one, forward and backward."""
     x = Operand((HOST_ELEMENTS,), torch.float32)
 

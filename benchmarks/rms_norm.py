@@ -95,7 +95,7 @@ def cases(
     for n in sorted(set(row_lengths)):
         for dtype in DTYPES if full else [dtype for dtype in DTYPES if dtype != torch.float16]:
             m = max(1, max(sizes) // n)
-            # Mixed precision brings a float32 weight beside rows of 16 bits.
+            # Mixed precision brings a float32 weight with rows of 16 bits.
             for of_weight in (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,):
                 yield from each(m, n, dtype, of_weight)
 

@@ -1,4 +1,4 @@
-"""The time of the simulator's launches with its default checks of bounds, beside that without checks::
+"""The time of the simulator's launches with its default checks of bounds, compared with that without checks::
 
     python -m benchmarks.simulator                              # prints the table; needs a C++ compiler, and no GPU
     python -m benchmarks.simulator --ops gelu --elements 2^20

@@ -78,7 +78,7 @@ def gelu_in_lenet5(document: dict[str, Any]) -> Any:
 
 
 def row_reduction(document: dict[str, Any]) -> Any:
-    """The share of copy bandwidth of each step of the tutorial, beside PyTorch."""
+    """The share of copy bandwidth of each step of the tutorial, compared with PyTorch."""
     rows = chosen(document["rows"], op="tutorial")
     figure, (axes,) = subplots(1, 1, 8, 3.4)
     at, ticks = 0.0, {}
@@ -156,7 +156,7 @@ def linear_gelu(document: dict[str, Any]) -> Any:
 
 
 def lltm(document: dict[str, Any]) -> Any:
-    """A step in each version, and a sequence over the number of units beside cuDNN's LSTM."""
+    """A step in each version, and a sequence over the number of units compared with cuDNN's LSTM."""
     figure, (step, sequence) = subplots(2, 2, 5, 3.6)
     cells = [row for row in chosen(document["rows"], case="cell", sizes=[16, 32, 128]) if row["backward"]]
     times = {(way, row["implementation"]): row[way] for row in cells for way in ("forward", "backward")}

@@ -1,4 +1,4 @@
-"""Helpers by hand: :func:`bench` times any callable, :func:`score` a module beside another, :func:`prove_bounds` proves that a
+"""Helpers by hand: :func:`bench` times any callable, :func:`score` compares two modules, :func:`prove_bounds` proves that a
 kernel stays inside its arrays."""
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 """Prints what runs: the kernels or PyTorch's operations in a training run, and in the files of `own_ops` results and
-gradients beside PyTorch's, with the errors of both."""
+gradients compared with PyTorch's, with the errors of both."""
 
 import argparse
 import time

@@ -5,7 +5,7 @@
     python -m benchmarks --ops models                                       # into benchmarks/results/models-<gpu>.json
     python -m benchmarks --ops models --models ViT-B/16 --modes eager --merge
     python -m benchmarks --ops models --parallel                            # models compile at once, on all GPUs
-    python -m benchmarks --ops models --losses 200 --merge                  # and the losses beside float64's
+    python -m benchmarks --ops models --losses 200 --merge                  # and the losses compared with float64's
     python -m benchmarks --ops models --chains --merge                      # and the host time of single modules
     python -m benchmarks --ops models --from FILE --into docs/benchmarks_models.md --plot docs/plots/models.svg
 """

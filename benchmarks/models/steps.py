@@ -249,7 +249,7 @@ def order(names: Sequence[str], number: int) -> list[str]:
 
 
 def rows(timings: Mapping[str, Timing]) -> dict[str, dict[str, Any]]:
-    """Returns the figures for a results file by variant. A variant beside PyTorch's has a speedup, too.
+    """Returns the figures for a results file by variant. A variant other than PyTorch's has a speedup, too.
 
     The speedup is the ratio of PyTorch's step times to the variant's; "speedup_low" and "speedup_high" are its limits
     (:func:`ratio`).

@@ -126,7 +126,7 @@ def _losses(*rows: Row | None) -> str:
 
 
 def _scaling(rows: dict[Any, Row], case: tuple[Any, ...]) -> str:
-    """What each GPU computes beside what one alone computes, of cupyops and (of PyTorch)."""
+    """What each GPU computes compared with what one alone computes, of cupyops and (of PyTorch)."""
     *same, ranks = case
     cells = []
     for variant in ("cupyops", "torch"):

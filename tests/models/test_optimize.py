@@ -78,7 +78,7 @@ def test_a_model_computes_what_it_computed(name: str, backend: str, device: str)
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_calls_the_operators_and_no_other(name: str) -> None:
-    """An operator that is found and not called, or called beside PyTorch's own."""
+    """An operator that is found and not called, or called compared with PyTorch's own."""
     module = model(name)
     optimize(module)
     with Calls() as calls, torch.no_grad():

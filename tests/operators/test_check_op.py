@@ -36,7 +36,7 @@ WITHOUT = {
 # A dtype has its kernels to compile in the simulator, and the operators' own tests compute with each. A GPU takes all of them.
 DTYPES = ("float16", "float32") if not torch.cuda.is_available() else ("float16", "float32", "float64")
 OF_DTYPES = {
-    "layer_norm_jvp": None,  # a dtype that is asked for may not be refused, and the statistics beside 16-bit rows are no 16-bit ones
+    "layer_norm_jvp": None,  # a dtype that is asked for may not be refused, and the statistics with 16-bit rows are no 16-bit ones
     # One number in float32, which the reference may have right by chance, where its logits in 16 bits are rounded otherwise.
     "linear_cross_entropy": ("float32", "float64"),
 }

@@ -1,4 +1,4 @@
-"""rms_norm beside PyTorch's: values, gradients, dtypes, shapes, errors, the module, and what PyTorch makes of an operator."""
+"""rms_norm compared with PyTorch's: values, gradients, dtypes, shapes, errors, the module, and what PyTorch makes of an operator."""
 
 import itertools
 from collections.abc import Sequence

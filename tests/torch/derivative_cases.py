@@ -1,4 +1,4 @@
-"""Operators beside PyTorch's own, as functions of float64 tensors that are differentiated more than once."""
+"""Operators compared with PyTorch's own, as functions of float64 tensors that are differentiated more than once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

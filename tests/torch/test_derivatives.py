@@ -1,4 +1,4 @@
-"""Second and third derivatives of operators of every kind, by every road that PyTorch has to them, beside PyTorch's own operators.
+"""Second and third derivatives of operators of every kind, by every road that PyTorch has to them, compared with PyTorch's own operators.
 
 A road gives the gradients of a loss that is not linear in the results, or those of their products with fixed directions:
 :mod:`cupyops.torch.check.roads`, whose checks hold anybody's operators to the same.

@@ -52,7 +52,7 @@ def bench_op(
     backward: bool = True,
     rounds: int = ROUNDS,
 ) -> BenchReport:
-    """Times an operator on a GPU beside its peers, prints a table, and returns the report.
+    """Times an operator on a GPU compared with its peers, prints a table, and returns the report.
 
     ::
 

@@ -54,7 +54,7 @@ def fresh(args: Arguments) -> Arguments:
 def converted(args: Arguments, dtype: torch.dtype, *, alone: bool = False) -> Arguments:
     """Converts the tensors that have the lead's dtype to another dtype; with `alone`, converts only the lead.
 
-    Tensors of a different dtype keep it: some operators take float32 statistics beside 16-bit values.
+    Tensors of a different dtype keep it: some operators take float32 statistics with 16-bit values.
     """
     lead = lead_of(args)
     own = lead.dtype

@@ -51,7 +51,7 @@ def cross_entropy(
             without the classes, or uint8 for x of one or two dimensions; beside x of shape (C) also (1), without label
             smoothing. A target that is neither a class nor
             ``ignore_index`` gives a loss of NaN on a GPU; on a CPU it raises an error.
-        weight: a weight for each class, (C), of x's dtype, or float32 beside 16-bit x; or None. It has no gradient.
+        weight: a weight for each class, (C), of x's dtype, or float32 with 16-bit x; or None. It has no gradient.
         ignore_index: a target whose rows have loss 0 and gradient 0.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         label_smoothing: ε, up to 1. A negative one counts as 0, as in PyTorch.
@@ -235,7 +235,7 @@ def exact_ignore_index(target: Tensor, ignore_index: int) -> tuple[Tensor, int]:
 
 
 def _takes_weight(x: Tensor, weight: Tensor) -> bool:
-    """Returns whether the weights of another dtype than x's are taken: float32 beside 16 bits; and under autocast, which
+    """Returns whether the weights of another dtype than x's are taken: float32 with 16 bits; and under autocast, which
     converts all but float64 for PyTorch's function."""
     if weight.dtype is torch.float32 and x.dtype.itemsize == 2:
         return True

@@ -82,7 +82,7 @@ def row_reduce(
 
     Returns:
         The operator. Its inputs are floating tensors. The results have the dtype of the first element input; the other
-        inputs may have other floating dtypes, such as a float32 weight beside rows in bfloat16. A gradient has its
+        inputs may have other floating dtypes, such as a float32 weight with rows in bfloat16. A gradient has its
         input's dtype. ``op.show()`` prints the CUDA C++ text.
 
     Raises:

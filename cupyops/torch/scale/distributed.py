@@ -160,7 +160,7 @@ def correct_dtypes(tensors: Iterable[torch.Tensor]) -> None:
 
     In PyTorch 2.11, a parameter that both tensor parallelism and FSDP shard has another dtype than its specification,
     if FSDP has a ``MixedPrecisionPolicy``. DTensor calls an operator's fake kernel with the dtypes of specifications,
-    and the fake kernel would refuse a weight in float32 beside x in bfloat16.
+    and the fake kernel would refuse a weight in float32 with x in bfloat16.
     """
     module: Any = sys.modules.get(_MODULE)
     if module is None:
