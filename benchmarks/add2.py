@@ -97,7 +97,7 @@ def cases(sizes: Sequence[int] = SIZES) -> Iterator[Case]:
         if n >= LEAST_BACKWARD:
             for dtype in DTYPES:
                 x = Operand((n,), dtype)
-                # What is read is the gradient of the result; the operands' values are not looked at.
+                # Only the gradient of the result is read, not the operands' values.
                 yield _gradient("backward", x, backward_alone, reads=(x,))
 
 

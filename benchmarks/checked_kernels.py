@@ -189,7 +189,7 @@ def _one(program: Path, reference: Path, out: Path) -> int:
         out.write_text(json.dumps(row), encoding="utf-8")
 
     report(check(program, reference.read_text(encoding="utf-8"), report))
-    # What a program leaves behind, such as threads, does not matter any more.
+    # Threads and other leftovers of the program no longer matter.
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""What the command line can be asked for, by name: read by its parser, which imports nothing that takes long."""
+"""The names that the command line accepts, in a module that its parser imports quickly."""
 
 import re
 from pathlib import Path

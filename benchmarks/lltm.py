@@ -6,7 +6,7 @@ LSTM and GRU of the same sizes, by time waited for; and the pointwise kernels as
     python -m benchmarks.lltm --cases sequence --dtypes float16 --merge   # these again, and the other rows as they were
     python -m benchmarks.lltm --from benchmarks/results/lltm-nvidia-h200.json --into docs/lltm.md
 
-What is measured of cells and sequences is not memory traffic but the time of a call, so the rows are not among those of
+Cells and sequences are measured by the time of a call, not by memory traffic, so their rows are not among those of
 ``python -m benchmarks``.
 """
 
@@ -152,7 +152,7 @@ def sequence_rows(
         found = [(name, cell_step(call, leaves)) for name, (call, leaves) in calls.items()]
         if device.type == "cuda":
             found += [(f"{name}, graph", graph_step(*calls[name])) for name in ("ours", "cuDNN LSTM")]
-        # As many at a turn that most come after another of their own, as in a training loop.
+        # Enough calls in a turn that most follow a call of the same version, as in a training loop.
         timings = list(measure(found, SOME if steps <= 128 else FEW))
     for timing in timings:
         found_row = row("sequence", (steps, batch, FEATURES, state), dtype, timing)
@@ -191,7 +191,7 @@ def pointwise_rows(rows: int, state: int, dtype: torch.dtype, device: torch.devi
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0, or 2 for what cannot be asked."""
+    """The command. Returns 0, or 2 for wrong options."""
     parser = build_parser()
     options = parser.parse_args(argv)
     try:

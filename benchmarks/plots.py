@@ -114,7 +114,7 @@ def of_many_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def kind(row: Row) -> tuple[str, ...]:
-    """What makes rows of different sizes and implementations comparable."""
+    """Returns the labels that rows of different sizes and implementations share."""
     return row["op"], row["variant"], row["direction"], row["dtype"]
 
 

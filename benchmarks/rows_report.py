@@ -1,4 +1,4 @@
-"""The scoreboard of the operators on rows: one table, one figure, and what is slower than a peer."""
+"""The report of the operators on rows: a table, a figure, and the cases in which a peer is faster."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

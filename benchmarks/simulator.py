@@ -62,7 +62,7 @@ def _size(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command: 0, or 2 without a compiler."""
     options = build_parser().parse_args(argv)
-    # PyTorch is imported once there is something to do with it: a wrong argument is answered before.
+    # PyTorch is imported late, so that a wrong argument gets its error at once.
     from cupyops.simulator import host
 
     from .table import between

@@ -85,7 +85,7 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 
 
 def _missing(document: dict[str, Any]) -> list[str]:
-    """What was not measured: a line for the shapes of a case that were left out for the same reason, but for its numbers."""
+    """The missing measurements: one line for the shapes of a case that were left out for the same reason."""
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for entry in document["skipped"]:
         case, _, shape = entry["what"].rpartition(", ")
@@ -109,7 +109,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def insert(page: str, document: dict[str, Any], form: Form = "largest") -> str:
-    """The page with the tables between its two markers, in place of what stood there.
+    """Returns the page with the tables in place of the text between its two markers.
 
     Raises:
         ValueError: it does not have both markers, in order, once.
@@ -205,7 +205,7 @@ def _operator(row: Row) -> str:
 
 
 def _work(row: Row) -> int:
-    """What a row's size is compared by: of matrix products M·N·K, of others the elements of a result."""
+    """The size by which rows are compared: M·N·K of a matrix product, and the elements of another result."""
     if row["op"] not in PRODUCTS:
         return elements(row)
     product = product_of(row)

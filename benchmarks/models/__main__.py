@@ -64,10 +64,10 @@ def _positive(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0; 1 if a model could not be measured; 2 for what cannot be asked."""
+    """The command. Returns 0; 1 if a model could not be measured; 2 for wrong options."""
     parser = build_parser()
     options = parser.parse_args(argv)
-    # PyTorch is imported once there is something to do with it: a wrong argument is answered before.
+    # PyTorch is imported late, so that a wrong argument gets its error at once.
     from cupyops.errors import MissingDependencyError
 
     from . import report

@@ -1,4 +1,4 @@
-"""What ``benchmarks.models`` measures, as a JSON file with its machine and commit, as Markdown, and as a plot."""
+"""The results of ``benchmarks.models``, as a JSON file with machine and commit, as Markdown, and as a plot."""
 
 import datetime
 import json
@@ -235,7 +235,7 @@ def _chains(rows: Sequence[Row]) -> str:
 
 
 def insert(page: str, document: Row, table: str = "all") -> str:
-    """The page with the tables between its two markers, in place of what stood there.
+    """Returns the page with the tables in place of the text between its two markers.
 
     Args:
         table: "all", or "short" for the means alone.

@@ -39,7 +39,7 @@ _STAGES = (
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: a model, a way of sharding, a mode, and the number of ranks."""
+    """A case: a model, a way of sharding, a mode, and the number of ranks."""
 
     model: Model
     way: str

@@ -24,8 +24,8 @@ _QUALIFIERS = re.compile(
 )
 _DECLARATOR = re.compile(r"(?P<type>[\w\s:<>]*?)(?P<stars>(?:\*\s*)*)\b(?P<name>\w+)\s*(?P<sizes>(?:\[[^\[\]]*\]\s*)*)")
 _MARK = re.compile(r"[()\[\]{},;=<>]")
-# What may lie between `__device__` and the parenthesis of a function. The number of repetitions bounds the time of a
-# match.
+# The words that may lie between `__device__` and the parenthesis of a function. The number of repetitions bounds the
+# time of a match.
 _HEAD = re.compile(r"(?:[\w\s*&:]|<[\w\s,*&:]{0,99}>|\boperator\[\]){1,400}\(")
 _HAS_ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__builtin_align__|__attribute__)\b")
 # Floating constants, `const double a = 2., b = 1. / a;`, whose values call no function. A text may have other names of the types.
@@ -62,7 +62,7 @@ def folded(text: str, own_code: str) -> str:
     for match in floating.finditer(code.bare):
         if code.scope(match.start(2)) is None:
             continue
-        # What reads a constant that calls a function is not a constant either. Macros are not functions.
+        # A constant that reads such a constant is not one either. Macros are not functions.
         words = {*_WORD.findall(_FOLDED.sub(" ", match[3]))}
         if _calls(match[3], macros) or not of_host.isdisjoint(words):
             called.append(match)

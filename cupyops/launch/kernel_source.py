@@ -156,7 +156,7 @@ class KernelSource:
 
     @property
     def identity(self) -> list[object]:
-        """What decides the types of the parameters."""
+        """A key for the types of the parameters."""
         given = {name: str(element.record) for name, element in self.structs.items()}
         own = {name: kernels_cu.headers()[name] for name in self.included() if name not in self.headers}
         return [

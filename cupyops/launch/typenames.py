@@ -55,8 +55,9 @@ C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
 }
 
 
-# What may declare a type: the name after a keyword, but not a parameter of a template; the names of a typedef, also after braces;
-# and a macro. No expression matches across the next such keyword, so that the time stays linear in the text.
+# Words that may declare a type: the name after a keyword, but not a parameter of a template; the names of a typedef,
+# also after braces; and a macro. No expression matches across the next such keyword, so that the time stays linear in
+# the text.
 _CLASS = re.compile(r"([<,]\s*)?\b(?:struct|class|union|enum)\b((?:[\s\w]|::|\([^();{}]*\))*)")
 _USING = re.compile(r"\busing\s+(?:[\w\s:]*::\s*)?(\w+)")
 _TYPEDEF = re.compile(r"\btypedef\b((?:(?!\btypedef\b)[^;{}])*);|\}((?:(?!\btypedef\b)[^;{}()=])*);")

@@ -43,7 +43,7 @@ __all__ = ["Simulated", "answers", "prepare", "twins"]
 _RUNNING = held_across_fork(threading.RLock())
 _MOST_STATIC = 48 * 1024
 _MOST_PARAMETERS = 32764
-# What compilers say of C++20 in a former version.
+# Warnings of compilers about C++20 features under earlier standards.
 _LATER = re.compile(r"[cC]\+\+20|c\+\+2a|['‘](?:auto|concept|consteval|constinit|requires)['’]")
 _running: list[str] = []  # the kernel that is simulated
 _PATIENCE = 5.0  # seconds between two progress messages of a long launch

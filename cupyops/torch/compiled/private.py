@@ -21,8 +21,8 @@ KEYS = "graphs on disk for later processes"
 RECOMPUTED = "the recomputation and the sharing of saved results"
 REWRITTEN = "the rewriting of graphs before Inductor"
 
-# By use: the module, the part, and the parameters of a function that this package gives, or the attributes that the constructor
-# of a class sets.
+# For each use: the module, the part, and the parameters of a function that this package passes, or the attributes that
+# the constructor of a class sets.
 _NEEDED: dict[str, list[tuple[str, str, str]]] = {
     DIRECT: [
         ("torch._inductor.lowering", "make_fallback", "layout_constraint warn override_decomp"),

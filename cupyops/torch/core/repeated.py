@@ -89,7 +89,7 @@ def _key(name: str, x: str, schema: Schema) -> list[str]:
 
 
 class _Repeated:
-    """What a generated function calls in place of a body.
+    """The function that generated code calls in place of a body.
 
     Attributes:
         repeats: functions by key: repeated steps; the body, if its steps cannot be repeated; or a :class:`_Count`.
