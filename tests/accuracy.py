@@ -1,5 +1,4 @@
-"""How far a result may be from the exact one: no more than twice what PyTorch's own operator errs, plus one
-rounding."""
+"""The allowed error of a result: twice the error of PyTorch's own operator, plus one rounding."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,5 @@
-"""Python processes that begin where PyTorch is imported, for tests that need a process of their own and do not ask what an import does.
+"""Python processes that start with PyTorch imported, for tests that need a process of their own and do not test
+imports.
 
 An import of PyTorch takes longer than most of what such a process is started for. :func:`run` forks a server, which has
 imported it. The server has one thread, has asked for no GPU, and has not imported cupyops. Tests of imports, of the start of

@@ -56,8 +56,8 @@ _NAMES = frozenset(("N", "v", "i"))
 _DECLARES = re.compile(
     r"\b(?:typename|class|bool|char|short|int|long|unsigned|size_t|float|double|auto|T|acc_t|scalar_t)\s+[*&]*(\w+)"
 )
-# Headers of CUDA that headers of libraries and of projects include: cuBLAS's, for one, has the 16-bit floats. A text that uses
-# their names has them without such a header.
+# Headers of CUDA that headers of libraries and of projects include: cuBLAS's, for one, has the 16-bit floats. A text
+# may use their names without including such a header.
 _UNINCLUDED = {
     "cuda_fp16.h": re.compile(
         r"\b(?:__half2?|half2)\b|[;{}(,<]\s*(?:const\s+)?half\s*(?:\*\s*(?:\w+\s*[,)=;]|__restrict)|\s[A-Za-z_]\w*|[,>)])"

@@ -44,7 +44,7 @@ class C10Error(RuntimeError):
 
 
 def _error(kind: type[Exception]) -> type[Exception]:
-    """Returns the class of an error that is an error of Python, too, and has its name there."""
+    """Returns the class of a C++ error that is also a Python exception, by its Python name."""
     bases = (C10Error,) if kind is RuntimeError else (C10Error, kind)
     return type(kind.__name__, bases, {})
 

@@ -290,7 +290,7 @@ template <class I> vector(I, I) -> vector<typename iterator_traits<I>::value_typ
     typed=True,
 )
 class StandardVector(Vector[Any]):
-    """The constructor of ``std::vector``. A list alone is an array, whose type of elements is not said."""
+    """The constructor of ``std::vector``. A bare list is an array of unknown element type."""
 
     __slots__ = ()
 

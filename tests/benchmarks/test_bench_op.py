@@ -1,4 +1,4 @@
-"""bench_op: what it counts and compares, without a GPU; and on one, that it runs."""
+"""bench_op: its counts and comparisons without a GPU, and a run on a GPU."""
 
 import builtins
 import re

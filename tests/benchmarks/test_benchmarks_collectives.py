@@ -1,4 +1,4 @@
-"""Collectives of 64 and 1024 ranks, counted in one process: those of our modules are those of nn's."""
+"""Our modules issue the same collectives as those of nn, for 64 and 1024 ranks, counted in one process."""
 
 import dataclasses
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a results file is shown as: plots and tables. No GPU needed."""
+"""Plots and tables of a results file. No GPU needed."""
 
 from pathlib import Path
 from typing import Any

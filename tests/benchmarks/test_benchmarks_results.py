@@ -1,4 +1,4 @@
-"""What a benchmark run leaves behind: the results file, its sections, the command line. No GPU needed."""
+"""The results file of a benchmark run, its sections, and the command line. No GPU needed."""
 
 import json
 import subprocess

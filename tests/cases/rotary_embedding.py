@@ -95,7 +95,7 @@ DATA = FamilyData(CASES, {"rotary_embedding": _samples}, _launches, MODELS)
 
 # What is special
 
-# A queries' shape as a projection has it, whether it is transposed then, and the shape of the tables.
+# The shape of queries from a projection, whether they are then transposed, and the shape of the tables.
 SHAPES = [
     ((2, 5, 6, 32), True, (2, 1, 5, 32)),
     ((2, 5, 3, 32), True, (1, 1, 5, 32)),

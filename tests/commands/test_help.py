@@ -11,7 +11,8 @@ import kernels_cu
 from cupyops.__main__ import main
 from cupyops.launch.kernel import all_kernels
 
-# Runs modules as the command line does, each in a fork of a process that has imported cupyops alone, and says what is imported then.
+# Runs modules as the command line does, each in a fork of a process that has imported only cupyops, and returns the
+# modules imported since.
 RUN = """
 import json, os, runpy, sys
 import cupyops

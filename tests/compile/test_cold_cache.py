@@ -27,7 +27,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(N
 
 
 class Asked(dict[Any, Any]):
-    """The table of what is running, which tells when so many threads have asked."""
+    """The table of running compilations, which signals when this many threads have asked."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""NVRTC: what is compiled for which GPU, what is compiled again, and what an author is told."""
+"""NVRTC: the target for each GPU, when a text is compiled again, and messages for authors."""
 
 import re
 from pathlib import Path
@@ -209,7 +209,7 @@ def test_subnormals_are_not_flushed_to_zero(dtype: str) -> None:
 
 
 class Compiler:
-    """Stands in for NVRTC: what it makes names what it was given."""
+    """Stands in for NVRTC: its output names its inputs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.compiled = 0

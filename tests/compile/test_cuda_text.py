@@ -181,7 +181,8 @@ ADVERSARIAL: dict[str, Callable[[int], str]] = {
 
 
 def grows_with_its_length(run: Callable[[int], object], many: int) -> bool:
-    """Returns whether eight times the length takes less than 24 times the time. What looks back at every place takes 64 times the time."""
+    """Returns whether eight times the length takes less than 24 times the time. A scanner that looks back at every
+    position would take 64 times as long."""
 
     def time_of(n: int) -> float:
         start = time.process_time()

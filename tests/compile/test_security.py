@@ -1,4 +1,4 @@
-"""Attacks on the folders of compiled code. Each is shown to succeed where its guard is off, and to fail where it is on."""
+"""Attacks on the folders of compiled code. Each attack succeeds without its guard, and fails with it."""
 
 import json
 import os

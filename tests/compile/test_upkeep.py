@@ -1,4 +1,4 @@
-"""The size of the caches: what is removed first, what stays, and that nothing but entries is removed."""
+"""The size limit of the caches: which entries are removed first, and that only entries are removed."""
 
 import os
 import time

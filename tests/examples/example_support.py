@@ -66,7 +66,7 @@ TRAIN_SET, TEST_SET = synthetic(TRAIN_COUNT, 0), synthetic(60, 1)
 
 
 def lenet5_arguments(out: Path, *more: object) -> list[str]:
-    """The command line of a short run; what stands in `more` comes last and wins."""
+    """The command line of a short run; later options, from `more`, override earlier ones."""
     common = ["--device", "cpu", "--batch-size", str(BATCH), "--epochs", "3", "--out", str(out)]
     return [*common, *map(str, more)]
 
@@ -96,7 +96,7 @@ def corpus(context: int = CONTEXT) -> Corpus:
 
 
 def gpt_arguments(out: Path, *more: object) -> list[str]:
-    """The command line of a short run; what stands in `more` comes last and wins."""
+    """The command line of a short run; later options, from `more`, override earlier ones."""
     text = out.parent / "words.txt"
     # Renamed into place: another rank may read the file while this one writes it.
     written = text.with_name(f"{text.name}.{os.getpid()}")

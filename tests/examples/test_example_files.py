@@ -76,7 +76,8 @@ def events_of(out: Path) -> Run:
 def test_events_that_find_no_room_are_told_of_in_one_line(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are written by a thread, whose error Python would print whole. The thread may end after the run has told of it."""
+    """They are written by a thread, whose error Python would print whole. The thread may end after the run has reported
+    it."""
     files = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
     from torch.utils import tensorboard
 

@@ -1,4 +1,5 @@
-"""--parallel: two processes of torchrun come to the numbers of one, and go on after a kill, on a CPU by gloo."""
+"""--parallel: two processes of torchrun reach the numbers of one process, and continue after a kill, on a CPU with
+gloo."""
 
 import json
 import os

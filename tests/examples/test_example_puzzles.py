@@ -11,7 +11,7 @@ from examples.puzzles.judge import PUZZLES, Puzzle, judge, operator_of
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = re.split(r"^## ", (ROOT / "docs" / "puzzles.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
 HOLE = re.compile(r"^ *// YOUR CODE: .*\n", re.MULTILINE)
-# What the judge says of a hole: nothing is written, a part of the sum, or zeros.
+# The judge's message for a hole: nothing is written, a part of the sum, or zeros.
 SAYS = {
     "01_double": "elements of output still hold what was in memory before",
     "02_stride": "elements of output still hold what was in memory before",

@@ -73,7 +73,8 @@ def machine() -> dict[str, Any]:
 
 
 def run_suite(jobs: int, only: Sequence[str] = ()) -> dict[str, Any]:
-    """Runs all tests that need a GPU, or those of the given names; counts, and the names of what failed and of what was skipped and why."""
+    """Runs all tests that need a GPU, or those of the given names. Returns counts, the failed tests, and the reasons of
+    skipped ones."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-m", "gpu", *only]
@@ -113,7 +114,7 @@ def sanitize() -> dict[str, str]:
     def verdict(tool: str, fault: str | None) -> str:
         command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, script]
         if tool == "memcheck":
-            # The driver is asked for one parameter more than there should be, and says no: that is the check.
+            # The driver is asked for one parameter too many: its refusal confirms the number.
             command[3:3] = ["--report-api-errors", "no"]
         if fault is not None and subprocess.run([*command, "--plant", fault], capture_output=True).returncode != 9:
             return f"did not find the planted fault ({fault})"
@@ -145,7 +146,7 @@ def renewed(record: Mapping[str, Any], tree: Mapping[str, Any], name: str, run: 
     """A record with a further run.
 
     Args:
-        tree: what :func:`.fingerprints.recorded` gave for the tree that ran.
+        tree: the result of :func:`.fingerprints.recorded` for the tree that ran.
         name: the machine's. An earlier run of the same name is replaced.
     """
     kernels = tree["kernels"]

@@ -1,4 +1,4 @@
-"""A GPU that is not there: arrays that say they are on it, and a driver that writes down what it is asked to launch."""
+"""A fake GPU: arrays that claim to be on it, and a driver that records launches."""
 
 import ctypes
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,9 @@
-"""An H200 that is not there: tensors in host memory that say they are on it, and a driver that writes down what it is asked to
-launch.
+"""A fake H200: tensors in host memory that claim to be on it, and a driver that records launches.
 
 :func:`install` changes PyTorch's and CuPy's functions for the rest of the process, and does so before cupyops is imported:
-operators then take the way that they take on a GPU, the generated functions included. So it belongs in a process of its own.
-No kernel is compiled and none runs; what NVRTC would make goes into the cache of binaries, which must be a folder of this
-process's own. What an operator returns has the right shape, and memory that nobody has written.
+operators then run the same code as on a GPU, the generated functions included. It therefore needs a process of its own.
+No kernel is compiled or run. Fake binaries go into the cache, which must be a folder of this process only. Results of
+operators have the right shapes, and unwritten memory.
 """
 
 import ctypes
@@ -74,7 +73,7 @@ class Machine:
         self._labels: dict[int, str] = {}  # by the address of a storage
 
     def watch(self, inputs: Sequence[Any]) -> None:
-        """Forgets what was, and calls these tensors ``input 0``, ``input 1``; others are labelled as they come."""
+        """Clears the record, and labels these tensors ``input 0``, ``input 1``; others are labelled in order of use."""
         self.events, self._kept, self._labels = [], list(inputs), {}
         for i, x in enumerate(inputs):
             self._labels.setdefault(x.untyped_storage().data_ptr(), f"input {i}")

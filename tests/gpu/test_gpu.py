@@ -283,7 +283,7 @@ def test_a_misread_declaration_is_refused() -> None:
     """
     kernel = Kernel(text, "k", Threads("n"), dtypes=("float32",))
     assert kernel.declared
-    # What NVRTC compiles is not what was declared.
+    # The compiled kernel differs from the declaration.
     kernel.source = replace(kernel.source, text=text.replace("long long n", "int n"))
     with pytest.raises(CompileError, match=r"`n`: the launch passes a int64, and the compiler says that it is `int`"):
         kernel(torch.zeros(1, device="cuda"), 1)

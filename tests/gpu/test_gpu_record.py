@@ -1,5 +1,5 @@
-"""Nothing is launched that has not run on a GPU: the committed record knows the compiled code of each kernel and what each operator
-asks the driver for, and everything passed."""
+"""All launched code has run on a GPU: the committed record has the compiled code of each kernel and the launches of
+each operator, and all tests passed."""
 
 import importlib.util
 import json

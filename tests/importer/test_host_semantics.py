@@ -1,4 +1,4 @@
-"""C++ means what C++ means: statements of host code have the values that g++ gives them."""
+"""Statements of host code compute the same values as compiled by g++."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Each shipped kernel for itself in the simulator, on arrays of every length and alignment that its text tells apart."""
+"""Each shipped kernel in the simulator, on arrays of every length and alignment that its text distinguishes."""
 
 import itertools
 import math

@@ -124,7 +124,7 @@ def test_the_gradient_of_gelu_is_that_of_the_naive_kernel(
 
 
 def assert_sums(sums: Tensor, terms: Tensor, dtype: torch.dtype) -> None:
-    """Rounded once, and off by no more than a sum in the arithmetic's own type is; a term that is left out is more."""
+    """The error is at most one rounding and that of a sum in the arithmetic's type; a missing term exceeds it."""
     arithmetic = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
     exact = terms.sum(0)
     allowed = torch.finfo(dtype).eps * exact.abs() + arithmetic * (8 * terms.abs().sum(0) + 8)

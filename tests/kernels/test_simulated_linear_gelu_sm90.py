@@ -1,5 +1,5 @@
-"""The matrix kernel of sm_90 on the CPU, sanitized: tails along each dimension, several tiles a cluster, both cuts; and
-what its twins make of a wait or a barrier that is not there."""
+"""The matrix kernel of sm_90 on the CPU, sanitized: tails along each dimension, several tiles a cluster, both tilings;
+and the simulator's headers with a missing wait or barrier."""
 
 import math
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
 def launched(
     x: Tensor, weight: Tensor, bias: Tensor | None, config: Sm90Config, approximate: str, clusters: int
 ) -> tuple[Tensor, Tensor]:
-    """y and z by so many clusters; what they leave out is NaN."""
+    """y and z from this many clusters; elements that they do not write are NaN."""
     (m, k), n, dtype = x.shape, len(weight), str(x.dtype)[6:]
     z, y = (torch.full((m, n), torch.nan, dtype=x.dtype) for _ in range(2))
     boxes = ((x, TILE_M), (weight, TILE_N // 2), (z, 64), (y, 64))
@@ -160,7 +160,7 @@ extern "C" __global__ void places(const scalar_t* x, int* places, int pairs_m, i
     assert places.tolist() == [[m, n] for group in groups for n in range(tiles_n) for m in group]
 
 
-# What the twins make of a fault, in a kernel as small as it can be.
+# The simulator's headers find a fault in a minimal kernel.
 
 
 def broken(old: str, new: str = "") -> str:

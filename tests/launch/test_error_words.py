@@ -206,7 +206,7 @@ LAUNCHES = {
 
 @pytest.mark.parametrize("said", LAUNCHES)
 def test_a_launch_that_fails_is_told_from_one_that_is_refused(gpu: Driver, said: str) -> None:
-    """A kernel that does what it must not is told of at a later launch, which is not the one at fault."""
+    """The fault of a kernel is reported at a later launch, which is not at fault."""
     gpu.failure = RuntimeError(said)
     with pytest.raises(LaunchError) as caught:
         softclip()(X, Y, 1.0, 4)

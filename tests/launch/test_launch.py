@@ -1,4 +1,4 @@
-"""The checked launch up to the driver, without a GPU: what a right call gives it, and what a wrong one is refused for."""
+"""The checked launch up to the driver, without a GPU: the arguments of a correct call, and the errors of wrong ones."""
 
 import ctypes
 from collections.abc import Iterator

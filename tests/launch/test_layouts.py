@@ -1,4 +1,4 @@
-"""The layouts of structs, which the compiler tells."""
+"""The layouts of structs, which the compiler reports."""
 
 import ctypes
 import secrets

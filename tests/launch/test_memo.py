@@ -1,4 +1,4 @@
-"""A memo finds a result by all that the result may depend on, and keeps it no longer than it may."""
+"""The key of a memo has everything that a result depends on, and results are not kept too long."""
 
 from types import SimpleNamespace
 from typing import Any

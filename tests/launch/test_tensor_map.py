@@ -1,4 +1,4 @@
-"""Tensor maps: what the driver is told, what a launch takes, and how they lie among the arguments."""
+"""Tensor maps: the arguments for the driver, the maps that a launch accepts, and their place among the arguments."""
 
 import ctypes
 import struct
@@ -22,7 +22,7 @@ TEXT = """extern "C" __global__ void k(
 
 
 class Encoder:
-    """Stands for the driver: writes down what it is asked, and gives back the address it was told."""
+    """Stands in for the driver: records its arguments, and returns the address that it was given."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> None:
         self.asked: list[list[Any]] = []

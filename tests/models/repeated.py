@@ -1,5 +1,5 @@
-"""What a call in generated code asks the driver for: by the body, and repeated. Run in a process of its own, since the GPU is not
-there (tests/gpu/stub_h200.py); prints JSON."""
+"""Prints the launches of a call in generated code, by the body and by repeated steps. Runs in a separate process with a
+fake GPU (tests/gpu/stub_h200.py), and prints JSON."""
 
 import json
 import sys

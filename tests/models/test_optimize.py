@@ -1,4 +1,4 @@
-"""optimize(): a model computes what it computed, by the operators, and is otherwise the model it was."""
+"""optimize(): a model computes the same results by the operators, and is otherwise unchanged."""
 
 import copy
 import pickle

@@ -36,7 +36,7 @@ FEW, MANY = (6, WIDTH), (7, WIDTH)
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CPU tensors that say they are on a GPU. PyTorch's dispatcher still computes on the CPU."""
+    """CPU tensors that claim to be on a GPU. PyTorch's dispatcher still computes on the CPU."""
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
     monkeypatch.setattr(small, "LEAST_ELEMENTS", LEAST)
 

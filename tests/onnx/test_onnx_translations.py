@@ -1,4 +1,4 @@
-"""Translations: those of linear layers and of the LLTM on operators of the tests' own, and a stranger's operator."""
+"""Translations: those of linear layers and of the LLTM on test operators, and a user's operator."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""add_rms_norm beside the addition and rms_norm one after the other: values, gradients, dtypes, shapes, errors, the module."""
+"""add_rms_norm compared with an addition followed by rms_norm: values, gradients, dtypes, shapes, errors, the
+module."""
 
 import itertools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Each shipped operator passes ``check_op``, which is what users hold their own operators to."""
+"""Each shipped operator passes ``check_op``, as users' operators should."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ BY_DEFAULT = {
 NAMES = [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.thorough) for name in sorted(SAMPLES)]
 # That kernels compile is asked of every kernel and architecture in tests/kernels/test_kernels_cu.py.
 ELSEWHERE = {"compiles"}
-# What does not hold of an operator, and why.
+# The checks that an operator does not pass, and why.
 WITHOUT = {
     # Their products are PyTorch's, which autocast lowers where `backward()` is called within it: as in PyTorch's own gradients.
     "linear_backward": {"autocast"},

@@ -1,4 +1,4 @@
-"""The matrix kernel of sm_90: where it is taken, what it is compiled for; its values, on such a GPU."""
+"""The matrix kernel of sm_90: when it is chosen, its targets, and its values on such a GPU."""
 
 import math
 import sys

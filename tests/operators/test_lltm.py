@@ -23,7 +23,7 @@ LARGE = [(64, 512, 1024), (100_000, 32, 128), (3, 700, 1500)]
 
 
 def operands(sizes: tuple[int, int, int], dtype: torch.dtype, device: str) -> list[Tensor]:
-    """input, weights, bias, old_h, old_cell that want gradients."""
+    """input, weights, bias, old_h, old_cell that require gradients."""
     b, f, s = sizes
     generator = torch.Generator().manual_seed(b + f + s)
     scale = (f + s) ** -0.5

@@ -61,7 +61,7 @@ def sized(way: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int, int
 
 
 def operands(sizes: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> list[Tensor]:
-    """input, weights, bias, h0, c0 that want gradients."""
+    """input, weights, bias, h0, c0 that require gradients."""
     t, b, f, s = sizes
     generator = torch.Generator().manual_seed(t + b + f + s)
     scale = (f + s) ** -0.5
@@ -182,7 +182,7 @@ def test_rows_shared_in_another_way_give_the_same_bits(
 
 
 def test_the_backward_of_float64_leaves_the_gradient_of_h_as_it_is(device: str, kernels: bool) -> None:
-    """Float64 goes by steps, each of which adds to the gradient of the step before."""
+    """In float64 each step is a launch, which adds to the gradient of the step before."""
     if not kernels:
         return
     inputs = [x.detach() for x in operands((3, 2, 1, 3), torch.float64, device)]
@@ -303,7 +303,7 @@ def compare_on_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None
 
 @pytest.mark.gpu
 def test_two_grids_on_two_streams_do_not_wait_for_each_other() -> None:
-    """Each wants more than half of the GPU; half of each running would be for ever."""
+    """Each needs more than half of the GPU; if half of each ran, neither would end."""
     inputs = [x.detach() for x in operands((64, 8, 16, 1024), torch.float32, "cuda")]
     wanted = op(*inputs)[0]
     streams = [torch.cuda.Stream() for _ in range(2)]

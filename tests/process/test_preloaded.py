@@ -1,4 +1,4 @@
-"""A process of tests.preloaded is to its program what a process of Python is."""
+"""A program runs in a process of tests.preloaded as in a new process of Python."""
 
 import os
 import subprocess

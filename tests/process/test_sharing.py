@@ -67,7 +67,7 @@ def test_blocks_of_many_threads_leave_the_default() -> None:
 
 
 def test_no_list_of_launches_is_lost_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list that ends takes away itself, and not what has been added meanwhile."""
+    """A list that ends removes only itself, not lists that were added meanwhile."""
     note = launches.Launch(Kernel.__new__(Kernel), {}, host(), (1, 1, 1))
 
     def work(_: int) -> None:

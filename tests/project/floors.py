@@ -30,7 +30,7 @@ ROOMS = (
     ("cupyops.programs",),
     ("cupyops.ops", "cupyops.tuning", "cupyops.simulator"),
     ("cupyops.profiling", "cupyops.proving"),
-    # what a person meets without PyTorch
+    # the parts that work without PyTorch
     ("cupyops",),
     ("cupyops.commands",),
     ("cupyops.__main__",),

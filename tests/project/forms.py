@@ -1,4 +1,5 @@
-"""Compares what pages, tables and lists say with the source: `make lint`. Each line of output is a file, a line and a fault."""
+"""Compares statements of pages, tables and lists with the source: `make lint`. Each line of output is a file, a line
+and a fault."""
 
 import ast
 import re
@@ -153,7 +154,7 @@ def header_rows() -> list[str]:
 
 
 def _treated(of: SystemHeader) -> tuple[str, str]:
-    """Who brings a header for NVRTC, and what the simulator does."""
+    """The package with a header for NVRTC, and the simulator's treatment."""
     if of.host:
         instead = f", or `{of.shared}` in its place if device code uses the names of `{of.shared}`" if of.shared else ""
         return f"left out{instead}: {of.reason}", HOST
@@ -184,7 +185,7 @@ def simulator() -> Findings:
 
 
 def coming_from_load_inline() -> Findings:
-    """The table of what has no translation, which is that of the tests."""
+    """The table of constructs without a translation, from the tests."""
     page = DOCS / "coming_from_load_inline.md"
     yield from lines_are(page, refused.table())
     rows = "\n".join([*refused.HEAD, *refused.table()])
@@ -224,7 +225,7 @@ def operators() -> Findings:
 
 
 def texts() -> Findings:
-    """A kernel's text begins with what it computes, and PTX stands where the simulator has twins of it."""
+    """A kernel's text begins with its formula, and PTX is only in headers that the simulator replaces."""
     for path in files("kernels_cu/**/*.cu*"):
         if not re.match(r"// .*\n//", read(path)):
             yield path, 1, "must begin with a comment of more than one line: formula, shapes and dtypes"
@@ -244,7 +245,8 @@ def source() -> Findings:
 
 
 def commands() -> Findings:
-    """Commands of pip name packages of pyproject.toml. A message is of a wheel, which has no checkout, and is on no index."""
+    """Commands of pip name packages of pyproject.toml. A message must also be valid for a wheel, which has no checkout
+    and is on no index."""
     project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
     extras = project["optional-dependencies"]
     packages = {

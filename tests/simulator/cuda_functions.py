@@ -1,4 +1,4 @@
-"""Which arguments CUDA's functions take, and what they return: a table that NVRTC fills, and the simulator is held to.
+"""The arguments and results of CUDA's functions: a table that NVRTC fills, and that the simulator must match.
 
 ``python -m tests.simulator.cuda_functions`` writes ``cuda_functions.txt`` anew. Each line is the answer to one question: the
 letters of :data:`TYPES` in turn stand for ``T`` in the call, and ``.`` for a call that is refused. ``clock64()``, say, has no ``T``
@@ -224,7 +224,7 @@ def existing(names: list[str]) -> list[str]:
 
 
 def overloads(names: list[str]) -> dict[str, list[tuple[str, ...]]]:
-    """Returns the parameters of a function's overloads, as NVRTC's errors tell them."""
+    """Returns the parameters of a function's overloads, from NVRTC's errors."""
     found: dict[str, list[str]] = {name: [] for name in names}
     head = f'{HEADERS}struct S{{}}; template <class...> struct P;\n#line 1 "k.cu"\n'
     for some in pieces(names, 45):

@@ -1,4 +1,4 @@
-"""What the counters count for known access patterns. The numbers are derived by hand from the addresses of 32 lanes."""
+"""The counts of known access patterns. The numbers are derived by hand from the addresses of 32 lanes."""
 
 import re
 
@@ -253,7 +253,7 @@ def copy() -> Kernel:
 
 @pytest.mark.parametrize("offset", [0, 1, 8])
 def test_an_array_lies_as_on_a_gpu(copy: Kernel, offset: int) -> None:
-    """A GPU's allocations begin at multiples of 256 bytes, wherever NumPy lays its own; a view is as far behind."""
+    """A GPU's allocations begin at multiples of 256 bytes, unlike NumPy's; a view has the same offset from them."""
     for shift in range(4):  # memory at every multiple of 4 bytes within 16
         memory = bytearray(4 * 600 + 64)
         address = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]

@@ -1,4 +1,4 @@
-"""Texts in the C++ of NVRTC: which names, macros and extensions they have, and what is refused as by NVRTC."""
+"""The C++ of NVRTC in the simulator: names, macros and extensions, and the code that both refuse."""
 
 import re
 from pathlib import Path

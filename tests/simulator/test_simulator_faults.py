@@ -201,7 +201,7 @@ def test_a_wait_for_what_nobody_does_any_more(wait: str) -> None:
 @pytest.mark.parametrize(
     "wait",
     [
-        "for (int i = 0; i < 20000; ++i) s += __ldcg(x);",  # it gets on, which only its registers tell
+        "for (int i = 0; i < 20000; ++i) s += __ldcg(x);",  # it makes progress, which shows only in its registers
         "for (int i = 0; i < 5000; ++i) if (atomicAdd(&y[0], 1.f) < 0) return;",
         "for (long long start = clock64(); clock64() - start < 20000000;) __nanosleep(100);",
         "volatile int n = 0; while (n < 3000) { n = n + 1; __nanosleep(100); }",

@@ -1,5 +1,5 @@
-"""Races in global memory: threads of one launch at one address, one of them writing, and nothing that orders them. Each pattern
-that is right passes, and the one that lacks what orders it is told with both its lines."""
+"""Races in global memory: threads of one launch at one address, one of them writing, and nothing that orders them. Each
+correct pattern passes, and the same pattern without its ordering is reported with both lines."""
 
 import importlib.util
 import re
@@ -122,7 +122,7 @@ def test_a_warp_is_ordered_by_syncwarp_and_not_by_shuffles() -> None:
     assert run(kernel(NEIGHBOUR.format("__syncwarp();", 1)))[1][:2].tolist() == [1, 0]
     assert "reads element 30 of `y`" in race(kernel(NEIGHBOUR.format("__shfl_sync(0xffffffff, 1, 0);", 1)))
     shuffled = "float v = y[i ^ 1];\nv += __shfl_sync(0xffffffff, v, t % 32);\ny[i] = v;"
-    run(kernel(shuffled))  # what a shuffle carries has been read
+    run(kernel(shuffled))  # a shuffled value has been read before
 
 
 def test_each_thread_its_own_element_in_place() -> None:
@@ -205,7 +205,7 @@ def test_two_writes_of_the_same_value_are_told_as_such() -> None:
         assert f"k.cu:11 with nothing that orders the two {other} at k.cu:11, by" in message
         assert "writes element 7 of `y`" in message
         assert "same value" not in race(kernel(same.format("i").replace("x[i] >= 0", f"t % {wide} == 0")), rows)
-    # The values are told apart at the thread's end and at a barrier, too, where nothing else of it follows.
+    # The values are also distinguished at the thread's end and at a barrier, if the thread does nothing after it.
     assert other in race(kernel("y[0] = 1;"))
     assert other in race(kernel("y[0] = 1;\n__syncthreads();"))
     assert other in race(kernel("y[0] = 1;\natomicAdd(z, 1);"))

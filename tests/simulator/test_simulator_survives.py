@@ -23,7 +23,7 @@ BOUNDS = "out of bounds: writes 4 bytes at"
 NO_ARRAY = "memory that belongs to no array of the launch"
 DEEP = "needs a deeper stack than a thread has"
 SMASHED = "out of bounds: the function has written behind a local array"
-# By name, a body and what the error says. The bodies are the cases of one kernel.
+# By name, a body and the words of the error. The bodies are the cases of one kernel.
 ATTACKS = {
     "off by one": ("y[n] = 1;", f"{BOUNDS} element 4 of `y`"),
     "a negative index": ("y[-1] = 1;", f"{BOUNDS} element -1 of `y`"),

@@ -1,5 +1,5 @@
-"""The simulator as users meet it: what turns it on, which arrays run, what is kept; what it tells stands in
-``test_simulator_messages.py``."""
+"""The simulator for users: how to turn it on, which arrays it takes, and its cache. ``test_simulator_messages.py``
+tests its messages."""
 
 import ctypes
 import importlib.util

@@ -57,7 +57,7 @@ def kernel(function: str) -> Kernel:
 
 
 def numbers() -> np.ndarray:
-    """Every exponent with both signs and several significands, what exp2 is asked for, and what is special."""
+    """Every exponent with both signs and several significands, the arguments of exp2, and special values."""
     bits = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32).view(np.float32)
     near = np.linspace(-152, 130, 40_001, dtype=np.float32)
     tiny = np.float32(

@@ -1,4 +1,4 @@
-"""Rows dealt out to teams of blocks: all of them, to no more teams than run at once."""
+"""Distributing rows to teams of blocks: every row has a team, and all teams run at once."""
 
 from dataclasses import dataclass
 

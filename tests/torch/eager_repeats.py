@@ -1,5 +1,5 @@
-"""What eager calls ask the driver for, by the body and by repeated steps. Run in a process of its own, since the GPU is not there
-(tests/gpu/stub_h200.py); prints JSON."""
+"""Prints the launches of eager calls, by the body and by repeated steps. Runs in a separate process with a fake GPU
+(tests/gpu/stub_h200.py), and prints JSON."""
 
 import inspect
 import json

@@ -249,7 +249,7 @@ def without_nan(x: Tensor, w: Tensor, factor: float) -> Tensor:
 
 
 def rows_by_name(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    rows = x.reshape(x.shape[0], -1)  # says nothing where there are no elements
+    rows = x.reshape(x.shape[0], -1)  # finds nothing without elements
     return body(rows, w.reshape(rows.shape), factor).view(x.shape)
 
 
@@ -460,7 +460,7 @@ def only_factors_are_made_contiguous(x: Tensor, w: Tensor, factor: float) -> Ten
 
 @dataclass
 class OtherDefault(Mix):
-    """A way into the operator of its own, whose default is another than the schema's."""
+    """A separate wrapper of the operator with another default than the schema's."""
 
     schema: str = "(Tensor x, Tensor w, float factor=0.5) -> Tensor"
 
@@ -501,7 +501,7 @@ class BothGradientsOrNone(Mix):
 
 
 def marked_in_the_function_alone() -> Operator:
-    """The Function says that its second result takes no gradient, and the reference does not."""
+    """The Function declares that its second result has no gradient, and the reference does not."""
 
     class Function(torch.autograd.Function):
         @staticmethod

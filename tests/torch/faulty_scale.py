@@ -60,7 +60,7 @@ def of_matrices_alone(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
 
 
 def product_split_by_rows() -> Operator:
-    """A product that could be split along the rows of the weight, and says nothing of them."""
+    """A product that could be split along the rows of the weight, but declares no such split."""
 
     def product(x: Tensor, weight: Tensor) -> Tensor:
         return torch.nn.functional.linear(x, weight)

@@ -1,8 +1,8 @@
-"""Roads of calls on a GPU, taken on a GPU that is not there (:mod:`tests.gpu.stub_h200`), in a process of its own.
+"""The code that calls on a GPU run on the host, with a fake GPU (:mod:`tests.gpu.stub_h200`), in a process of its own.
 
     python -m tests.torch.host_roads            # prints what was seen, as JSON
 
-What an operator returns has memory that nobody has written, so nothing is said of values here.
+Results of operators have unwritten memory, so values are not compared.
 """
 
 import ast
@@ -138,7 +138,7 @@ def backwards(bridge: Any) -> dict[str, Any]:
 
 
 def telling(original: Callable[..., Any], asked: list[str]) -> Callable[..., Any]:
-    """A function that tells of its calls."""
+    """A function that records its calls."""
 
     def told(*args: Any) -> Any:
         asked.append("operator")

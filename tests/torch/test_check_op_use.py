@@ -1,4 +1,4 @@
-"""How check_op is asked, what it skips, what it says of faults, and which calls it refuses."""
+"""check_op: its arguments, skipped checks, messages of faults, and calls that it refuses."""
 
 import math
 import re
@@ -77,7 +77,7 @@ def test_the_reason_reaches_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _does_not_compile(mix: Kernel, road: str) -> Any:
-    """A body whose kernel does not compile, and what its author makes of that."""
+    """A body whose kernel does not compile, and the exceptions that its author raises from that."""
 
     def body(x: Tensor, w: Tensor, factor: float) -> Tensor:
         try:

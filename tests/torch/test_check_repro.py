@@ -45,8 +45,8 @@ CHOSEN = tuple(planted.PLANTED) if os.environ.get("CUPYOPS_TEST_REPRO") == "1" e
 
 
 def alike(words: str) -> str:
-    """The first line, without what is another in each process: the number of an operator, the Python file that holds the
-    text, and what each thread has got."""
+    """The first line, without the parts that differ between processes: the number of an operator, the Python file of
+    the text, and the values of threads."""
     first = re.sub(r"mix\d+", "mix", words.splitlines()[0])
     first = without_python_file(first)
     return re.sub(r"-?\d+(\.\d+)?", "number", first) if "in one of 4 threads" in first else first

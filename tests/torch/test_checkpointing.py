@@ -1,4 +1,4 @@
-"""Selective activation checkpointing: what policies for PyTorch's operators save of this project's modules."""
+"""Selective activation checkpointing: which results of this project's modules policies for PyTorch's operators save."""
 
 from argparse import Namespace
 from collections import Counter
@@ -26,7 +26,7 @@ PRODUCTS = {torch.ops.aten.addmm.default, torch.ops.aten.mm.default}
 
 
 class Seen:
-    """A policy that saves what `saved` names, and writes down the forward's operators.
+    """A policy that saves the operators in `saved`, and records the forward's operators.
 
     Attributes:
         bytes: what the saved results of the forward take; :func:`step` writes them.
@@ -143,7 +143,8 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def entered(
     module: nn.Module, *inputs: Tensor, found: Counter[str], autocast: bool
 ) -> tuple[Counter[str], list[Tensor]]:
-    """What enters the modes in one step, and the results and gradients. No other mode is active."""
+    """Returns the operators that enter the modes in one step, and the results and gradients. No other mode is
+    active."""
     found.clear()
     inputs = tuple(x.detach().requires_grad_() for x in inputs)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

@@ -1,4 +1,4 @@
-"""Calls of operators on DTensors by the local tensors: which calls take this way, and what they compute."""
+"""Calls of operators on DTensors by the local tensors: which calls are computed so, and their results."""
 
 import itertools
 import warnings

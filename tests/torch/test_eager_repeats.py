@@ -1,4 +1,4 @@
-"""Repeated steps of eager calls, as :mod:`tests.torch.eager_repeats` sees them: the driver is asked for what the body asks for."""
+"""Repeated steps of eager calls, as :mod:`tests.torch.eager_repeats` sees them: they equal the launches of the body."""
 
 import importlib.util
 from typing import Any

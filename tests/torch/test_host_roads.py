@@ -1,4 +1,4 @@
-"""The roads that calls on a GPU take on the host, as :mod:`tests.torch.host_roads` sees them."""
+"""The code that calls on a GPU run on the host, as :mod:`tests.torch.host_roads` records it."""
 
 import importlib.util
 import json

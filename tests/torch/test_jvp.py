@@ -1,4 +1,4 @@
-"""A declared ``jvp``: kernels compute the tangents, transforms nest, and no road loses a tangent without a word."""
+"""A declared ``jvp``: kernels compute the tangents, transforms nest, and no transform silently loses a tangent."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Strides of results on a CPU: those of the body, with which a compiled graph is traced."""
+"""Results on a CPU have the strides of the body, with which a compiled graph is traced."""
 
 import itertools
 from collections.abc import Callable, Iterator

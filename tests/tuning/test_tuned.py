@@ -1,4 +1,4 @@
-"""Tuned launches: which choice is taken, what it must give, and when nothing is timed."""
+"""Tuned launches: which choice is taken, the results that it must give, and when nothing is timed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
         yield found
 
 
-# What is chosen, and what the call gives
+# The choice, and the results of the call
 
 
 def test_the_fastest_is_launched_once_on_the_arrays_of_the_call(gpu: Gpu) -> None:

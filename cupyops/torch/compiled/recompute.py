@@ -185,7 +185,8 @@ def _weighed(original: Any) -> Any:
     @functools.wraps(original)
     def solve_min_cut(joint: Graph, *args: Any, **kwargs: Any) -> Any:
         # The partitioner doubles the bytes of a tensor that only operations read which fuse, as if it were not written
-        # otherwise. A kernel may write what a recomputation reads, so that saving the result, too, would weigh the same.
+        # otherwise. A kernel may write the operands of a recomputation, so that saving the result, too, would cost the
+        # same.
         for reader in joint.find_nodes(op="call_function", target=reading):
             for node in reader.all_input_nodes:
                 if node.target is recomputed or name_of(node) in _NAMES:

@@ -26,7 +26,7 @@ from cupyops.launch import driver, hooks, recording, watch
 
 __all__ = ["READS", "Call", "Record", "Site", "recorded"]
 
-# The operators that allocate; PyTorch detaches what they return.
+# The operators that allocate; PyTorch detaches their results.
 _ALLOCATIONS = frozenset(
     getattr(torch.ops.aten, name)
     for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach")

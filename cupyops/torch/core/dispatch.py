@@ -164,11 +164,11 @@ def in_plain_backward(grad: Tensor) -> bool:
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns a tensor on a GPU in the dtype that autocast wants.
+    """Returns a tensor on a GPU in the dtype that autocast requires.
 
     Autocast caches the copies of parameters: float32 leaves that require grad. An ATen operator that autocast converts
     has access to the cache, and a Python function has not. ``einsum`` of one operand is such an operator: it returns a
-    view of its operand, and so of the cached copy. If PyTorch does not convert the operand, this function does.
+    view of its operand, here of the cached copy. If PyTorch does not convert the operand, this function does.
 
     A copy that was cached under ``no_grad`` has no gradient. The function returns another copy if autograd records.
     """
@@ -412,7 +412,7 @@ def call_source(
             *calls,
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
-            "        except RuntimeError:",  # PyTorch's own, for the shape of a nested tensor, which has type Tensor, too
+            "        except RuntimeError:",  # PyTorch raises it for the shape of a nested tensor, whose type is Tensor, too
             f"            if not has_nested(({arguments},)): raise",
             *(["    if in_graph():", f"        return composite({arguments})"] if traced else []),
             f"    return dispatch(({arguments},))",

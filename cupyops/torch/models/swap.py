@@ -26,8 +26,8 @@ from .syntax import Path
 __all__ = ["optimize"]
 
 Filter = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
-# The calls for which a method that cannot be read is reported. Most activations without an operator of their own stand
-# in no gated unit.
+# The calls for which a method that cannot be read is reported. Most activations without an operator are not in a gated
+# unit.
 _NAMED = (*TRAITS, "plain_layer_norm")
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 

@@ -1,4 +1,5 @@
-"""Calls of operators with drawn shapes, strides, dtypes and arguments; wrong calls; and derivatives by drawn roads."""
+"""Calls of operators with random shapes, strides, dtypes and arguments; wrong calls; and derivatives by random
+methods."""
 
 import math
 import warnings
@@ -260,7 +261,7 @@ def call(data: st.DataObject, backend: str) -> None:
 
 
 def wrong_call(data: st.DataObject, backend: str) -> None:
-    """A call with one wrong argument raises what callers catch, where PyTorch raises; and the next call is right."""
+    """A call with one wrong argument raises an error of the same kind as PyTorch's; and the next call is correct."""
     drawn, dtype = data.draw(calls(backend)), data.draw(st.sampled_from(DTYPES[2:]))
     with on(backend) as device:
         inputs: list[Any] = [tensor(data, shape, dtype, device) for shape in drawn.shapes]
@@ -297,7 +298,7 @@ def _error(function: Callable[..., Any], args: Sequence[Any]) -> Exception | Non
 
 
 def derivative(data: st.DataObject, backend: str) -> None:
-    """A derivative of any order by a drawn road is that of PyTorch's own operators by plain autograd."""
+    """A derivative of any order, by a random method, equals that of PyTorch's own operators by plain autograd."""
     case = data.draw(st.sampled_from(CASES))
     road = ROADS[data.draw(st.sampled_from(sorted(ROADS)))]
     function = data.draw(st.sampled_from([f for f in (case.ours, case.through) if f is not None]))

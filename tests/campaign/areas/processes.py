@@ -93,7 +93,7 @@ def fork(data: st.DataObject, backend: str) -> None:
 
 
 def kill(data: st.DataObject, backend: str) -> None:
-    """A process that is killed at any moment leaves a cache in which the next process finds right kernels alone."""
+    """A process that is killed at any moment leaves a cache in which the next process finds only correct kernels."""
     with tempfile.TemporaryDirectory(prefix="cupyops-campaign-") as folder:
         environment = _environment(folder)
         for _ in range(data.draw(st.integers(1, 2))):
