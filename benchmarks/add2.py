@@ -27,7 +27,7 @@ from .peers.extension import extension
 __all__ = ["cases", "host_cases"]
 
 WORK = "elements"
-# Below this the backward, three or four launches from autograd, measures the host; that is what host_cases() is for.
+# In smaller backwards, of three or four launches, the host's time dominates, which host_cases() measures.
 LEAST_BACKWARD = 2**24
 
 Makers = dict[str, Callable[[], Callable[..., Any]]]

@@ -212,7 +212,7 @@ def effective(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def counts(results: dict[str, Any]) -> dict[str, int]:
-    """Returns the counts of the page by what they count."""
+    """Returns the counts on the page by their descriptions."""
     rows = effective(results).values()
     words = collections.Counter(row["verdict"]["word"] for row in rows)
     kinds = collections.Counter(

@@ -163,7 +163,7 @@ def _rows(
 
 
 def check_call(case: Case, call: Call, expected: Sequence[Tensor], device: torch.device) -> float:
-    """The largest error of one call in eps, its outputs most likely in memory that held NaN before.
+    """The largest error of one call, in eps. Its outputs most likely reuse memory that held NaN.
 
     Raises:
         WrongResult: beyond what is allowed.

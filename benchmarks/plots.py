@@ -161,7 +161,7 @@ def legend(figure: Any, axes: Any) -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=math.ceil(len(labels) / lines), frameon=False)
 
 
-_DIRECTIONS = ("forward", "backward", "tangent")  # as the lines of panels stand
+_DIRECTIONS = ("forward", "backward", "tangent")  # in the order of the panels
 
 
 def _share(op: str, rows: Sequence[Row]) -> Any:

@@ -9,7 +9,7 @@ from .plots import COLOURS, kind, legend, of_many_rows, subplots
 __all__ = ["figure", "losses", "lost", "operator_of", "scoreboard", "shown"]
 
 Row = dict[str, Any]
-DTYPE = "bfloat16"  # of the table and the figure, parameters included
+DTYPE = "bfloat16"  # of rows and parameters in the table and the figure
 DIRECTIONS = ("forward", "backward")
 # Two runs of one kernel differ by less.
 LOSS = 0.02

@@ -21,9 +21,9 @@ Row = dict[str, Any]
 LOSS = 0.02
 LEAST_ELEMENTS = 2**20
 
-LISTED = 0.05  # by how much ours is slower in the cases of the list
+LISTED = 0.05  # least relative loss that the list shows
 LARGE_PRODUCT = 2**30  # M·N·K
-SHAPES = 2  # that a line of what was not measured names
+SHAPES = 2  # at most named in a line of missing measurements
 
 
 def markdown(document: dict[str, Any], form: Form = "largest") -> str:

@@ -28,7 +28,7 @@ LIMIT: dict[str, Any] = {"color": "#999999", "linewidth": 0.8, "linestyle": "--"
 
 Row = dict[str, Any]
 Plot = Callable[[dict[str, Any]], Any]
-Plots = Mapping[str, tuple[str, Plot]]  # by name: the results file, and what draws it
+Plots = Mapping[str, tuple[str, Plot]]  # by name: the results file, and the function that draws it
 
 
 def chosen(rows: Iterable[Row], **labels: Any) -> list[Row]:

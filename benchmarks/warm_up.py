@@ -64,7 +64,7 @@ def run(
 def _build_extension() -> None:
     from .peers.extension import built
 
-    with contextlib.suppress(Unavailable):  # told by each case that needs it
+    with contextlib.suppress(Unavailable):  # each case that needs it reports this
         built()
 
 

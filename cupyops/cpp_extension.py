@@ -317,7 +317,7 @@ def simulated(*, sanitize: bool | None = None, timeout: float | None = None) -> 
     """Runs programs that ask for a GPU on the CPU inside a ``with`` block, with their kernels in the simulator.
 
     Tensors stay on the CPU: ``x.cuda()`` and ``module.cuda()`` return their object, ``"cuda"`` or a number as the device of a function
-    of PyTorch is ``"cpu"``, and ``torch.cuda.synchronize()`` does nothing. All else of ``torch.cuda`` is as it is without a
+    of PyTorch is ``"cpu"``, and ``torch.cuda.synchronize()`` does nothing. The rest of ``torch.cuda`` is as without a
     GPU: ``torch.cuda.is_available()`` is False, and events raise. The devices hold for the thread of the block.
 
     Args:

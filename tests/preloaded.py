@@ -100,7 +100,7 @@ def _become(asked: dict[str, Any]) -> NoReturn:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
-    # As at the interpreter's end, which is left out: it would free, and so copy, what the server has imported.
+    # These are steps of the interpreter's exit. The exit itself would free, and so copy, the server's imports.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -59,7 +59,7 @@ def add(document: Row, section: str, rows: Iterable[Row]) -> None:
 
     fresh = {case(row): row for row in rows}
     measured = {(row.get("model"), row.get("batch"), row.get("mode")) for row in fresh.values()}
-    if section == "rows":  # what failed before has been measured now
+    if section == "rows":  # remove failures of cases that are measured now
         document["failed"] = [r for r in document["failed"] if (r["model"], r["batch"], r["mode"]) not in measured]
         walls = {case(row)[:-1]: row["wall"] for row in document["rows"] if row["variant"] == "torch"}
         again = {case(row)[:-1] for row in fresh.values() if row["variant"] == "torch"}

@@ -87,7 +87,7 @@ def _parts(document: Row) -> list[str]:
     for case in found:
         model, way, mode, ranks = case
         if ranks == 1 and len({case[-1] for case in found}) > 1:
-            continue  # what weak scaling is counted by
+            continue  # the baseline of weak scaling
         torchs, ours = rows.get((*case, "torch")), rows.get((*case, "cupyops"))
         ratio = "–" if torchs is None or ours is None else f"{ours['per_second'] / torchs['per_second']:.2f}"
         cells = [_speed(torchs), _speed(ours), ratio, _losses(torchs, ours), _scaling(rows, case)]

@@ -283,7 +283,7 @@ _OF_LIST = (
     "\ntemplate <class T> __host__ __device__ constexpr T {0}(initializer_list<T> values) "
     "{{ T found = *values.begin(); for (const T& v : values) found = {1} ? v : found; return found; }}"
 )
-FUNCTORS = {  # which C++17 removed, and which libraries of hosts still have
+FUNCTORS = {  # C++17 removed them, and host libraries still have them
     "unary_function": "template <class A, class R> struct unary_function { typedef A argument_type; typedef R result_type; };",
     "binary_function": "template <class A, class B, class R> struct binary_function "
     "{ typedef A first_argument_type; typedef B second_argument_type; typedef R result_type; };",

@@ -244,7 +244,7 @@ class Blocks(Expressions):
 
     def declared_reference(self, cursor: Any, start: Any) -> None:
         inner = stripped(start)
-        is_same = number(inner.type) == number(cursor.type)  # else the reference is to a converted copy
+        is_same = number(inner.type) == number(cursor.type)  # otherwise the reference is to a converted copy
         if (
             inner.kind.name == "DECL_REF_EXPR"
             and inner.referenced is not None

@@ -86,7 +86,7 @@ class Conversions(Parts):
         return str(self.program.struct(type))
 
     def construct(self, type: Any) -> None:
-        """Notes that an object is made. One with a destructor has to be a variable of a block."""
+        """Notes that an object is made. An object with a destructor has to be a variable of a block."""
         self.owns_no_guard(type)
         if self.program.destructor(type):
             if self.owning is None or self.owning != plain(type).get_declaration():
@@ -228,7 +228,7 @@ class Conversions(Parts):
             if kind == "CONSTANTARRAY" and (is_first or inner.kind.name == "ARRAY_SUBSCRIPT_EXPR"):
                 base, *index = subexpressions(inner)
                 rows = self.subscripted(base).text
-                row = self.text(index[0]) if index else "0"  # after it lies the next one
+                row = self.text(index[0]) if index else "0"  # the next row follows it
                 return call("flat_row", rows, row, str(source.element_count), element)
             return call("Pointer", self.text(cursor), "0", element)
         if kind in ("FUNCTIONPROTO", "FUNCTIONNOPROTO"):

@@ -147,7 +147,7 @@ class Properties:
 
 
 def _list(values: Sequence[Any]) -> Any:
-    from .containers import Vector  # whose words follow those of CUDA
+    from .containers import Vector  # late: its words are declared after those of CUDA
 
     return Vector(list(values))
 

@@ -132,7 +132,7 @@ class Lambdas(Statements):
             called is not None and called.result_type.get_canonical().kind.name == "LVALUEREFERENCE"
         )
         self.returns_place = False
-        if self.program.current.startswith("cupyops_"):  # what a module binds has the types of its parameters
+        if self.program.current.startswith("cupyops_"):  # a bound function has the types of its parameters
             self.program.signed.add(name)
             self.emit(self.signature(cursor, name))
         # A lambda that changes its copies has a function around it that makes it, and a copy of it has its own ones.

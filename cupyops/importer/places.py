@@ -72,7 +72,7 @@ class Places(Conversions):
                 raise Refused(f"`{name}`, which has no Python meaning")
             return Expression(self.word_name(name))
         if declared.kind.name == "CXX_METHOD" and not declared.is_static_method():
-            if self.program.binds_classes:  # what a class of Python binds
+            if self.program.binds_classes:  # a method that a Python class binds
                 return Expression(f"{self.program.struct_of(declared)}.{self.program.method(declared)}")
             raise Refused(f"a pointer to the method `{name}`")
         if cursor.kind.name != "CALL_EXPR" and gives_place(declared):

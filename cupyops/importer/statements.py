@@ -237,7 +237,7 @@ class Statements(Loops):
         body, *handlers = cursor.get_children()
         with self.block("try:"):
             self.nested(body)
-        with self.block("except NotTranslated:"):  # which no handler of C++ catches
+        with self.block("except NotTranslated:"):  # C++ handlers must not catch it
             self.emit("raise")
         for handler in handlers:
             parts = list(handler.get_children())

@@ -56,7 +56,7 @@ def construct(kind: Any, *arguments: Any) -> Any:
 
 
 class TupleElement(Reference):
-    """An element of a tuple, as a reference: assigning it gives the tuple's place another tuple."""
+    """A reference to an element of a tuple. An assignment replaces the whole tuple in its variable."""
 
     __slots__ = ("index", "place")
 

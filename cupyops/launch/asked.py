@@ -96,7 +96,7 @@ class Asked:
         except (CompileError, ValueError):
             if not positions:
                 raise
-            self._fields = {}  # a member of which no address can be taken, for one
+            self._fields = {}  # for example, a member whose address cannot be taken
             parameters = [*map(self._parameters, self._answers(choices, edited=False))]
         return parameters
 

@@ -350,7 +350,7 @@ def _compile(
                 options = (*kernel.options, *kernel.check_options)
                 nvrtc_check(kernel.final_text(types), what, options, kernel.syntax)
             except MissingDependencyError:
-                pass  # of a header, without which NVRTC has no opinion
+                pass  # without the header, NVRTC cannot be asked
             except CompileError as error:
                 refused.append(error)
                 raise

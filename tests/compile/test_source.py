@@ -342,7 +342,7 @@ def test_the_headers_of_a_files_headers_are_read(tmp_path: Path) -> None:
     (tmp_path / "unread.h").write_text("")
     text, headers = read(tmp_path / "k.cu")
     assert sorted(headers) == ["../top.h", "b.h", "parts/a.inl"]
-    assert headers["b.h"] == '#include "../top.h"\nconstexpr int B = 1;\n'  # a file has one name
+    assert headers["b.h"] == '#include "../top.h"\nconstexpr int B = 1;\n'  # a file keeps one name
     assert "parts/a.inl" in text
 
 

@@ -137,7 +137,7 @@ class Gpu:
         ctypes.memmove(to, source, size)
 
     def memsetAsync(self, pointer: int, value: int, size: int, stream: int) -> None:  # noqa: N802
-        self.now += 1000.0  # which is timed by nobody
+        self.now += 1000.0  # no measurement includes it
         self.flushed += size
 
     def streamSynchronize(self, stream: int) -> None:  # noqa: N802

@@ -92,7 +92,7 @@ def test_gelu_behind_a_product_of_few_rows_changes_no_bit(
     approximate = "none" if few == 3 else "tanh"
     for r, k, vector_width, offset in sizes(dtype):
         many, less, bias = drawn(r, k, few, dtype, offset, few_is_x)
-        less /= k / 16  # where the forms and the roundings of z tell
+        less /= k / 16  # in this range, the forms of GELU and the roundings of z differ
         for b in (bias / 4, None):
             config = NarrowConfig(few_is_x, few, vector_width, rows_each, split)
             z, y = multiplied(config, many, less, b, approximate)

@@ -165,7 +165,7 @@ def test_the_generated_launch_asks_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         for wrong in ((x, y, bytes(of_x), of_y), (x, y, of_y, of_y), (x, y, short, of_y)):
             launch(*wrong, 4, 64)
         assert (len(launched), len(back)) == (2 * vouched + 1, 4 * vouched + 3)
-        launch(x, None, of_x, of_y, 4, 64)  # whose map does not matter
+        launch(x, None, of_x, of_y, 4, 64)  # the map of a missing array does not matter
         assert (len(launched), len(back)) == (2 * vouched + 2, 4 * vouched + 3)
         launch(x, None, of_x, b"short", 4, 64)
         assert (len(launched), len(back)) == (2 * vouched + 2, 4 * vouched + 4)

@@ -282,7 +282,7 @@ def test_cupy_arrays(dtype: str) -> None:
 
 
 def walk(sizes: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
-    """Offsets in output order of a loop given innermost first."""
+    """The offsets of a loop in the order of the output. Dimensions are passed innermost first."""
     ranges = [range(n) for n in reversed(sizes)]
     return [sum(i * s for i, s in zip(reversed(index), strides, strict=True)) for index in itertools.product(*ranges)]
 

@@ -114,7 +114,7 @@ def test_what_the_kernel_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert call[9:] == (300, 264, 72, 264, 4)  # two pairs of tiles along M, two tiles along N
     assert taken.takes(torch.zeros(4096, 64, dtype=torch.float16), torch.zeros(4096, 64, dtype=torch.float16))
-    assert taken.calls[1][9:] == (4096, 4096, 64, 0, 66)  # as many clusters as run at once
+    assert taken.calls[1][9:] == (4096, 4096, 64, 0, 66)  # the number of clusters that run at once
 
 
 def test_what_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

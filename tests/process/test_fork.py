@@ -1,4 +1,4 @@
-"""A fork in the midst of things: the child simulates, compiles and sets as if its other threads had never been."""
+"""A fork while other threads work: the child simulates, compiles and changes settings without those threads."""
 
 import os
 import subprocess

@@ -281,7 +281,7 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
     assert not found[[0, 2]].isnan().any()
 
 
-# A thread's turns over a warp's; accesses beyond the end of the row; over several warps; and two turns of a thread.
+# A warp whose threads take several turns; accesses beyond the end of the row; several warps; and two turns of a thread.
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("n", "dtype", "spread", "vectors"),

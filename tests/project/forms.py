@@ -137,7 +137,7 @@ def compatibility() -> Findings:
 
 
 NONE, HOST = "no header is needed", "as with NVRTC"
-MOST_NAMES = 12  # that a line has of headers that no package brings
+MOST_NAMES = 12  # the most names in a line of headers without a package
 
 
 def header_rows() -> list[str]:

@@ -1,4 +1,5 @@
-"""The campaign of random trials: it fails when a trial does, counts, goes on from its file, and repeats a slice."""
+"""The campaign of random trials: it fails if a trial fails, counts trials, continues from its file, and repeats a
+slice."""
 
 import json
 from pathlib import Path

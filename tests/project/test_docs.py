@@ -18,7 +18,7 @@ from cupyops.compile.linking import parts
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-SIMULATED = (ROOT / "docs" / "operators.md", *TUTORIALS)  # whose samples run kernels without saying so
+SIMULATED = (ROOT / "docs" / "operators.md", *TUTORIALS)  # their samples run kernels without simulate()
 
 
 def samples(page: Path) -> list[re.Match[str]]:

@@ -182,7 +182,7 @@ def listening() -> Iterator[None]:
     "body",
     [
         "volatile long long i = 0; while (i >= 0) i = (i + 1) % 1000;",  # a thread that never gives way
-        "while (atomicAdd(&y[0], 0.f) == 0.f) y[1] += 1;",  # one that waits for ever
+        "while (atomicAdd(&y[0], 0.f) == 0.f) y[1] += 1;",  # a thread that waits for ever
         "for (;;) __syncthreads();",
     ],
 )

@@ -340,8 +340,8 @@ def test_a_library_is_compiled_once_for_its_content(tmp_path: Path, monkeypatch:
             twice()(x, y, 3)
         assert compilations() == 1
         for library in tmp_path.rglob("kernel.so"):
-            half = library.read_bytes()[:1000]  # as a full disk leaves it
-            library.unlink()  # what is loaded stays as it is
+            half = library.read_bytes()[:1000]  # as a full disk would leave it
+            library.unlink()  # a loaded library stays as it is
             library.write_bytes(half)
         twice()(x, y, 3)
         assert compilations() == 1
@@ -383,7 +383,7 @@ def test_headers_are_precompiled_for_the_second_kernel(
     assert (asked(), as_text()) == (["kernel.cpp"], [False])
     with pytest.raises(CompileError, match=r"twice\.cu\D+6\b.*nothing"):
         run("nothing")
-    assert as_text() == [False, True]  # so the message is what it would be without
+    assert as_text() == [False, True]  # so the message is that of a compilation without precompiled headers
     (headers,) = (p for p in tmp_path.rglob("headers.*") if p.suffix in (".gch", ".pch"))
     assert "<cuda_fp16.h>" in headers.with_name("headers.h").read_text(), "they are not the text's"
     headers.write_bytes(headers.read_bytes()[:1000])

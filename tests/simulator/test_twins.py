@@ -31,14 +31,14 @@ MOVERS = {
     *("bulk_load", "reads_before_copies", "send", "shared_address_in"),
     *("bulk_store", "stores_commit", "stores_have_read", "stores_are_done", "show_to_copies"),
     *("count_at", "wait_at"),
-    "opaque",  # which moves nothing, and hides from the compiler where a value comes from
+    "opaque",  # it only hides the origin of a value from the compiler
 }
 # What sm_90's matrix kernels are made of, compared by two of them: one as small as it can be, and the one that is shipped. The
 # product's own instruction stands in a macro.
 MATRIX_PIECES = {
     *("load_box", "load_box_for_both", "store_box", "store_matrices"),
     *("meet", "meet_cluster", "arrive_in", "multiply_begin", "multiply_commit", "multiply_wait"),
-    *("keep_registers", "take_registers", "settle"),  # which say nothing to the simulator
+    *("keep_registers", "take_registers", "settle"),  # they have no effect in the simulator
 }
 TEXT = """
 #include "fast_math.cuh"

@@ -50,7 +50,7 @@ def jvp_without_a_term(tangent_x: Tensor, tangent_w: Tensor, x: Tensor, w: Tenso
 
 
 def reference_with_a_product(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    """The reference, and a product of matrices of zeros, which a FLOP counter counts."""
+    """The reference plus a product of zero matrices, which a FLOP counter counts."""
     return x + factor * x * w + x.new_zeros(1, 1).mm(x.new_zeros(1, 1)).squeeze()
 
 

@@ -92,7 +92,7 @@ def holds(subject: Subject, what: str, args: Arguments, *, gradients: bool = Tru
     except Exception as error:
         if does_not_compile(error):
             raise
-        _same_shapes(subject, what, args, same)  # of results of other shapes, PyTorch refuses the gradient
+        _same_shapes(subject, what, args, same)  # results of another shape would make PyTorch refuse the gradient
         raise Refused(first_words(error)) from error
     nudged: list[dict[str, Tensor]] = []
     for name, x in got.items():

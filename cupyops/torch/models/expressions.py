@@ -29,7 +29,7 @@ from .syntax import (
 
 __all__ = ["PREFIX", "Change", "Expressions", "Parent", "own_gelu", "owner_of"]
 
-PREFIX = "cupyops_"  # of the names that a rewritten method has beside its own
+PREFIX = "cupyops_"  # of the names that are added to a rewritten method
 _HOLDERS = (ModuleType, type)
 _UNITS = {unit.__name__ for unit in GATES.values()}
 

@@ -88,7 +88,7 @@ def is_super_forward(node: ast.Call) -> bool:
 
 
 def first_call(statement: ast.stmt) -> ast.Call | None:
-    """Returns the call that returns first when a statement without a block runs, or None.
+    """Returns the call that finishes first in a statement without a block, or None.
 
     Before this call, only names, attributes and constants are read. The call runs whenever the statement runs.
     """

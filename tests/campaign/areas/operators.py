@@ -23,7 +23,7 @@ __all__ = ["Call", "call", "calls", "derivative", "on", "tensor", "wrong_call"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SIZES = st.one_of(st.integers(1, 9), st.sampled_from([0, 16, 31, 32, 33, 64, 127, 129]))
-ELEMENTS = {"reference": 2**18, "simulator": 2**12, "cuda": 2**22}  # of a tensor
+ELEMENTS = {"reference": 2**18, "simulator": 2**12, "cuda": 2**22}  # the most of a tensor
 # In ULPs of the largest exact value: a sum of a few hundred terms in the dtype's accumulation type.
 ROUNDINGS = {torch.float16: 4, torch.bfloat16: 4, torch.float32: 64, torch.float64: 64}
 
