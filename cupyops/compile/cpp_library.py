@@ -360,8 +360,9 @@ def specialized(code: str) -> frozenset[str]:
 
 
 def specializations(text: str, own: str) -> str:
-    """Returns a text for NVRTC whose specializations of classes of the library in ``namespace std``, ``numeric_limits`` for one,
-    are in ``namespace cuda::std``, which has the classes. `own` is the code of the text without shared headers."""
+    """Returns a text for NVRTC that specializes library classes, such as ``numeric_limits``, in ``namespace
+    cuda::std``, where NVRTC has them, not in ``namespace std``. `own` is the code of the text without shared
+    headers."""
     if not _OPENS_STD.search(own) or not _SPECIALIZED.search(own):
         return text
     code = scan(text)

@@ -222,8 +222,9 @@ class KernelSource:
         return [*self.kernels(), *self.structs, *self.defines.values()]
 
     def _half(self, text: str, headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str] | None:
-        """Returns what names reach of a text, by ``""``, and of those of the headers that it includes; None if libclang is not
-        installed. Returns nothing of a text without host code, as all texts are with NVRTC's option ``-default-device``."""
+        """Returns the code that names reach, of a text (under ``""``) and of the headers that it includes; None if
+        libclang is not installed. Returns nothing of a text without host code, as all texts are with NVRTC's option
+        ``-default-device``."""
         if isinstance(self.text, kernels_cu.Text) or not _DEFAULT_DEVICE.isdisjoint(self.options):
             return {}
         own = {name: source for name, source in included(text, headers).items() if name in headers}

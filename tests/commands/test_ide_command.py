@@ -1,4 +1,4 @@
-"""`python -m cupyops ide`: clangd has no complaint about a right text, and gdb stops where the page says."""
+"""`python -m cupyops ide`: clangd has no complaint about a correct text, and gdb stops where the page says."""
 
 import json
 import os

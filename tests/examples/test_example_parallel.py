@@ -34,7 +34,7 @@ CLOCKS = ("seconds", "train_seconds", "test_seconds", "gpu")
 
 
 def records(out: Path) -> list[dict[str, Any]]:
-    """The numbers of a run's metrics.json, without what depends on the clock."""
+    """The numbers of a run's metrics.json, without times."""
     metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
     found = metrics.get("evaluations") or metrics["epochs"]
     return [{key: value for key, value in record.items() if key not in CLOCKS} for record in found]

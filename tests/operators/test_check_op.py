@@ -23,7 +23,7 @@ WITHOUT = {
     # Their products are PyTorch's, which autocast lowers where `backward()` is called within it: as in PyTorch's own gradients.
     "linear_backward": {"autocast"},
     "linear_gelu_backward": {"autocast"},
-    # Its forward makes the gradients, which autograd makes of the reference once more.
+    # Its forward computes the gradients. The check has autograd compute them from the reference again.
     "linear_cross_entropy": {"flops"},
     # Its FLOPs leave out the logits, which are counted for the forward.
     "linear_cross_entropy_rows_backward": {"flops"},

@@ -152,7 +152,7 @@ def test_an_input_that_is_also_written_is_looked_at() -> None:
 
 
 def test_one_launch_after_another() -> None:
-    """The second writes and reads what the first has, by other threads."""
+    """In the second launch, other threads write and read the memory of the first."""
     found = kernel("y[n - 1 - i] += x[i];\nz[i] = y[n - 1 - i];")
     x, y, z = np.arange(256, dtype=np.float32), np.zeros(256, np.float32), np.zeros(256, np.int32)
     turned = kernel("y[i] += z[n - 1 - i];")

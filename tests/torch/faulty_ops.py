@@ -96,7 +96,7 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 @dataclass
 class Mix:
-    """The parts of an operator, right as they are.
+    """The parts of a correct operator.
 
     Attributes:
         backward: of (gradients, ctx, the operator of the backward).
@@ -167,7 +167,7 @@ def changed(*changes: tuple[str, str]) -> Body:
 
 
 def adds_up_in_one_element() -> Body:
-    """A sum of all elements that threads add to as they come, beside the right result. Threads take turns in the simulator, so
+    """A sum of all elements that threads add to as they come, beside the correct result. Threads take turns in the simulator, so
     the sum is right there."""
     text = r"""
 extern "C" __global__ void total(

@@ -1,6 +1,6 @@
 """Finds out whether an operator draws random numbers, so that differences between its results are not faults.
 
-Two right operators may draw other numbers from one seed. Only their distributions are comparable: here, the mean of
+Two correct operators may draw other numbers from one seed. Only their distributions are comparable: here, the mean of
 each element.
 """
 
@@ -19,8 +19,8 @@ __all__ = ["randomness"]
 # So many seeds are drawn. The means are wrong if their mean squared difference exceeds LIMIT times its expectation: a
 # standard normal number exceeds the root of it once in 2 million times, and all elements may follow from one number.
 DRAWS, LIMIT = 256, 25.0
-# Where a reference computes its random numbers itself, the name of an argument tells that it is a seed. The result of a right
-# operator that is not random follows from every argument, too.
+# The names of arguments that are seeds, for references that compute their random numbers from them. A result that changes
+# with another argument is not random.
 NAMES = ("seed", "rng", "generator")
 
 

@@ -54,7 +54,7 @@ def written(subject: Subject) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """The right results and the allowed errors.
+    """The correct results and the allowed errors.
 
     Attributes:
         exact: the results in float64, by name.
@@ -68,7 +68,7 @@ class Target:
 
 
 def target(subject: Subject, args: Arguments, got: Mapping[str, Tensor], seeds: Mapping[str, Tensor]) -> Target:
-    """Returns the right results in float64, and the allowed errors.
+    """Returns the correct results in float64, and the allowed errors.
 
     The allowed error is 2 × (error of the reference in the dtype + half an eps), and at least :func:`least_allowed`.
 

@@ -1,4 +1,4 @@
-"""Modules that ``parallelize_module`` has sharded, computed by local tensors without DTensors.
+"""Computes modules that ``parallelize_module`` has sharded by local tensors, without DTensors.
 
 The styles ``ColwiseParallel``, ``RowwiseParallel`` and ``SequenceParallel`` give a module two hooks: one makes a DTensor of
 the argument and moves its pieces between the ranks, and one makes a local tensor of the result. The hooks, DTensor's

@@ -235,8 +235,8 @@ def exact_ignore_index(target: Tensor, ignore_index: int) -> tuple[Tensor, int]:
 
 
 def _takes_weight(x: Tensor, weight: Tensor) -> bool:
-    """Returns whether the weights of another dtype than x's are taken: float32 with 16 bits; and under autocast, which
-    converts all but float64 for PyTorch's function."""
+    """Returns whether weights may have another dtype than x: float32 weights with 16-bit x, and under autocast all but
+    float64, as in PyTorch's function."""
     if weight.dtype is torch.float32 and x.dtype.itemsize == 2:
         return True
     cast = x.is_cuda and torch.is_autocast_enabled("cuda")

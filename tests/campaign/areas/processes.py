@@ -77,7 +77,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def fork(data: st.DataObject, backend: str) -> None:
-    """Children that are forked while threads launch kernels get right results, and so does the parent."""
+    """Children that are forked while threads launch kernels get correct results, and so does the parent."""
     values = {
         "threads": data.draw(st.integers(0, 3)),
         "children": data.draw(st.integers(1, 3)),
