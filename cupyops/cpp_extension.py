@@ -194,7 +194,7 @@ def _loaded(
     theirs_at: int,
     folders: Sequence[Path] = (),
 ) -> Any:
-    """Returns the module of the texts, or what PyTorch's builder makes of the same arguments.
+    """Returns the module of the texts, or the module that PyTorch's builder makes from the same arguments.
 
     Args:
         docs: the docstrings of the functions of the module by name, or None for what the texts bind.
@@ -231,7 +231,7 @@ def _builds() -> bool:
 
 
 def _untranslated(made: Program, docs: Mapping[str, str] | None) -> str:
-    """Returns where and why functions that Python may call have no whole translation, or ``""``."""
+    """Returns where and why functions that Python may call have no complete translation, or ``""``."""
     wanted = set(docs) if docs is not None else None
     listed = [
         f"{place}: {why}"

@@ -200,7 +200,7 @@ def functions(bare: str, blocks: Blocks, markers: Mapping[str, str]) -> Iterator
 
 @dataclass
 class _Head:
-    """What is before ``__global__``."""
+    """The text before ``__global__``."""
 
     start: int
     linkage: bool = False

@@ -43,8 +43,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def may_have_host_half(text: str, headers: Mapping[str, str], defines: Mapping[str, str]) -> bool:
-    """Returns whether a text may have code that kernels do not have: host code, or device code that names what nobody has and that
-    no kernel reads. A false alarm costs the time of a parse.
+    """Returns whether a text may have code that NVRTC cannot compile and kernels do not need: host code, or device code
+    with unknown names. A false alarm costs the time of a parse.
 
     Args:
         text: CUDA C++.
@@ -85,7 +85,7 @@ def _may_have(text: str, known: frozenset[str]) -> bool:
 
 
 def names_host(code: str) -> bool:
-    """Returns whether code names what NVRTC does not have."""
+    """Returns whether code uses names that NVRTC does not have."""
     if any(pattern.search(code) for pattern in (_FOREIGN, _OF_STD_ALONE, FOREIGN_THRUST)) or unknown(code):
         return True
     return next(foreign(code, ""), None) is not None
@@ -94,7 +94,8 @@ def names_host(code: str) -> bool:
 def device_half(
     text: str, headers: Mapping[str, str], defines: Mapping[str, str], options: Sequence[str], names: Iterable[str]
 ) -> dict[str, str] | None:
-    """Returns what kernels reach of a text, by ``""``, and of its headers; None if libclang is not installed. Lines keep their numbers.
+    """Returns the code that kernels reach, of a text (under ``""``) and of its headers; None if libclang is not
+    installed. Lines keep their numbers.
 
     Args:
         text: CUDA C++.

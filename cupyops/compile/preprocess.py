@@ -70,7 +70,7 @@ _OTHER_PLATFORM = re.compile(r"(?:\A|_)(?:HIP|HIPCC|ROCM|AMD|AMDGPU|MUSA|SYCL|OP
 
 
 class _AtLeast(int):
-    """A number of which the least value is known."""
+    """A number whose minimum is known."""
 
 
 # The oldest versions that are supported. A comparison with a later version stays undecided, and the compiler evaluates it.
@@ -123,8 +123,8 @@ class Preprocessed:
         return bare
 
     def unknown(self, texts: Mapping[str, str]) -> Iterator[tuple[str, str, Directive]]:
-        """Yields the names that decide conditions of texts and are neither macros of these texts nor of a compiler, and where:
-        the text and the directive.
+        """Yields names in conditions that are neither macros of the texts nor of a compiler, each with the text and the
+        directive.
 
         Args:
             texts: the text and its headers, by name.
@@ -147,7 +147,7 @@ class Preprocessed:
                     yield names[0], where, directive
 
     def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
-        """Returns whether a condition has no value if some names may be macros or not."""
+        """Returns whether a condition is undecided while some names may or may not be macros."""
         before, self._own = self._own, self._own | set(names)
         self.macros.update(dict.fromkeys(names))
         try:

@@ -228,7 +228,7 @@ class Module:
         return self
 
     def refuse(self, why: str, *names: str) -> None:
-        """Notes a statement without a translation. A call of a function that it would define raises the error.
+        """Records a statement without a translation. A call of a function that it would define raises the error.
 
         Args:
             why: the place and the construct. names: the names that it would define.

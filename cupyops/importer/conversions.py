@@ -71,7 +71,7 @@ class Conversions(Parts):
         return spelled(type, self.struct_in_type)
 
     def owns_no_guard(self, type: Any) -> None:
-        """Refuses a container or a pointer that owns a guard, whose end nothing would note."""
+        """Refuses a container or a pointer that owns a guard, whose destructor would not run."""
         inner = type_arguments(type)
         while inner:
             held = inner.pop()
@@ -86,7 +86,7 @@ class Conversions(Parts):
         return str(self.program.struct(type))
 
     def construct(self, type: Any) -> None:
-        """Notes that an object is made. An object with a destructor has to be a variable of a block."""
+        """Records that an object is made. An object with a destructor has to be a variable of a block."""
         self.owns_no_guard(type)
         if self.program.destructor(type):
             if self.owning is None or self.owning != plain(type).get_declaration():

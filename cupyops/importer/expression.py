@@ -1,4 +1,4 @@
-"""Python text of a C++ expression, with how tightly its outermost operator binds."""
+"""Python text of a C++ expression, with the precedence of its outermost operator."""
 
 from typing import Any, NamedTuple
 

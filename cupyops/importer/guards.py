@@ -15,7 +15,7 @@ __all__ = ["no_gpu"]
 
 
 class _Guard:
-    """Sets something at its construction, and sets it back at the end of its block."""
+    """Changes a setting at its construction, and restores it at the end of its block."""
 
     _back: Callable[[], Any] | None = None
 

@@ -240,7 +240,7 @@ class Entry:
 
 
 def _refused(*arguments: Any) -> None:
-    """CUDA launches no grid or block without threads; the next ``cudaGetLastError`` tells it."""
+    """CUDA refuses a grid or block without threads, and the next ``cudaGetLastError`` returns the error."""
     errors.last = INVALID_CONFIGURATION
 
 

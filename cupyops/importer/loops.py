@@ -160,7 +160,7 @@ class Loops(Blocks):
         self.go_on(loop)
 
     def go_on(self, loop: Loop | None) -> None:
-        """Writes ``continue`` with what C++ does before the next turn."""
+        """Writes ``continue`` after the code that C++ runs before the next iteration."""
         if loop is not None and loop.step is not None:
             self.expression_statement(loop.step)
         if loop is not None and loop.condition is not None:

@@ -93,7 +93,7 @@ atexit.register(_parsed.cache_clear)  # while clang's library is there
 
 
 class Slice(Declarations):
-    """What kernels reach of a program: see :func:`sliced`."""
+    """The code of a program that kernels reach: see :func:`sliced`."""
 
     def __init__(self, unit: Any, names: Sequence[str] | None = None) -> None:
         super().__init__(unit)
@@ -153,8 +153,8 @@ class Slice(Declarations):
             unread += [(self._words(item), item, True) for item in waiting]
 
     def _called_by_constexpr(self, reader: Item, item: Item) -> bool:
-        """Returns whether a ``constexpr`` function may name a function of the host, where no constant and no kernel gets: NVRTC
-        needs the declaration."""
+        """Returns whether a ``constexpr`` function may name a host function in a branch that no constant or kernel
+        reaches: NVRTC needs the declaration."""
         if not all(c.kind.name in FUNCTIONS for c in (*reader.cursors, *item.cursors)) or self._is_foreign(item):
             return False
         head = HEAD.match(self.files[reader.file].code.bare, reader.start, reader.end)[0]  # type: ignore[index]

@@ -79,8 +79,8 @@ class File:
 
     @cached_property
     def segments(self) -> tuple[list[int], list[bool]]:
-        """The offsets where the directives of conditions part the text, and whether each part lies in a condition. The guard of a
-        header is none."""
+        """The offsets where the directives of conditions part the text, and whether each part lies in a condition. An
+        include guard does not count."""
         starts, within, opened = [0], [False], list[bool]()
         given = self.code.directives
         for i, directive in enumerate(given):

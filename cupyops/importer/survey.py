@@ -130,7 +130,8 @@ class Survey:
             self._walk(child, assigned, boxed)
 
     def _assign(self, place: Any, assigned: set[int], boxed: set[int]) -> None:
-        """Notes an assignment. One to a part of an immutable object, ``p.first`` or ``*o``, assigns the variable of the whole."""
+        """Records an assignment. An assignment to a part of an immutable object, ``p.first`` or ``*o``, assigns the
+        variable of the object."""
         _add(assigned, place)
         inner = _stripped(place)
         if inner.kind.name == "CONDITIONAL_OPERATOR":  # `(c ? a : b) = x` finds the place first

@@ -181,7 +181,7 @@ def joined(parts: Sequence[Unit]) -> Unit:
 
 
 def is_invalid(cursor: Any) -> bool:
-    """Returns whether clang found an error in a declaration. What it says of the type is then not what the user wrote."""
+    """Returns whether clang found an error in a declaration. Its type in the tree is then wrong."""
     return bool(clang().conf.lib.clang_isInvalidDeclaration(cursor))
 
 
@@ -272,7 +272,8 @@ def _is_plain(name: str, text: str) -> bool:
 
 
 def _read_twice(found: Any) -> str:
-    """Returns the file that an error tells to define a name twice by one line, as sources that include it do; ``""`` for others."""
+    """Returns the file whose line an error reports as a redefinition of itself, since several sources include it;
+    ``""`` for other errors."""
     if not found.spelling.startswith("redefinition of") or found.location.file is None:
         return ""
     name, line = found.location.file.name, found.location.line

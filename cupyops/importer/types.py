@@ -103,7 +103,7 @@ def _is_function(type: Any) -> bool:
 
 
 def is_guard(type: Any) -> bool:
-    """Returns whether a class of words sets something back where its object's block ends: ``CUDAGuard``."""
+    """Returns whether a class of words restores a setting at the end of its object's block, as ``CUDAGuard`` does."""
     found = record_word(type)
     return found is not None and hasattr(found.object, "__exit__")
 
@@ -123,7 +123,7 @@ def is_mutable(type: Any) -> bool:
 
 
 def holds_values(type: Any) -> bool:
-    """Returns whether values are tuples, or optional, that have objects inside which C++ copies with them."""
+    """Returns whether values are tuples or optionals with objects inside, which C++ copies with them."""
     found = record_word(type)
     if found is None or found.name not in ("std::pair", "std::tuple", "std::optional"):
         return False

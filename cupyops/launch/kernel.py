@@ -289,7 +289,7 @@ class Kernel(Listed):
     assumed: tuple[str, ...] = ()
 
     def syntax(self, text: str) -> str:
-        """Returns what of a final text decides whether a compiler accepts it."""
+        """Returns the parts of a final text that decide whether a compiler accepts it."""
         return text
 
     def located(self, error: CompileError) -> CompileError:

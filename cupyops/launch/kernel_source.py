@@ -280,7 +280,7 @@ class KernelSource:
         return included(self.text, self.headers)
 
     def absent(self) -> list[str]:
-        """Returns a sentence for each header that the text includes and that nobody has."""
+        """Returns a sentence for each missing header of the text."""
         headers = self.included()
         followed = preprocess(self.text, headers, self.defines)
         return [

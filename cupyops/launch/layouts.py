@@ -18,7 +18,7 @@ __all__ = ["of_library", "record_of"]
 
 
 def record_of(fields: Sequence[Field], size: int, inner: Callable[[Field], Any]) -> Any:
-    """Returns the NumPy dtype of a class, or None without fields and if a field has no dtype.
+    """Returns the NumPy dtype of a class, or None if it has no fields or a field has no dtype.
 
     Args:
         fields: the data members, in the order of the text.

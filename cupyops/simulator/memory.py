@@ -110,7 +110,7 @@ class Memory:
         return (Range * max(len(ordered), 1))(*(Range(p.begin, p.end, p.writable) for p in ordered))
 
     def finish(self) -> None:
-        """Copies the written copies back to their arrays."""
+        """Copies the contents of written copies back to their arrays."""
         for original, copy, count, written in self._copies:
             if written:
                 ctypes.memmove(original, copy, count)

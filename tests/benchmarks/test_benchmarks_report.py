@@ -59,7 +59,7 @@ def layers() -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("form", ["short", "largest", "all"])
+@pytest.mark.parametrize("form", ["largest", "all"])
 def test_no_matrix_product_is_counted_in_shares_of_a_copy(form: Form) -> None:
     lines = [line for line in markdown(document(layers()), form).splitlines() if "linear" in line]
     assert lines

@@ -79,7 +79,7 @@ def forward_program(residual: bool, mixed: bool, weight: bool, bias: bool, stats
 
 @cache
 def backward_program(weight: bool, grad_sum: bool, want_x: bool, want_weight: bool, want_bias: bool) -> RowKernels:
-    """Returns the program of the wanted gradients. ``grad_sum`` is a further gradient of x.
+    """Returns the program of the requested gradients. ``grad_sum`` is a further gradient of x.
 
     The sums over the rows are one array (2, parts, N) if both are wanted.
     """

@@ -1,4 +1,4 @@
-"""The function :func:`score`: whether a module computes what another computes, and how much faster."""
+"""The function :func:`score`: whether a module computes the same as another, and how much faster."""
 
 import contextlib
 import copy

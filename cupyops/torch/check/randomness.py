@@ -43,7 +43,7 @@ class _Drawn(TorchDispatchMode):
 
 
 def randomness(subject: Subject, compares: str) -> str:
-    """Returns why a difference that a check has found is none, in words, or an empty string.
+    """Returns why a difference that a check has found is not a fault, or an empty string.
 
     Args:
         compares: :attr:`cupyops.torch.check.registry.Check.compares` of the check.

@@ -151,7 +151,7 @@ def values(subject: Subject) -> str:
 def _hold(
     subject: Subject, errors: dict[str, float], dtype: str, how: str, args: Arguments, got: dict[str, Tensor]
 ) -> None:
-    """Holds results to the bound of :func:`values`, and notes the greatest error of the dtype."""
+    """Compares results with the bound of :func:`values`, and records the greatest error of the dtype."""
     right = target(subject, args, got, {})
     error = assert_close(f"{dtype}, {how}", got, right.exact, right.allowed, right.than)
     errors[dtype] = max(errors.get(dtype, 0.0), error)

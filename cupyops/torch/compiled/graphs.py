@@ -25,7 +25,7 @@ def before_gradients(function: Callable[[GraphModule], Any]) -> None:
 
 
 def prepare() -> None:
-    """Has Inductor call the functions. Inductor is imported when Dynamo traces for it."""
+    """Makes Inductor call the functions. Inductor is imported when Dynamo traces for it."""
     inductor: Any = sys.modules.get(_MODULE)
     passes = getattr(inductor, _PASSES, None)
     if passes is not None and not hasattr(passes, "cupyops") and has(REWRITTEN):

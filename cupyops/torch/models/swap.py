@@ -170,7 +170,7 @@ def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _selection(root: nn.Module, include: Filter, exclude: Filter) -> tuple[Callable[[str, nn.Module], bool], list[str]]:
-    """Returns whether a module is wanted, and a line for each pattern that matches no name."""
+    """Returns the filter of modules, and a line for each pattern that matches no name."""
     names = [name for name, _ in _modules(root)]
     notes: list[str] = []
 
@@ -290,7 +290,7 @@ class _Plan:
     # Methods that call several modules
 
     def methods(self, name: str, module: nn.Module) -> None:
-        """Decides about a module whose methods contain calls that can be replaced."""
+        """Plans the change of a module whose methods contain calls that can be replaced."""
         cls = type(module)
         if module in self.classes or module in self.seen or is_optimised(cls):
             return

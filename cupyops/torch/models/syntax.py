@@ -72,8 +72,8 @@ def reads_of(tree: ast.AST) -> Counter[str]:
 
 
 def read_by_losses(tree: ast.AST) -> set[str]:
-    """Returns the names that the arguments of a call of a loss read, such as ``self.loss_function(logits=logits, ...)``. The
-    name of a loss says so."""
+    """Returns the names that the arguments of a call of a loss read, such as ``self.loss_function(logits=logits,
+    ...)``. A loss is recognised by its name."""
     calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call))
     losses = (c for c in calls if any(word in ast.unparse(c.func).lower() for word in ("loss", "cross_entropy")))
     return {name for c in losses for a in (*c.args, *c.keywords) for name in reads_of(a)}

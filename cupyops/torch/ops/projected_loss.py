@@ -60,7 +60,8 @@ def _body(
     z_loss: float,
     wants: Sequence[bool] = (False, False, False),
 ) -> tuple[Tensor, ...]:
-    """Returns the losses, and the gradients of x, weight and bias for a gradient of the losses; None for those not wanted."""
+    """Returns the losses, and the gradients of x, weight and bias for a gradient of the losses; None for those that are
+    not needed."""
     check_operands(x, weight, bias, target, class_weight)
     rows, n = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.shape[0]
     target, m, graded = target.reshape(-1), rows.shape[0], any(wants)

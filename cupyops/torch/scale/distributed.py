@@ -217,7 +217,7 @@ def _register(overload: Any, rule: Rule) -> None:
 
 
 def _keyed_by_all_arguments(overload: Any, tensors: int) -> bool:
-    """Has DTensor cache a strategy by all arguments. Returns False if this version of PyTorch has no such setting.
+    """Makes DTensor cache a strategy by all arguments. Returns False if this version of PyTorch has no such setting.
 
     DTensor's cache ignores the arguments that are not tensors, unless an integer precedes them.
     """
