@@ -83,7 +83,7 @@ package: ## build sdist and wheel into dist/, and check them; needs the extra re
 notebooks: ## run the notebooks, and keep their outputs
 	$(BIN)/python -m notebooks
 
-size: ## count the lines of code and of words, by folder
+size: ## count the lines of code and of words by folder, and the bytes of the pages
 	$(BIN)/python -m tests.project.size
 
 ci: ## do what continuous integration does, in a new .venv

@@ -112,7 +112,7 @@ for _name in (
     "AutoDispatchBelowAutograd",
     "AutoNonVariableTypeMode",
 ):
-    # Below autograd, nothing is recorded.
+    # These guards exclude autograd, so nothing is recorded.
     word(f"at::{_name}", f"struct {_name} {{ explicit {_name}(bool = true); }};")(_BelowAutograd)
 word("c10::InferenceMode", "struct InferenceMode { explicit InferenceMode(bool = true); };")(_BelowAutograd)
 

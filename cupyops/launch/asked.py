@@ -30,8 +30,8 @@ __all__ = ["Asked", "without_body"]
 
 _DEPTH = 8  # classes within one another
 _AXES = ("x", "y", "z", "w")  # the members of CUDA's vectors
-# A question may name private data. The access of a member does not change its place, and a struct is a class whose members and bases
-# are public.
+# A question may name private data. Access specifiers do not change the layout of a class, so they are removed, and a class is declared
+# as a struct, whose members and bases are public.
 _PRIVATE = re.compile(r"\b(?:private|protected)\b|\bclass\b(?=[^;(){}<>=,]*[{:])")
 _ACCESS = re.compile(r"\b(?:private|protected)\b")
 _CLASS = re.compile(

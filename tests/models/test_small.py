@@ -188,7 +188,7 @@ def test_few_elements_have_the_gradients_of_the_module() -> None:
 
 
 @pytest.mark.usefixtures("on_gpu")
-def test_a_captured_call_takes_the_road_of_the_calls_before_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captured_call_takes_the_path_of_the_calls_before_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator that a capture calls first loads its kernel, which CUDA forbids during a capture."""
     module = nn.Sequential(nn.LayerNorm(WIDTH), nn.GELU())
     optimize(module)

@@ -11,7 +11,7 @@ from torch import Tensor
 import autograd_bridge as bridge
 from cupyops import Kernel, Threads
 from cupyops.torch import Operator, elementwise, row_reduce
-from cupyops.torch.check.roads import Problem
+from cupyops.torch.check.methods import Problem
 from cupyops.torch.ops.layer_norm import _layer_norm_inference
 from cupyops.torch.ops.lltm import _lltm
 from examples.own_ops.softmax import softmax as softmax_of_x

@@ -29,7 +29,7 @@ class Seen:
     """A policy that saves the operators in `saved`, and records the forward's operators.
 
     Attributes:
-        bytes: what the saved results of the forward take; :func:`step` writes them.
+        bytes: the size of the saved results of the forward; :func:`step` writes it.
     """
 
     def __init__(self, saved: set[Any]) -> None:

@@ -12,8 +12,8 @@ from torch.autograd import forward_ad
 
 from .compare import assert_close
 from .inputs import Arguments, fresh, tensors_in
+from .methods import has_forward_mode
 from .registry import Fault, Skip, check
-from .roads import has_forward_mode
 from .subject import Subject, first_words, quiet
 
 __all__ = ["checkpointing", "flops", "jvp", "nested"]
@@ -52,8 +52,8 @@ def jvp(subject: Subject) -> str:
         ]
         by_reverse = sum(x.sum() for x in terms)
         size = sum(float(x.abs().sum()) for x in terms) + 1.0
-        for name, road in (("torch.func.jvp", _by_func), ("torch.autograd.forward_ad", _by_dual)):
-            found = _product(road(_outputs(subject, args, wanted, ready), args, wanted, tangents), seeds)
+        for name, method in (("torch.func.jvp", _by_func), ("torch.autograd.forward_ad", _by_dual)):
+            found = _product(method(_outputs(subject, args, wanted, ready), args, wanted, tangents), seeds)
             _hold(f"{dtype}, {name}", found, by_reverse, size)
     if subject.kernels and subject.op.reference is not None:
         return f"{len(samples)} samples of {dtype}"  # the backend `reference` compiles the same program

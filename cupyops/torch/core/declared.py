@@ -88,7 +88,7 @@ def recorded(
     return scope["forward"], backward
 
 
-# The names in the text that are not arguments or results. Python itself provides none of the others.
+# The names in the text that are not arguments or results.
 _OWN = frozenset(
     ("ctx_", "inputs_", "output_", "body_", "gradient_", "call_", "plain_", "alike_", "NoStorageError_", "_")
     + ("forward", "setup_context", "backward")

@@ -179,7 +179,7 @@ def preparing(steps: Sequence[Callable[[], None]], shapes: Callable[..., Any]) -
     """Returns the fake kernel: the function that computes fake results, before which the steps are called.
 
     A compiler traces the operator with fake tensors before it generates code, and DTensor computes the results' shapes
-    with fake tensors before it looks for a strategy. The steps run early enough to register what either needs.
+    with fake tensors before it looks for a strategy. The steps therefore run early enough to register a lowering and a sharding strategy.
     """
 
     def fake(*args: Any) -> Any:

@@ -1,6 +1,6 @@
 """The code that calls on a GPU run on the host, with a fake GPU (:mod:`tests.gpu.stub_h200`), in a process of its own.
 
-    python -m tests.torch.host_roads            # prints what was seen, as JSON
+    python -m tests.torch.host_paths            # prints what was seen, as JSON
 
 Results of operators have unwritten memory, so values are not compared.
 """
@@ -53,7 +53,7 @@ def casts(bridge: Any, left: list[str]) -> dict[str, Any]:
     weight, bias = torch.randn(48, 32, requires_grad=True), torch.randn(48, requires_grad=True)
     affine = [torch.randn(32, requires_grad=True) for _ in range(2)]
     own = Operator(
-        "cupyops_test::host_road(Tensor x, Tensor? y, float factor) -> Tensor",
+        "cupyops_test::host_path(Tensor x, Tensor? y, float factor) -> Tensor",
         lambda x, y, factor: torch.empty_like(x),
         backward=lambda grad_out, x: grad_out.clone(),
         wrt=["x"],
