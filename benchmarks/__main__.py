@@ -326,7 +326,7 @@ def _closing(document: dict[str, Any]) -> list[str]:
 
 
 def _show(options: argparse.Namespace, document: dict[str, Any]) -> None:
-    """Plots and tables, as asked for."""
+    """Draws the requested plots and tables."""
     if options.plots is not None:
         from .plots import draw
 

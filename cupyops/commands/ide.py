@@ -330,7 +330,7 @@ _TYPE_OWN = re.compile(r"\btypedef\b[^;]*?\b(\w+)\s*;|\busing\s+(\w+)\s*=|\b(?:t
 def guessed(text: str, headers: Mapping[str, str]) -> dict[str, str]:
     """Returns definitions for the names that a text without a declared kernel leaves undefined.
 
-    A type is float, and a macro is 1. A macro is a name in capitals that neither the text nor its headers define.
+    Unknown types become float, and unknown macros 1. A macro is a name in capitals that neither the text nor its headers define.
     """
     near = {name: t for name, t in included(text, headers).items() if name in headers}
     everything = [text, *included(text, headers).values()]

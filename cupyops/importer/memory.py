@@ -359,7 +359,7 @@ def host_bytes(pointer: Pointer, count: int, kind: Any = None) -> bytes:
     Args:
         pointer: where they are.
         count: how many.
-        kind: the type of the elements of host memory, if the pointer does not tell it.
+        kind: the type of the elements of host memory, if the pointer has no type.
     """
     if isinstance(pointer, DevicePointer):
         if type(pointer.memory) is FakeMemory:
