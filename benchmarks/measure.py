@@ -37,7 +37,7 @@ REFERENCE_TEMPORARIES = 16
 
 @dataclass(frozen=True)
 class Skipped:
-    """A missing measurement of a run. `failed` tells what went wrong from what this machine lacks."""
+    """A missing measurement of a run. `failed` distinguishes failures from features that this machine lacks."""
 
     section: str
     what: str

@@ -82,7 +82,7 @@ def check_memory(name: str, make: Callable[[], Any], copies: int, device: torch.
 
 
 def memory_of(device: torch.device) -> int | None:
-    """The free bytes of a GPU, or all bytes of the machine's memory; None if the system does not tell."""
+    """The free bytes of a GPU, or all bytes of the machine's memory; None if the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     with suppress(AttributeError, ValueError, OSError):

@@ -276,7 +276,7 @@ def _rank(
         else:
             try:
                 rows = measure(case, device, chosen.rounds, warm_up=4 if kind == "cuda" else 1)
-            except Exception as error:  # a way that PyTorch does not allow; every rank fails alike
+            except Exception as error:  # a way that PyTorch does not allow; every rank fails in the same way
                 if rank == 0:
                     traceback.print_exc()
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

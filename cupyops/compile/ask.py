@@ -38,7 +38,7 @@ QUESTIONS = "cupyops/types"  # the file name of the questions in messages
 _ANSWER = "template <class CupyopsAskedT> __device__ char CupyopsAnswer = 0;"
 _QUESTION = re.compile(r"^typedef .* (CupyopsQuestion\d+);$", re.MULTILINE)
 
-# `n` is a number, a pointer or void, followed by its type; `e` an enumeration, whose integer type is told; `s` a class,
+# `n` is a number, a pointer or void, followed by its type; `e` an enumeration, whose integer type follows; `s` a class,
 # `o` a class without data, `i` a class without a definition. A class may have no name, and then it is not an argument
 # of a template.
 _DEFINITIONS = """

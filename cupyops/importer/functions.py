@@ -251,7 +251,7 @@ class Host(Structs):
         given = template_arguments(declared)
         if given:
             arguments = []
-            # libclang tells a template among the arguments by the name of the instance alone.
+            # libclang reports a template among the arguments by the name of the instance alone.
             templates = re.findall(r"@ST>[^@]*@(\w+)", declared.get_usr())
             template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared)
             parameters = [c for c in template.get_children() if c.kind.name.startswith("TEMPLATE_")]

@@ -52,7 +52,7 @@ class Kernels:
             with variables. Other instances that are launched have the text compiled again, and the variables keep their
             values.
         own: the texts of kernels and variables whose source keeps names to itself, by name.
-        skip_empty: whether a grid without blocks is not a launch. In C++ it is an error, which ``cudaGetLastError`` tells.
+        skip_empty: whether a grid without blocks is not a launch. In C++ it is an error, which ``cudaGetLastError`` returns.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ class Pointer:
         return place
 
     def _check(self) -> None:
-        """Raises for the use of host memory as another type. Pointers of any types are alike."""
+        """Raises for the use of host memory as another type. Pointers of all types are equal here."""
         if self.kind is not self.element and self.kind != self.element:
             both = isinstance(self.kind, tuple) and isinstance(self.element, tuple)
             if not both or self.kind[0] != self.element[0]:

@@ -302,7 +302,7 @@ class Kernel(Listed):
         """Compares the parameters of the compiled kernel with the signature.
 
         Args:
-            answers: the types of the kernels of the source, as the compiler tells them; empty if it was not asked.
+            answers: the types of the kernels of the source, as the compiler reports them; empty if it was not asked.
             types: the choice of types.
 
         Raises:

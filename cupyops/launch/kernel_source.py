@@ -98,7 +98,7 @@ class KernelSource:
         if not self.module:
             texts = {name: only(source, self.name) for name, source in texts.items()}
         own, named, headers = self._assembled(texts, self.kernels(), types, twins)
-        # The compiler tells the types of the kernels: see Signature.compare. Variables that are templates came with C++14.
+        # The compiler reports the types of the kernels: see Signature.compare. Variables that are templates came with C++14.
         old = any(re.fullmatch(r"--?std=\S*(?:03|11)", option) for option in self.options)
         own += "" if old or "" in named else asking_types(named)
         common: Any = {"simulated": twins is not None, "options": self.options}
@@ -250,7 +250,7 @@ class KernelSource:
         Args:
             sizes: the size parameters of the geometry.
             dtypes: the dtypes of the types that the arrays decide.
-            ask: :meth:`ask`, or None for the parameters that the text alone tells. The other parameters have no types then.
+            ask: :meth:`ask`, or None for the parameters whose types the text determines. The other parameters have no types then.
 
         Raises:
             TypeError, ValueError: the declaration fits no call.

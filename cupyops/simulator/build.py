@@ -162,7 +162,7 @@ _works: set[tuple[object, ...]] = set()
 
 def problem_of_compiler(flags: Sequence[str]) -> str:
     """Returns why the compiler fails on an empty kernel with these flags, or an empty string if it does not. An
-    error in a user's text is told apart from a compiler that does not work by this question."""
+    error in a user's text is distinguished from a compiler that does not work by this question."""
     tool = host.compiler()
     if (tool, *flags) in _works:
         return ""

@@ -52,7 +52,7 @@ BATCH, TRAIN_COUNT = 32, 70  # two batches and a short one
 
 
 def synthetic(count: int, seed: int) -> ImageSet:
-    """Ten classes that can be told apart: a bright square whose place is the class, on noise."""
+    """Ten classes that can be distinguished: a bright square whose place is the class, on noise."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(10, (count,), generator=generator)
     images = torch.randint(0, 100, (count, 28, 28), generator=generator).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""The files of the training examples: full disks, absent packages, and a GPU that does not tell."""
+"""The files of the training examples: full disks, absent packages, and a GPU without readings."""
 
 import re
 import sys

@@ -9,8 +9,8 @@ The record, ``tests/gpu/gpu_record.json``, holds the ``kernels`` and ``launches`
 same texts and launches adds the code that its NVRTC makes. A run of any other tree replaces them, and the earlier runs stay as
 runs of another tree. ``tests/gpu/test_gpu_record.py`` compares the record with the tree at hand.
 
-If this machine's last run was of the same texts and launches, and tests failed, only these run again: a mend of a test, or of
-code that launches nothing, needs no whole run.
+If this machine's last run was of the same texts and launches, and tests failed, only these run again: a correction of a test, or of
+code that launches nothing, needs no complete run.
 """
 
 import argparse

@@ -116,7 +116,7 @@ def baseline_of(mutant: Mutant, checkout: Path) -> Baseline:
 
 
 def run(mutant: Mutant, checkout: Path, baseline: Baseline) -> Outcome:
-    """Runs the tests on a copy with this fault until the first failure, and mends the copy."""
+    """Runs the tests on a copy with this fault until the first failure, and restores the copy."""
     path = mutant.path_in(checkout)
     text = path.read_text(encoding="utf-8")
     path.write_text(broken(text, mutant), encoding="utf-8")

@@ -9,7 +9,7 @@ from cupyops.torch.core.operator import Operator, operator_of
 from tests.cases import SAMPLES
 from tests.conftest import BACKENDS
 
-# One operator of each family. The family's other forms and its gradients as operators are declared alike, and their values are
+# One operator of each family. The family's other forms and its gradients as operators are declared in the same way, and their values are
 # tested by the operators' own tests.
 BY_DEFAULT = {
     *("add2", "add_rms_norm", "cross_entropy", "gelu"),

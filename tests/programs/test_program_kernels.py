@@ -298,7 +298,7 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
 def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     n: int, dtype: torch.dtype, spread: int, vectors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The sums of x³ are rounded at every addition, so that their bits tell their order.
+    # The sums of x³ are rounded at every addition, so that their bits show their order.
     program = "m = max(x); z = m + log(sum(exp(x - m))); a = sum(x * x * x); low = min(x); at = x[t]"
     name = f"programs_test::turns_{n}_{str(dtype)[6:]}"
     results = ["z", "a", "low", "at", "m"]

@@ -246,7 +246,7 @@ def test_more_threads_wait_than_a_gpu_has_room_for(limits: Any) -> None:
 
 
 def test_stacks_without_guard_pages_overflow_into_others() -> None:
-    """Beyond a number of stacks, and before Linux 6.13, stacks have no guard pages; the words between them tell."""
+    """Beyond a number of stacks, and before Linux 6.13, stacks have no guard pages; the words between them show an overflow."""
     script = f"""
 import ctypes, numpy
 from cupyops import Kernel, LaunchError, Threads, simulate

@@ -40,7 +40,7 @@ def dtypes(y: Any, *leaves: Any) -> list[str]:
 
 
 def casts(bridge: Any, left: list[str]) -> dict[str, Any]:
-    """Dtypes under autocast; ``left`` is told of each call that leaves the generated dispatch."""
+    """Dtypes under autocast; ``left`` is called for each call that leaves the generated dispatch."""
     import torch
     from torch import nn
 

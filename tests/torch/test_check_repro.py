@@ -1,4 +1,4 @@
-"""save_repro writes a file for each fault that check_op finds, and in a fresh process the file fails alike."""
+"""save_repro writes a file for each fault that check_op finds, and in a new process the file fails in the same way."""
 
 import json
 import os
