@@ -164,7 +164,7 @@ def _parsed(name: str, content: bytes, told: str, verified: bool) -> Bundle:
     Raises:
         ValueError: the file is not a bundle, is damaged, or has another format.
     """
-    # A damaged archive or manifest raises what zipfile, zlib, struct and json happen to raise, so all is caught.
+    # A damaged archive or manifest raises various exceptions of zipfile, zlib, struct and json, so all are caught.
     try:
         archive = bundle_file.unpack(content)
         if archive.getinfo(_MANIFEST).file_size > _LARGEST_MANIFEST:

@@ -115,7 +115,7 @@ def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -
     """
     options = (*OPTIONS, *options)
     if signing.required():
-        # An entry of the cache has no signature. Every process compiles what is in no signed bundle.
+        # An entry of the cache has no signature. Every process compiles the kernels that no signed bundle has.
         return compile_text(text, what, target, options)
     key = _key(text, target, options)
     return DiskCache(default_folder()).get_or_make(key, lambda: compile_text(text, what, target, options))

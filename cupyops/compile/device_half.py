@@ -21,7 +21,7 @@ from .system_headers import header
 __all__ = ["MARKS", "NO_CLANG", "device_half", "may_have_host_half", "names_host"]
 
 NO_CLANG = f"the text seems to have a host half: {pip_install('import')} (or leave the host functions out)"
-# Words that mark code for the GPU. The macros are of headers that nobody may have.
+# Words that mark code for the GPU. The macros may be of missing headers.
 MARKS = frozenset(("__device__", "__global__", "__constant__", "__managed__", "__shared__", "__host_device__"))
 MARKS |= {f"{library}_{of}DEVICE" for library in ("C10", "CUTLASS", "CUTE") for of in ("", "HOST_")}
 # Names of the host beside those of `std`, PyTorch and Thrust, for which there are lists of what kernels have.
@@ -76,7 +76,7 @@ def _may_have(text: str, known: frozenset[str]) -> bool:
         if mark[0] != "{":
             continue
         of_host = _FUNCTION.search(head) and not _CLASS.match(head) and marks.isdisjoint(_NAME.findall(head))
-        # A template that no other code names may be of the host. A host's compiler looks up its names.
+        # A template that no other code names may be of the host. A host compiler would look up its names.
         template = "template" in head and "__global__" not in head
         unread = template and any(counts[name] == 1 for name in _DECLARED.findall(head))
         if (of_host or unread) and code.scope(begin) is not None:

@@ -35,8 +35,8 @@ _BLANK_AFTER_BACKSLASH = re.compile(r"\\[ \t]+(?=\r?\n)")
 # Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
 _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION", "THRUST_VERSION": "(CUDART_VERSION >= 13000 ? 300000 : 200001)"}
 _OF_NVCC |= {"__linux__": "1"} if sys.platform == "linux" else {}
-# nvcc preprocesses with g++. These macros themselves would have the headers of CUDA's C++ library take NVRTC for nvcc and g++,
-# so the conditions of a text ask for others.
+# nvcc preprocesses with g++. With these macros, the headers of CUDA's C++ library would mistake NVRTC for nvcc and g++,
+# so the conditions of a text are rewritten to other macros.
 _ASKED = {name: f"Cupyops{name.strip('_').title()}" for name in ("__GNUC__", "__NVCC__") if name in OF_COMPILER}
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:\\\r?\n|[^\n])*", re.MULTILINE)
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
@@ -72,7 +72,7 @@ _UNINCLUDED = {
 _SPACE = re.compile(
     r"\b(?:using\s+namespace|namespace\s+\w+\s*=)\s+(?:::\s*)?(at(?:\s*::\s*cuda\s*::\s*detail)?|c10|torch|thrust|cute|cutlass|glm)\s*;"
 )
-# nvcc takes a lambda with `__device__`, which the compiler of device code needs not.
+# nvcc accepts a lambda with `__device__`, which NVRTC does not need.
 _LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:host|device)__\s*)+)(?=[({])")
 _FAMILIES = ("cub/", "curand_")  # one header of a family has the names of the others
 # The name that nearly every text gives this namespace, often in a header of its project.

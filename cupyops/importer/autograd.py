@@ -13,7 +13,7 @@ from .words import declare, methods, word
 
 __all__ = ["Function"]
 
-# A value of any type, as Python has values.
+# A value of any type, a Python object.
 word(
     "c10::IValue",
     "struct IValue { IValue(); template <class T> IValue(const T&); bool isNone() const; bool isTensor() const; int64_t toInt() const;"

@@ -94,7 +94,7 @@ class Parts:
     program: Any
     unit: Any
     owning: Any
-    held: dict[int, str]  # variables in place of expressions that have been written before
+    held: dict[int, str]  # variables for expressions that have been evaluated before
 
     def variable(self, cursor: Any) -> Expression:
         raise NotImplementedError

@@ -153,7 +153,7 @@ class Loops(Blocks):
 
     def s_continue_stmt(self, cursor: Any) -> None:
         loop = self.loops[-1] if self.loops else None
-        if loop is not None and loop.flag:  # the switch around it is a loop of one turn
+        if loop is not None and loop.flag:  # the switch around it is written as a loop of one iteration
             self.emit(f"{loop.flag} = True")
             self.emit("break")
             return

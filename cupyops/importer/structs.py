@@ -166,7 +166,8 @@ class Structs:
                 found = f"operator_{OPERATORS.get(other, re.sub(r'[^a-z0-9]', '_', other))}"
             else:
                 found = self.member(declared)
-                # Python's methods are virtual. A name that a base class has, too, becomes another one if C++'s are not.
+                # Python's methods are virtual. A method that hides one of a base class, and is not virtual in C++, gets
+                # another name.
                 if not declared.is_virtual_method() and _hides(declared):
                     found += f"_of_{declared.semantic_parent.spelling}"
             siblings = [c for c in declared.semantic_parent.get_children() if c.spelling == declared.spelling]

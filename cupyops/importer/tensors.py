@@ -381,7 +381,7 @@ methods(
 declare(
     "namespace torch { using Dtype = at::ScalarType; }"
     "namespace detail { at::ScalarType scalar_type(at::ScalarType); at::ScalarType scalar_type(const at::DeprecatedTypeProperties&); }"
-    # As `device(at::kCUDA)` without a namespace finds it, the functions are in that of their arguments.
+    # `device(at::kCUDA)` without a namespace is found in the namespace of its argument, so the functions are there.
     "namespace c10 { TensorOptions dtype(ScalarType); TensorOptions dtype(caffe2::TypeMeta); template <class T> TensorOptions dtype();"
     " TensorOptions device(Device); TensorOptions device(DeviceType, DeviceIndex = -1); TensorOptions layout(Layout);"
     " TensorOptions requires_grad(bool = true); TensorOptions memory_format(MemoryFormat); }"

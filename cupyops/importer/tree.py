@@ -237,8 +237,8 @@ def parse(
                     once[twice] = f"{text}\n#pragma once\n"
             if lost := re.match(r"'(.+)' file not found", found.spelling):
                 missing.add(f"{_INCLUDES}/{lost[1]}")
-            # An error in a template of the words is the user's where it is instantiated, as the notes say. That a word with a
-            # lambda's type is defined nowhere is none.
+            # An error in a template of the words is the user's where it is instantiated, as the notes say. A word with
+            # a lambda's type has no definition, which is not an error.
             for location in (found.location, *(note.location for note in found.children)):
                 place = _spelled(location)
                 if place[0] not in files:

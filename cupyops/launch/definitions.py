@@ -128,7 +128,7 @@ def _check_kind(kernel: str, name: str, head: str) -> None:
     )
     words = re.findall(r"\w+\**", code)[:-1]  # without the name
     kind = [word for word in words if word not in _SPECIFIERS]
-    # An unknown word may be a macro. A type of C is none.
+    # An unknown word may be a macro. A type of C is not one.
     if "void" not in kind and (not kind or any(word.strip("*") in _C_WORDS or "*" in word for word in kind)):
         raise ValueError(
             f"{kernel}: a kernel must be void, got {' '.join(kind) or 'no return type'}: declare it "

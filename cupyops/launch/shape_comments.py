@@ -11,8 +11,8 @@ from cupyops.errors import nearest
 
 __all__ = ["Piece", "foreign_names", "shape_comments", "shape_of"]
 
-# A shape at the beginning of a comment, also of a documentation comment: ///< (n). The parenthesis of an expression, such as
-# (h*w+1)*n, begins no shape.
+# A shape at the beginning of a comment, also of a documentation comment: ///< (n). The parenthesis of an expression,
+# such as (h*w+1)*n, does not begin a shape.
 _SHAPE = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\((?P<terms>[^)]*)\)(?P<nullable>\s+or\s+null\b)?")
 # The parenthesis has names, numbers and operators alone, as `(M * N, 2)`; `(optional: may be null)` has words.
 _EXPRESSIONS = re.compile(

@@ -135,7 +135,7 @@ def test_only_keeps_conditions_whole() -> None:
 
 # Time
 
-# Texts by a number: a text of twice the number is twice as long.
+# Functions that make a text of a length: twice the number gives twice the length.
 ADVERSARIAL: dict[str, Callable[[int], str]] = {
     "specifiers": lambda n: "static " * n,
     "templates": lambda n: "template <" * n,

@@ -90,7 +90,7 @@ def backward_program(weight: bool, grad_sum: bool, want_x: bool, want_weight: bo
     if want_x:
         more = " + grad_sum" * grad_sum
         statements |= {"n": "1.0 / N", "w": "grad_y * weight" if weight else "grad_y"}
-        # A row of one element has no gradient. The difference would leave what rounding takes off the product w.
+        # A row of one element has no gradient. The difference would leave the rounding error of the product w.
         statements |= {"a": "sum(w) * n", "b": "sum(w * xhat) * n", "s": "N == 1 ? 0 : r"}
         statements["grad_x"] = f"s * (w - a - xhat * b){more}"
     if want_weight:

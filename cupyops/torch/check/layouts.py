@@ -197,7 +197,7 @@ def _other_sizes(subject: Subject, dtype: str, args: Arguments, many: float) -> 
     rows = LARGE // per_row + 3
     if shape and 0 < many * (rows / 1023) ** 2 < SECONDS:  # the time may grow with the square of the size
         changes += [{0: rows}]
-    if dtype != subject.one_dtype:  # the sizes that most choices of a kernel go by
+    if dtype != subject.one_dtype:  # the sizes on which most kernels' choices depend
         last = len(shape) - 1
         changes = [c for c in changes if len(c) == len(shape) or c in ({last: 2}, {last: 6}, {last: 15})]
     found = 0

@@ -136,7 +136,7 @@ def flops(subject: Subject) -> str:
     reference, total = subject.reference, 0
     for args in samples:
         theirs, ours = _counted(subject, args, reference), _counted(subject, args, None)
-        # A gradient that is the reference's runs the reference again.
+        # If the gradient is that of the reference, it runs the reference again.
         again = ours[0] if subject.op._by_reference else 0
         rights = theirs[0], theirs[1] + (again if theirs[1] > theirs[0] else 0)
         for what, right, found in zip(("the call", "call and gradient"), rights, ours, strict=True):
@@ -182,7 +182,7 @@ def nested(subject: Subject) -> str:
         if rows < 2:
             continue
         split = splits[0]
-        # A gradient that is the reference's needs PyTorch's operations on jagged tensors.
+        # If the gradient is that of the reference, it needs PyTorch's operations on jagged tensors.
         by = [] if subject.op._by_reference else subject.wanted(args)
         wanted = subject.results(fresh(args), wanted=by)
         jagged = [i for i, place in enumerate(split[1]) if place == 0 and isinstance(args[i], Tensor)]

@@ -68,7 +68,7 @@ def _ranks(shape: Sequence[int], device: str) -> Iterator[tuple[Any, Any]]:
         yield init_device_mesh(device, tuple(shape)), mode
 
 
-Placements = Sequence[Sequence[Any]]  # of each tensor: a placement for each dimension of the mesh
+Placements = Sequence[Sequence[Any]]  # for each tensor, a placement for each dimension of the mesh
 
 
 class _Sharded:
@@ -101,7 +101,7 @@ class _Sharded:
         """Returns the whole tensor of a DTensor."""
         local: Any = x.detach().to_local()
         with self.mode.disable():
-            # A tensor that every rank has in common may be plain.
+            # A replicated tensor may be a plain tensor.
             pieces = getattr(local, "_local_tensors", None)
             return local if pieces is None else joined(pieces, x.placements, self.ranks)
 

@@ -63,7 +63,7 @@ def special_values(subject: Subject) -> str:
                     continue
                 kinds = [_kind(y) for y in (x, same[name].to(x.dtype), exact[name].to(x.dtype))]
                 strange = (kinds[0] != kinds[1]) & (kinds[0] != kinds[2])
-                if math.isfinite(value):  # where the reference overflows, the operator's terms may, or need not
+                if math.isfinite(value):  # where the reference overflows, the operator may overflow or not
                     strange &= (kinds[1] == 0) & (kinds[2] == 0)
                 if bool(strange.any()):
                     place = tuple(int(j) for j in strange.nonzero()[0])

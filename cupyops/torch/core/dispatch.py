@@ -57,8 +57,8 @@ __all__ = [
 transforms_active = torch._C._are_functorch_transforms_active
 dispatch_modes = torch._C._len_torch_dispatch_stack
 grad_enabled = torch.is_grad_enabled
-# Dynamo traces this function as True. A call takes a third of the time of torch.compiler.is_compiling, which also returns
-# True during an export; an exported tensor is not a plain tensor.
+# Dynamo replaces calls of this function by True. A call takes a third of the time of torch.compiler.is_compiling, which
+# also returns True during an export; an exported tensor is not a plain tensor.
 is_traced = torch.compiler.is_dynamo_compiling
 # The state of torch.jit.trace, or None. It records PyTorch's operations, and would not record a launch.
 is_scripted = torch._C._get_tracing_state

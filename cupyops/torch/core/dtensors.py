@@ -219,7 +219,7 @@ def _with_dtype(x: Any, dtype: torch.dtype | None) -> Any:
     dtype = local.dtype if dtype is None else dtype
     if local.dtype is not dtype:
         local = local.to(dtype)
-    if local.requires_grad:  # PyTorch warns of a DTensor that does not require grad around such a tensor
+    if local.requires_grad:  # PyTorch warns if a DTensor does not require grad and its local tensor does
         local = local.detach()
     if spec.tensor_meta.dtype is not dtype:
         key = spec.mesh, spec.placements, getattr(spec, "shard_order", None), spec.tensor_meta, dtype

@@ -60,7 +60,7 @@ def _strides(body: Callable[..., Any], args: Sequence[Any], count: int) -> Seque
     try:
         with mode, torch.no_grad():
             found = on_fakes(body, [mode.from_tensor(x) if isinstance(x, Tensor) else x for x in args])
-    except Exception:  # anything; the call is valid: the reference has accepted it
+    except Exception:  # any exception: the call itself is valid, since the reference has accepted it
         return [None] * count
     given = found if isinstance(found, (tuple, list)) else (found,)
     return [y.stride() if isinstance(y, Tensor) else None for y in given]

@@ -75,7 +75,7 @@ def rewrite(module: GraphModule, fusions: Collection[str], devices: Collection[s
     sites: list[Site] = []
     for part in (m for m in module.modules() if isinstance(m, GraphModule)):
         nodes, found = list(part.graph.nodes), list[tuple[int, Site]]()
-        # One fusion after the other, because a gate and the linear layer before it may be a place of two.
+        # One fusion after the other, because two fusions may match a gate and the linear layer before it.
         for name in (n for n in FUSIONS if n in fusions):
             for i, node in enumerate(nodes):
                 if node._erased:

@@ -15,7 +15,7 @@ from torch import nn
 
 __all__ = ["is_optimised", "made_class", "original_class"]
 
-# The subclasses by base and key. An entry goes with the last module of its class.
+# The subclasses by base and key. An entry is removed with the last module of its class.
 _MADE: WeakValueDictionary[tuple[type, Any], type] = WeakValueDictionary()
 _ORIGINAL = "_cupyops_original"
 

@@ -125,7 +125,7 @@ def linear_cross_entropy(
     if softcap is not None and not softcap > 0:
         raise ValueError(expected("linear_cross_entropy", "softcap", "be a positive number or None", softcap))
     x, weight, bias = _cast(x, weight, bias)
-    if is_dtensor(weight):  # plain tensors beside it are equal on every rank
+    if is_dtensor(weight):  # plain tensors are equal on every rank
         plain = not is_dtensor(x)
         x, target, bias, class_weight = (as_dtensor(t, weight) for t in (x, target, bias, class_weight))
         if plain:

@@ -131,7 +131,7 @@ def _record_linear_gelu(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | No
     try:
         of_weight, n, cast = weight.numel(), weight.size(0), is_autocast_enabled("cuda")
         dtype = get_autocast_dtype("cuda") if cast else x.dtype
-        # M and M·N, both times the elements of the weight
+        # M and M·N, each multiplied by the elements of the weight
         rows = x.numel() * n
         elements = rows * n
         if (
