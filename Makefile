@@ -59,13 +59,13 @@ docs: ## build the documentation site into site/; fail on a warning, such as a b
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 figures: ## draw the figures of README.md and docs/ from benchmarks/results
-	$(BIN)/python -m benchmarks --from $(RESULTS)/nvidia-h200.json --table short --into README.md
 	$(BIN)/python -m benchmarks --from $(RESULTS)/nvidia-h200.json --plots docs/plots --table all --into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --from $(RESULTS)/own-ops.json --table all --into docs/examples.md
 	$(if $(wildcard $(ROWS)),$(BIN)/python -m benchmarks --from $(ROWS) --plots docs/plots --table rows --into docs/benchmarks_rows.md)
 	$(BIN)/python -m benchmarks.row_picture
 	$(BIN)/python -m benchmarks.untuned
 	$(BIN)/python -m benchmarks.tutorial_plots
+	$(BIN)/python -m benchmarks.front_plots
 	$(BIN)/python -m benchmarks.lltm --from $(RESULTS)/lltm-nvidia-h200.json --into docs/lltm.md
 	$(BIN)/python -m benchmarks --ops models --from $(RESULTS)/models-nvidia-h200.json --into docs/benchmarks_models.md --plot docs/plots/models.svg
 	$(BIN)/python -m benchmarks --ops models --from $(RESULTS)/models-nvidia-h200.json --table short --into docs/models.md
@@ -83,7 +83,7 @@ package: ## build sdist and wheel into dist/, and check them; needs the extra re
 notebooks: ## run the notebooks, and keep their outputs
 	$(BIN)/python -m notebooks
 
-size: ## count the lines of code and of words, by folder
+size: ## count the lines of code and of words by folder, and the bytes of the pages
 	$(BIN)/python -m tests.project.size
 
 ci: ## do what continuous integration does, in a new .venv

@@ -1,4 +1,4 @@
-"""Measure the operators beside their peers, and show what was measured.
+"""Measure the operators compared with their peers, and show what was measured.
 
 ::
 
@@ -11,7 +11,7 @@
     python -m benchmarks --ops rows --half first          # into benchmarks/results/rows-<gpu>.json
     python -m benchmarks --ops rows --half second --merge
     python -m benchmarks --ops own_ops tutorial --sizes 2^28 --out benchmarks/results/own-ops.json
-    python -m benchmarks --from benchmarks/results/nvidia-h200.json --table short --into README.md
+    python -m benchmarks --from benchmarks/results/nvidia-h200.json --table all --into docs/benchmarks.md
 """
 
 import argparse
@@ -48,7 +48,7 @@ DIRECTIONS = ("forward", "backward", "tangent")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0 when all went well, 1 when something to be measured failed, 2 for what cannot be asked."""
+    """The command. Returns 0 for success, 1 if a measurement failed, 2 for wrong options."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:2] == ["--ops", "models"]:
         from .models.__main__ import main as models
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.of_rows = ROWS in (options.ops or ())
     if options.of_rows:
         _take_rows(options)
-    # PyTorch is imported once there is something to do with it: a wrong argument is answered before.
+    # PyTorch is imported late, so that a wrong argument gets its error at once.
     from . import results_file
 
     try:
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class CannotMeasure(RuntimeError):
-    """This machine or this command cannot do what was asked."""
+    """This machine or this command cannot run the requested measurement."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -186,7 +186,7 @@ def _positive(text: str) -> int:
 
 
 def _misuse(options: argparse.Namespace) -> str:
-    """What is wrong with options that argparse has taken one by one, or nothing."""
+    """Returns the error of a combination of options that argparse accepts one by one, or an empty string."""
     names = ("ops", "kinds", "implementations", "sizes", "row_lengths", "dtypes", "directions", "full", "warm_up")
     measuring = [f"--{name.replace('_', '-')}" for name in (*names, "out", "merge") if getattr(options, name)]
     if ROWS in (options.ops or ()) and len(options.ops) > 1:
@@ -280,7 +280,7 @@ def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) ->
         if "host" in kinds:
             yield f"{op}.host", "host", measure_host(host_cases(op), device, names, echo=_echo)
         if "device" in kinds and not options.of_rows:
-            # Row length by row length, so that a run that is cut short keeps what it has.
+            # Row length by row length, so that an interrupted run keeps whole lengths.
             for _, cases in itertools.groupby(choice.cases(op), lambda case: case.shape[-1]):
                 yield f"{op}.device", "rows", measure_device(cases, device, copy_gb_per_s, names, echo=_echo)
     if set(operators) & set(OPERATORS) and "build" in kinds:
@@ -326,7 +326,7 @@ def _closing(document: dict[str, Any]) -> list[str]:
 
 
 def _show(options: argparse.Namespace, document: dict[str, Any]) -> None:
-    """Plots and tables, as asked for."""
+    """Draws the requested plots and tables."""
     if options.plots is not None:
         from .plots import draw
 

@@ -27,7 +27,7 @@ from .peers.extension import extension
 __all__ = ["cases", "host_cases"]
 
 WORK = "elements"
-# Below this the backward, three or four launches from autograd, measures the host; that is what host_cases() is for.
+# In smaller backwards, of three or four launches, the host's time dominates, which host_cases() measures.
 LEAST_BACKWARD = 2**24
 
 Makers = dict[str, Callable[[], Callable[..., Any]]]
@@ -97,7 +97,7 @@ def cases(sizes: Sequence[int] = SIZES) -> Iterator[Case]:
         if n >= LEAST_BACKWARD:
             for dtype in DTYPES:
                 x = Operand((n,), dtype)
-                # What is read is the gradient of the result; the operands' values are not looked at.
+                # Only the gradient of the result is read, not the operands' values.
                 yield _gradient("backward", x, backward_alone, reads=(x,))
 
 

@@ -86,7 +86,7 @@ def _row(name: str, what: str, cache: str, values: Sequence[float]) -> dict[str,
 
 
 def _child(name: str, variables: dict[str, str], *arguments: str) -> list[tuple[str, float]]:
-    """What a fresh process measured: pairs of what was built and seconds.
+    """Returns the measurements of a new process: pairs of a name and its seconds.
 
     Raises:
         Unavailable: the process found a tool missing.

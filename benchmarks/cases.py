@@ -1,4 +1,4 @@
-"""What a benchmark case is: operands, results, a float64 reference, and the functions that are measured."""
+"""Benchmark cases: operands, results, a float64 reference, and the functions that are measured."""
 
 import importlib
 import math
@@ -40,7 +40,7 @@ __all__ = [
 HOST_ELEMENTS = 1024  # of elementwise operators, for the host's time
 # Whose time depends on the length of a row as well as on the number of elements.
 ROWWISE = families("rows")
-# Matrix products of a library, on shapes of their own, beside PyTorch alone.
+# Matrix products of a library, on shapes of their own, compared with PyTorch alone.
 PRODUCTS = families("products")
 
 DTYPES = tuple(getattr(torch, name) for name in DTYPE_NAMES[:3])
@@ -78,7 +78,7 @@ def plain(function: Function, inputs: Sequence[Tensor]) -> Call:
 
 
 def recording(function: Function, inputs: Sequence[Tensor]) -> Call:
-    """The call on leaves that want gradients; the backward is not run."""
+    """The call on leaves that require gradients; the backward is not run."""
     return partial(function, *(x.detach().requires_grad_() for x in inputs))
 
 
@@ -101,7 +101,7 @@ def backward_alone(
     """Backward after a forward that has run; the last inputs are the gradients of the results.
 
     Args:
-        wanted: positions of the inputs that want a gradient; none: all.
+        wanted: positions of the inputs that require a gradient; by default all.
         results: how many results have a gradient.
     """
     operands, grads = inputs[:-results], inputs[-results:]
@@ -109,7 +109,7 @@ def backward_alone(
     leaves = [x.detach().requires_grad_(i in wanted) for i, x in enumerate(operands)]
     out = _as_tuple(function(*leaves))[:results]
     of = [leaves[i] for i in wanted]
-    # Not into .grad: where two inputs share a gradient, that copies it.
+    # Not into .grad, which copies a gradient that two inputs share.
     return lambda: torch.autograd.grad(out, of, grads, retain_graph=True)
 
 
@@ -118,14 +118,12 @@ class Case:
     """One operation on operands of given shapes and dtypes, and who can do it.
 
     Attributes:
-        op, variant, direction: what the rows are labelled with.
-        operands: what the functions take, in their order.
-        results: what is written.
-        implementations: by name, what makes the function to measure; it may raise
-            :class:`benchmarks.peers.Unavailable`.
+        op, variant, direction: the labels of the rows. operands: the arguments of the functions, in order. results: the
+            tensors that are written. implementations: by name, a function that makes the function to measure; it may
+            raise :class:`benchmarks.peers.Unavailable`.
         reference: from the operands in float64 to the results in float64.
         bind: how the function and one set of inputs become the call that is measured.
-        reads: what the computation has to read, where that is not every operand. Bytes are counted as each of these
+        reads: the operands that the computation reads, if not all. Bytes are counted as each of these
             read once and each result written once.
         draw: makes the operands on the generator's device, where they depend on one another; else each is from the
             standard normal distribution.
@@ -152,7 +150,7 @@ class Case:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of an operator on rows, that of the rows; of others, that of the first result."""
+        """The shape of the rows for an operator on rows, and of the first result for another."""
         return (self.operands if self.op in ROWWISE else self.results)[0].shape
 
     @property
@@ -167,7 +165,7 @@ class Case:
         return title(self.labels())
 
     def labels(self) -> dict[str, Any]:
-        """What identifies the case in a row."""
+        """The labels that identify the case in a row."""
         return {
             "op": self.op,
             "variant": self.variant,
@@ -196,7 +194,7 @@ def title(labels: Mapping[str, Any]) -> str:
 
 
 class WrongResult(RuntimeError):
-    """An implementation does not compute what its case says."""
+    """An implementation's results differ from the case's reference."""
 
 
 # In units of the result's eps. What is computed in float32 and rounded once to 16 bits is good to half a unit, and to

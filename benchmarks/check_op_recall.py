@@ -1,4 +1,4 @@
-"""Which planted faults ``check_op`` finds, and whether it raises an alarm for right operators::
+"""Which planted faults ``check_op`` finds, and whether it raises an alarm for correct operators::
 
     python -m benchmarks.check_op_recall --page docs/checking.md       # goes on where it stopped
 

@@ -1,4 +1,4 @@
-"""Published programs with kernels, checked in the simulator beside their references in PyTorch::
+"""Published programs with kernels, checked in the simulator compared with their references in PyTorch::
 
     git clone https://github.com/ScalingIntelligence/KernelBenchLeaderboard board
     python -m benchmarks.checked_kernels board --out checked.json                    # goes on where it stopped
@@ -189,7 +189,7 @@ def _one(program: Path, reference: Path, out: Path) -> int:
         out.write_text(json.dumps(row), encoding="utf-8")
 
     report(check(program, reference.read_text(encoding="utf-8"), report))
-    # What a program leaves behind, such as threads, does not matter any more.
+    # Threads and other leftovers of the program no longer matter.
     sys.stdout.flush()
     os._exit(0)
 
@@ -212,7 +212,7 @@ def effective(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def counts(results: dict[str, Any]) -> dict[str, int]:
-    """Returns the counts of the page by what they count."""
+    """Returns the counts on the page by their descriptions."""
     rows = effective(results).values()
     words = collections.Counter(row["verdict"]["word"] for row in rows)
     kinds = collections.Counter(

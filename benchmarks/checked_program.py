@@ -1,4 +1,4 @@
-"""One published program beside its reference in PyTorch: sizes, runs in the simulator, and what they say together.
+"""One published program compared with its reference in PyTorch: sizes, runs in the simulator, and what they say together.
 
 :mod:`benchmarks.checked_kernels` checks whole collections, each program in a process of its own.
 """
@@ -23,7 +23,7 @@ SECONDS_OF_A_RUN = 60.0
 
 @dataclass
 class Run:
-    """What one run of a program at some sizes has shown.
+    """The findings of one run of a program at some sizes.
 
     Attributes:
         sizes: the sizes, in words.
@@ -50,7 +50,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the runs of a program say together.
+    """The verdict of all runs of a program.
 
     Attributes:
         word: "right", "wrong" or "not judged".
@@ -79,7 +79,7 @@ KINDS = {
 
 
 def verdict(small: Run | None, large: Run | None) -> Verdict:
-    """Returns what the run at cut sizes and the run at the largest feasible sizes say."""
+    """Returns the verdict of the run at reduced sizes and the run at the largest feasible sizes."""
     ended = [run for run in (large, small) if run is not None and run.state in ("ran", "raised")]
     if not ended:
         why = small.why if small is not None else "the reference runs at none of the sizes"
@@ -193,13 +193,13 @@ def place(error: BaseException) -> str:
 
 
 def run(program: dict[str, Any], own: set[str], text: str, sizes: Sizes, feasible_only: bool = False) -> Run:
-    """Runs a program beside its reference.
+    """Runs a program compared with its reference.
 
     Args:
         program: the names of the program. The board runs it with the names of its reference, which it may use.
         own: the names that the program defines.
         text: the text of the reference.
-        sizes: how far its sizes are cut.
+        sizes: the limit that its sizes are reduced to.
         feasible_only: do not run a reference that is too large.
     """
     import torch
@@ -256,13 +256,13 @@ def run(program: dict[str, Any], own: set[str], text: str, sizes: Sizes, feasibl
         with _at_most(SECONDS_OF_A_RUN):
             _judge(found, result, wanted, kept)
     except _SlowError:
-        # What was found before is so.
+        # Earlier findings remain.
         found.state, found.why = ("ran" if found.found else "slow"), f"takes more than {SECONDS_OF_A_RUN:.0f} s"
     return found
 
 
 def _judge(found: Run, result: Any, wanted: list[Any], kept: list[Any]) -> None:
-    """Runs a program once or several times, and records what that shows.
+    """Runs a program once or several times, and records the findings.
 
     Args:
         result: gives its result, and its inputs after the call.

@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["LARGE", "SMALL", "Sizes", "cut", "feasible"]
 
-# What a run at larger sizes may cost: operations of the reference's products, and elements of its largest tensor.
+# Limits of a run at larger sizes: operations of the reference's products, and elements of its largest tensor.
 MOST_OPERATIONS, MOST_ELEMENTS = 5e10, 2**25
 
 

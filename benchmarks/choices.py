@@ -1,4 +1,4 @@
-"""What the command line can be asked for, by name: read by its parser, which imports nothing that takes long."""
+"""The names that the command line accepts, in a module that its parser imports quickly."""
 
 import re
 from pathlib import Path
@@ -69,5 +69,5 @@ LABELS = {
 }
 IMPLEMENTATIONS = tuple(LABELS)
 
-Form = Literal["short", "largest", "all", "rows"]  # of tables
-FORMS: tuple[Form, ...] = ("short", "largest", "all", "rows")
+Form = Literal["largest", "all", "rows"]  # of tables
+FORMS: tuple[Form, ...] = ("largest", "all", "rows")

@@ -1,4 +1,4 @@
-"""Cases of cross_entropy: the loss of each row beside PyTorch's own."""
+"""Cases of cross_entropy: the loss of each row compared with PyTorch's own."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

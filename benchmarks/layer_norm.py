@@ -203,9 +203,9 @@ def _backward(n: int, affine: bool) -> Makers:
 
 
 def _eager_backward(grad_y: Tensor, x: Tensor, stats: Tensor, weight: Tensor | None) -> Any:
-    """What autograd calls, and Inductor decomposes in training."""
+    """The operator that autograd calls, and that Inductor decomposes in training."""
     wants = [True, weight is not None, weight is not None]
-    # Of the bias nothing is read but what it is like.
+    # Only shape and dtype of the bias are read.
     bias = weight
     if weight is not None and weight.dtype != x.dtype:
         wide = grad_y.to(weight.dtype), x.to(weight.dtype)

@@ -72,7 +72,7 @@ class Product:
     def gradients(self) -> tuple[Operand, ...]:
         m, n, k = self.m, self.n, self.k
         found = self.operand(m, k, terms=n), self.operand(n, k, terms=m), self.operand(n, terms=m)
-        # Behind GELU they are sums of dL/dz, which is a tensor of the layer's dtype.
+        # After GELU they are sums of dL/dz, which is a tensor of the layer's dtype.
         return tuple(replace(gradient, rounded_terms=self.gelu) for gradient in found)
 
     def draw(self, operands: Sequence[Operand], generator: torch.Generator) -> tuple[Tensor, ...]:

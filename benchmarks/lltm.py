@@ -1,4 +1,4 @@
-"""The LLTM beside its peers: a cell beside PyTorch eager, ``torch.compile`` and a C++ extension, and sequences beside cuDNN's
+"""The LLTM compared with its peers: a cell compared with PyTorch eager, ``torch.compile`` and a C++ extension, and sequences compared with cuDNN's
 LSTM and GRU of the same sizes, by time waited for; and the pointwise kernels as a share of a copy::
 
     python -m benchmarks.lltm                                        # into benchmarks/results/lltm-<gpu>.json
@@ -6,7 +6,7 @@ LSTM and GRU of the same sizes, by time waited for; and the pointwise kernels as
     python -m benchmarks.lltm --cases sequence --dtypes float16 --merge   # these again, and the other rows as they were
     python -m benchmarks.lltm --from benchmarks/results/lltm-nvidia-h200.json --into docs/lltm.md
 
-What is measured of cells and sequences is not memory traffic but the time of a call, so the rows are not among those of
+Cells and sequences are measured by the time of a call, not by memory traffic, so their rows are not among those of
 ``python -m benchmarks``.
 """
 
@@ -130,7 +130,7 @@ def tf32_allowed(allowed: bool) -> Iterator[None]:
 def sequence_rows(
     steps: int, batch: int, state: int, dtype: torch.dtype, device: torch.device, tf32: bool = False
 ) -> Iterator[Row]:
-    """Forward and backward of a sequence, beside cuDNN's recurrent layers; and, on a GPU, replayed as graphs.
+    """Forward and backward of a sequence, compared with cuDNN's recurrent layers; and, on a GPU, replayed as graphs.
 
     Args:
         tf32: whether the float32 products of all implementations may take TF32.
@@ -152,7 +152,7 @@ def sequence_rows(
         found = [(name, cell_step(call, leaves)) for name, (call, leaves) in calls.items()]
         if device.type == "cuda":
             found += [(f"{name}, graph", graph_step(*calls[name])) for name in ("ours", "cuDNN LSTM")]
-        # As many at a turn that most come after another of their own, as in a training loop.
+        # Enough calls in a turn that most follow a call of the same version, as in a training loop.
         timings = list(measure(found, SOME if steps <= 128 else FEW))
     for timing in timings:
         found_row = row("sequence", (steps, batch, FEATURES, state), dtype, timing)
@@ -191,7 +191,7 @@ def pointwise_rows(rows: int, state: int, dtype: torch.dtype, device: torch.devi
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0, or 2 for what cannot be asked."""
+    """The command. Returns 0, or 2 for wrong options."""
     parser = build_parser()
     options = parser.parse_args(argv)
     try:

@@ -1,4 +1,4 @@
-"""What :mod:`benchmarks.lltm` measures, as a JSON file with its machine and commit, and as Markdown."""
+"""The results of :mod:`benchmarks.lltm`, as a JSON file with machine and commit, and as Markdown."""
 
 import datetime
 import json
@@ -119,7 +119,7 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 
 
 def insert(page: str, document: Row) -> str:
-    """The page with the tables between its two markers, in place of what stood there.
+    """Returns the page with the tables in place of the text between its two markers.
 
     Raises:
         ValueError: it does not have both markers, in order, once.

@@ -37,7 +37,7 @@ REFERENCE_TEMPORARIES = 16
 
 @dataclass(frozen=True)
 class Skipped:
-    """What a run should have and has not. `failed` tells what went wrong from what this machine lacks."""
+    """A missing measurement of a run. `failed` distinguishes failures from features that this machine lacks."""
 
     section: str
     what: str
@@ -47,7 +47,7 @@ class Skipped:
 
 @dataclass
 class Findings:
-    """Rows of the results file, and what is missing from them; the same reason is kept once."""
+    """Rows of the results file, and the missing ones; equal reasons are kept once."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
@@ -163,7 +163,7 @@ def _rows(
 
 
 def check_call(case: Case, call: Call, expected: Sequence[Tensor], device: torch.device) -> float:
-    """The largest error of one call in eps, its outputs most likely in memory that held NaN before.
+    """The largest error of one call, in eps. Its outputs most likely reuse memory that held NaN.
 
     Raises:
         WrongResult: beyond what is allowed.
@@ -194,7 +194,7 @@ def _device_timer(case: Case, pool: list[Any], calls: Sequence[Call], expected: 
         print(f"{case.title}: not captured, timed by events instead: {error}", file=sys.stderr, flush=True)
         synchronize(expected[0].device)
         return EventTimer(calls)
-    # What is timed is the replay, so it is the replay that has to be right.
+    # The replay is timed, so the replay's results are checked.
     last = timer.outputs[-1]
     for out in (last,) if isinstance(last, Tensor) else last:
         out.fill_(math.nan)
@@ -213,7 +213,7 @@ def _times(spread: Spread) -> dict[str, Any]:
 
 
 def _memory_lacking(case: Case, device: torch.device) -> str:
-    """What the case needs more than is free, or nothing."""
+    """Returns the memory that the case needs beyond what is free, as text, or an empty string."""
     sets = rotation(case.nbytes, l2_bytes(device))
     held = sum(x.nbytes for x in case.operands) + 2 * sum(x.nbytes for x in case.results)
     needed = sets * held + REFERENCE_TEMPORARIES * 8 * max(x.numel for x in case.results)

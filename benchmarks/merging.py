@@ -9,7 +9,7 @@ __all__ = ["merged"]
 
 Row = dict[str, Any]
 
-# What makes two rows of a list the same measurement.
+# Returns the labels by which two rows are the same measurement.
 _KEYS = {
     "rows": ("op", "variant", "direction", "dtype", "shape", "implementation"),
     "host": ("op", "variant", "direction", "dtype", "shape", "implementation"),
@@ -20,7 +20,7 @@ _SAME = ("gpu", "torch", "cupy", "nvrtc", "triton")
 
 
 def merged(old: Row, fresh: Row) -> Row:
-    """The old document, with each row that has been measured again replaced in its place, and new rows behind.
+    """The old document, with each row that has been measured again replaced in its place, and new rows after.
 
     A section that has rows of both keeps the old rows' record under ``"section@date"``, and those rows name it in
     "section"; it goes when its last row has been replaced.
@@ -72,7 +72,7 @@ def _merged_rows(name: str, old: Row, fresh: Row, failed: set[tuple[str, str]]) 
         again = new.pop(_key(name, row), None)
         if again is not None:
             rows.append(again)
-        # What has just been found to be wrong is not shown by its time of before.
+        # An implementation that is wrong now loses its earlier time.
         elif "op" not in row or (section, f"{row['implementation']}, {title(row)}") not in failed:
             of_both = section in old["sections"] and section in fresh["sections"]
             rows.append({**row, "section": _dated(old, section)} if of_both and "section" not in row else row)
@@ -80,7 +80,7 @@ def _merged_rows(name: str, old: Row, fresh: Row, failed: set[tuple[str, str]]) 
 
 
 def _merged_skipped(old: Row, fresh: Row, document: Row) -> list[Row]:
-    """What is missing still: what this run has failed at, and what has no row."""
+    """Returns what is still missing: cases in which this run has failed, and cases without a row."""
     there: set[tuple[str, str]] = set()
     for name in _KEYS:
         for row in document[name]:

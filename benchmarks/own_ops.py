@@ -32,7 +32,7 @@ Expression = Callable[..., Any]
 
 
 def implementations(ours: Expression, expression: Expression, name: str, *numbers: Any) -> dict[str, Callable[[], Any]]:
-    """Ours, PyTorch's eager and compiled, and Triton's of that name, which takes ``numbers`` behind the tensors."""
+    """Ours, PyTorch's eager and compiled, and Triton's of that name, which takes ``numbers`` after the tensors."""
     return {
         "ours": lambda: ours,
         "eager": lambda: expression,
@@ -57,7 +57,7 @@ def cases(sizes: Sequence[int] = SIZES) -> Iterator[Case]:
 
 
 def host_cases() -> Iterator[Case]:
-    """SwiGLU of 1024 elements, declared with one launch in each direction (``examples/own_op.py``), beside the same launches
+    """SwiGLU of 1024 elements, declared with one launch in each direction (``examples/own_op.py``), compared with the same launches
     in an ``autograd.Function`` written by hand: without gradient, forward that records one, forward and backward."""
     x = Operand((HOST_ELEMENTS,), torch.float32)
 

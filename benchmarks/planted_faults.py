@@ -1,8 +1,8 @@
-"""Faults of operators as users write them, and right operators that are unusual: what :func:`cupyops.torch.check_op` is measured on.
+"""Faults of operators as users write them, and correct operators that are unusual: what :func:`cupyops.torch.check_op` is measured on.
 
-Each entry was written before check_op was run on it. Changed since were only those that were no faults, such as a read that every
-compiler removes, or no right operators, such as a transpose that may return its input's memory. ``python -m
-benchmarks.check_op_recall`` runs them.
+Each entry was written before check_op was run on it. Since then, only wrong entries have been changed: faults that were
+none, such as a read that every compiler removes, and operators that were faulty, such as a transpose that may return its
+input's memory. ``python -m benchmarks.check_op_recall`` runs them.
 """
 
 import itertools

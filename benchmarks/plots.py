@@ -23,7 +23,7 @@ COLOURS = {
     "dlpack": "#56b4e9",
     "function": "#8c564b",
 }
-# Of an operator on rows, the lengths that stand for the rest where there is no room for all.
+# The row lengths that are shown where there is no room for all.
 TYPICAL_LENGTHS = (1024, 8192)
 
 Row = dict[str, Any]
@@ -93,7 +93,7 @@ def elements(row: Row) -> int:
 
 
 def largest(rows: Sequence[Row]) -> list[Row]:
-    """Of each operation, the rows at the greatest number of elements; of those on rows, at each of the typical
+    """The results of each operation at the greatest number of elements; of operations on rows, at each of the typical
     lengths; of matrix products those in bfloat16."""
 
     def place(row: Row) -> tuple[Any, ...]:
@@ -114,7 +114,7 @@ def of_many_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def kind(row: Row) -> tuple[str, ...]:
-    """What makes rows of different sizes and implementations comparable."""
+    """Returns the labels that rows of different sizes and implementations share."""
     return row["op"], row["variant"], row["direction"], row["dtype"]
 
 
@@ -161,7 +161,7 @@ def legend(figure: Any, axes: Any) -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=math.ceil(len(labels) / lines), frameon=False)
 
 
-_DIRECTIONS = ("forward", "backward", "tangent")  # as the lines of panels stand
+_DIRECTIONS = ("forward", "backward", "tangent")  # in the order of the panels
 
 
 def _share(op: str, rows: Sequence[Row]) -> Any:

@@ -1,4 +1,4 @@
-"""What the simulator's sanitizer finds in a suite of kernels whose faults are known::
+"""Measures how many faults of a suite of kernels with known faults the simulator's sanitizer finds::
 
     git clone https://github.com/JohnJacobsonIII/HiRace-Artifact-SC24 suite
     python -m benchmarks.race_suite suite --page docs/checking.md       # goes on where it stopped

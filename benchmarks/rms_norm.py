@@ -1,6 +1,6 @@
 """Cases of RMSNorm on M rows of N, and of the addition before it. The backward is autograd's: grad_x and grad_weight.
 
-The residual wants no gradient: it would be that of x.
+The residual requires no gradient: it would equal that of x.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ def _makers(n: int) -> Makers:
 
     def liger() -> Callable[..., Any]:
         function = liger_kernels("rms_norm").LigerRMSNormFunction
-        # Not in place: its backward would write over the gradient that it is given.
+        # Not in place: its backward would overwrite the incoming gradient.
         return lambda x, weight: function.apply(x, weight, EPS, 0.0, "llama", False)
 
     return _peers(n, ours, eager, quack, liger)
@@ -95,7 +95,7 @@ def cases(
     for n in sorted(set(row_lengths)):
         for dtype in DTYPES if full else [dtype for dtype in DTYPES if dtype != torch.float16]:
             m = max(1, max(sizes) // n)
-            # Mixed precision brings a float32 weight beside rows of 16 bits.
+            # Mixed precision brings a float32 weight with rows of 16 bits.
             for of_weight in (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,):
                 yield from each(m, n, dtype, of_weight)
 

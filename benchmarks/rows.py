@@ -1,4 +1,4 @@
-"""The scoreboard of the operators on rows: one length after the other, so that a run that is cut short keeps whole lengths."""
+"""Measures the operators on rows, one length after the other, so that an interrupted run keeps whole lengths."""
 
 import importlib
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The scoreboard of the operators on rows: one table, one figure, and what is slower than a peer."""
+"""The report of the operators on rows: a table, a figure, and the cases in which a peer is faster."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from .plots import COLOURS, kind, legend, of_many_rows, subplots
 __all__ = ["figure", "losses", "lost", "operator_of", "scoreboard", "shown"]
 
 Row = dict[str, Any]
-DTYPE = "bfloat16"  # of the table and the figure, parameters included
+DTYPE = "bfloat16"  # of rows and parameters in the table and the figure
 DIRECTIONS = ("forward", "backward")
 # Two runs of one kernel differ by less.
 LOSS = 0.02

@@ -1,4 +1,4 @@
-"""The time of the simulator's launches with its default checks of bounds, beside that without checks::
+"""The time of the simulator's launches with its default checks of bounds, compared with that without checks::
 
     python -m benchmarks.simulator                              # prints the table; needs a C++ compiler, and no GPU
     python -m benchmarks.simulator --ops gelu --elements 2^20
@@ -62,7 +62,7 @@ def _size(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command: 0, or 2 without a compiler."""
     options = build_parser().parse_args(argv)
-    # PyTorch is imported once there is something to do with it: a wrong argument is answered before.
+    # PyTorch is imported late, so that a wrong argument gets its error at once.
     from cupyops.simulator import host
 
     from .table import between

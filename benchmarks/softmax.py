@@ -1,4 +1,4 @@
-"""Cases of softmax and log_softmax: rows of every length beside PyTorch's own."""
+"""Cases of softmax and log_softmax: rows of every length compared with PyTorch's own."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -17,24 +17,20 @@ __all__ = ["FORMS", "Form", "between", "commit_of", "insert", "losing_rows", "ma
 
 Row = dict[str, Any]
 
-# What the short table shows of an operator, beside its first variant and its largest size.
-SHORT_DTYPE = "bfloat16"
-SHORT_ROW_LENGTH = 8192
-
 # Two runs of one kernel differ by less.
 LOSS = 0.02
 LEAST_ELEMENTS = 2**20
 
-LISTED = 0.05  # by how much ours is slower in the cases of the list
+LISTED = 0.05  # least relative loss that the list shows
 LARGE_PRODUCT = 2**30  # M·N·K
-SHAPES = 2  # that a line of what was not measured names
+SHAPES = 2  # at most named in a line of missing measurements
 
 
 def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     """The document's tables.
 
     Args:
-        form: ``"short"``: one line an operator, forward and backward. ``"largest"``: every section that has rows, with the
+        form: ``"largest"``: every section that has rows, with the
             times on the GPU at the largest sizes and at typical row lengths. ``"all"``: the same with large matrix
             products of all shapes, and a list of the cases of all sizes and dtypes in which ours is slower than another. ``"rows"``: of a run of
             ``--ops rows``, the table of shares by row length.
@@ -42,9 +38,6 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     if form == "rows":
         parts = [f"{_measured_on(document)} {_a_copy(document)}", scoreboard(document["rows"]), *_missing(document)]
         return "\n\n".join(parts) + "\n"
-    if form == "short":
-        on = f"Measured on one {machine_of(document['environment'])}."
-        return f"{on} {_SHORT_RULE}\n\n{_short_table(document['rows'])}\n"
     parts = [f"{_measured_on(document)} {_a_copy(document)}"]
     rows = _shown(document["rows"]) if form == "all" else largest(document["rows"])
     products = [row for row in rows if row["op"] in PRODUCTS]
@@ -92,7 +85,7 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 
 
 def _missing(document: dict[str, Any]) -> list[str]:
-    """What was not measured: a line for the shapes of a case that were left out for the same reason, but for its numbers."""
+    """The missing measurements: one line for the shapes of a case that were left out for the same reason."""
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for entry in document["skipped"]:
         case, _, shape = entry["what"].rpartition(", ")
@@ -116,7 +109,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def insert(page: str, document: dict[str, Any], form: Form = "largest") -> str:
-    """The page with the tables between its two markers, in place of what stood there.
+    """Returns the page with the tables in place of the text between its two markers.
 
     Raises:
         ValueError: it does not have both markers, in order, once.
@@ -204,38 +197,6 @@ def _device_table(rows: Sequence[Row]) -> str:
     return _table(["operator", "variant", "direction", "dtype", "shape", *(LABELS[n] for n in names)], body)
 
 
-_SHORT_RULE = (
-    "Time on the GPU in µs, forward / backward; the fastest is bold. Every operator of the results file has one row, chosen by "
-    f"one rule: {SHORT_DTYPE}, the first variant, the largest size measured, and of layer norms rows of {SHORT_ROW_LENGTH}."
-)
-
-
-def _short_table(rows: Sequence[Row]) -> str:
-    """A line for each operator that has rows of both directions; a cell is forward / backward."""
-    operators = dict.fromkeys(map(_operator, rows))
-    chosen = {name: _short_rows([row for row in rows if _operator(row) == name]) for name in operators}
-    names = present(row for mine in chosen.values() for row in mine)
-    body = []
-    for operator, mine in chosen.items():
-        directions = [[row for row in mine if row["direction"] == d] for d in ("forward", "backward")]
-        if all(directions):
-            pairs = [_cells(those, names, _time) for those in directions]
-            cells = [" / ".join(pair) if set(pair) != {"–"} else "–" for pair in zip(*pairs, strict=True)]
-            body.append([f"`{operator}`", _size(mine[0]), *cells])
-    return _table(["operator", "size", *(LABELS[n] for n in names)], body)
-
-
-def _short_rows(rows: Sequence[Row]) -> list[Row]:
-    """Of one operator's rows, those that the short table shows: of the largest size that both directions have."""
-    products = rows[0]["op"] in PRODUCTS  # whose variants are their sizes
-    mine = [row for row in rows if row["dtype"] == SHORT_DTYPE and (products or row["variant"] == rows[0]["variant"])]
-    if rows[0]["op"] in ROWWISE:
-        mine = [row for row in mine if row["shape"][-1] == SHORT_ROW_LENGTH]
-    works = [{_work(row) for row in mine if row["direction"] == direction} for direction in ("forward", "backward")]
-    greatest = max(works[0] & works[1], default=None)
-    return [row for row in mine if _work(row) == greatest]
-
-
 def _operator(row: Row) -> str:
     """The operator's name; some share the label "op", and differ in the variant."""
     if row["op"] in PRODUCTS:
@@ -244,7 +205,7 @@ def _operator(row: Row) -> str:
 
 
 def _work(row: Row) -> int:
-    """What a row's size is compared by: of matrix products M·N·K, of others the elements of a result."""
+    """The size by which rows are compared: M·N·K of a matrix product, and the elements of another result."""
     if row["op"] not in PRODUCTS:
         return elements(row)
     product = product_of(row)
@@ -252,7 +213,7 @@ def _work(row: Row) -> int:
 
 
 def _size(row: Row) -> str:
-    """Of matrix products M×N×K, of others the shape."""
+    """M×N×K of a matrix product, and the shape of another result."""
     product = product_of(row) if row["op"] in PRODUCTS else None
     return _shape(row) if product is None else f"{product.m}×{product.n}×{product.k}"
 

@@ -22,7 +22,7 @@ N = 4096
 
 @cache
 def page() -> dict[str, Any]:
-    """What the page's samples define, but for the last, which uses it."""
+    """Returns the names that the page's samples define, without the last sample, which uses them."""
     samples = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     scope: dict[str, Any] = {"__name__": "tutorial", "print": lambda *_: None}
     for sample in samples[:-1]:

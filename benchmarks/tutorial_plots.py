@@ -24,10 +24,11 @@ RESULTS = ROOT / "benchmarks" / "results"
 FOLDER = ROOT / "docs" / "plots" / "tutorials"
 OPERATORS, OWN, LLTM = "nvidia-h200.json", "own-ops.json", "lltm-nvidia-h200.json"
 
-LIMIT: dict[str, Any] = {"color": "#999999", "linewidth": 0.8, "linestyle": "--", "zorder": 0.5}  # behind the numbers
+LIMIT: dict[str, Any] = {"color": "#999999", "linewidth": 0.8, "linestyle": "--", "zorder": 0.5}  # after the numbers
 
 Row = dict[str, Any]
 Plot = Callable[[dict[str, Any]], Any]
+Plots = Mapping[str, tuple[str, Plot]]  # by name: the results file, and the function that draws it
 
 
 def chosen(rows: Iterable[Row], **labels: Any) -> list[Row]:
@@ -77,7 +78,7 @@ def gelu_in_lenet5(document: dict[str, Any]) -> Any:
 
 
 def row_reduction(document: dict[str, Any]) -> Any:
-    """The share of copy bandwidth of each step of the tutorial, beside PyTorch."""
+    """The share of copy bandwidth of each step of the tutorial, compared with PyTorch."""
     rows = chosen(document["rows"], op="tutorial")
     figure, (axes,) = subplots(1, 1, 8, 3.4)
     at, ticks = 0.0, {}
@@ -155,7 +156,7 @@ def linear_gelu(document: dict[str, Any]) -> Any:
 
 
 def lltm(document: dict[str, Any]) -> Any:
-    """A step in each version, and a sequence over the number of units beside cuDNN's LSTM."""
+    """A step in each version, and a sequence over the number of units compared with cuDNN's LSTM."""
     figure, (step, sequence) = subplots(2, 2, 5, 3.6)
     cells = [row for row in chosen(document["rows"], case="cell", sizes=[16, 32, 128]) if row["backward"]]
     times = {(way, row["implementation"]): row[way] for row in cells for way in ("forward", "backward")}
@@ -180,7 +181,7 @@ def lltm(document: dict[str, Any]) -> Any:
 
 
 # The page's name: the file with the results, and what is drawn of them.
-PLOTS: Mapping[str, tuple[str, Plot]] = {
+PLOTS: Plots = {
     "1_vector_add": (OPERATORS, vector_add),
     "2_gelu_in_lenet5": (OPERATORS, gelu_in_lenet5),
     "3_row_reduction": (OWN, row_reduction),
@@ -190,8 +191,8 @@ PLOTS: Mapping[str, tuple[str, Plot]] = {
 }
 
 
-def draw(folder: Path = FOLDER, names: Sequence[str] = tuple(PLOTS)) -> list[Path]:
-    """Write the plots of these pages into the folder, and return their paths. The same results give the same bytes.
+def draw(folder: Path = FOLDER, names: Sequence[str] | None = None, plots: Plots = PLOTS) -> list[Path]:
+    """Write the plots, by default all, into the folder, and return their paths. The same results give the same bytes.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -202,8 +203,8 @@ def draw(folder: Path = FOLDER, names: Sequence[str] = tuple(PLOTS)) -> list[Pat
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with matplotlib.rc_context(STYLE):
-        for name in names:
-            source, plot = PLOTS[name]
+        for name in plots if names is None else names:
+            source, plot = plots[name]
             document = json.loads((RESULTS / source).read_text(encoding="utf-8"))
             figure, machine = plot(document), document["environment"]
             footer = (

@@ -46,7 +46,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def text(path: Path = RESULTS) -> str:
-    """What stands between the markers of the page."""
+    """The text between the markers of the page."""
     if not path.exists():
         return "Not measured yet.\n"
     document = results_file.load(path)

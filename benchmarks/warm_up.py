@@ -64,7 +64,7 @@ def run(
 def _build_extension() -> None:
     from .peers.extension import built
 
-    with contextlib.suppress(Unavailable):  # told by each case that needs it
+    with contextlib.suppress(Unavailable):  # each case that needs it reports this
         built()
 
 
@@ -93,7 +93,7 @@ def share(choice: Choice, ops: Sequence[str], kinds: Sequence[str], part: int, p
 
 
 def compile_each(cases: Iterable[Case], names: Sequence[str], device: torch.device) -> None:
-    """Call every compiled implementation once. What fails here fails again where it is recorded."""
+    """Call every compiled implementation once. A failure here happens again in the measurement, which records it."""
     for case in cases:
         for name in COMPILED:
             if name not in names or name not in case.implementations:

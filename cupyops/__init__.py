@@ -84,9 +84,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Returns ``from_extension`` and ``Extension``. Their module imports PyTorch, which ``import cupyops`` does not."""
+    """Imports what needs PyTorch at its first use, because ``import cupyops`` does not import PyTorch."""
     if name in ("Extension", "from_extension"):
         return getattr(import_module("cupyops.importer.starting_file"), name)
+    if name in ("cpp_extension", "integrations", "testing", "torch"):
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -100,7 +100,7 @@ class ArrayLibrary(Protocol):
     def is_fake(self, x: Array, /) -> bool: ...  # an array without memory
     def skips(
         self, x: Array, /
-    ) -> bool: ...  # launches on it do nothing: a fake array, and no plan is made of its launches
+    ) -> bool: ...  # launches on it do nothing: it is a fake array, and its launches are not being planned
     def device_index(self, x: Array, /) -> int | None: ...  # index of the GPU; in host memory the library's own index
     def in_host_memory(self, x: Array, /) -> bool: ...
     def address(self, x: Array, /) -> int: ...  # address of the first element

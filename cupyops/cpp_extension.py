@@ -1,5 +1,5 @@
 """PyTorch's ``torch.utils.cpp_extension.load_inline`` and ``load`` without a compiler: kernels go to NVRTC, and the host
-half of the sources becomes Python (:mod:`cupyops.importer`).
+code of the sources becomes Python (:mod:`cupyops.importer`).
 
 >>> from cupyops.cpp_extension import load_inline
 >>> source = "at::Tensor sin_add(at::Tensor x, at::Tensor y) { return x.sin() + y.sin(); }"
@@ -123,11 +123,11 @@ def load_inline(
         The module.
 
     Raises:
-        CompileError: the sources are no valid C++.
+        CompileError: the sources are not valid C++.
         RuntimeError: the sources do not define one of `functions`.
         ImportError: the sources define no module, and `functions` is None.
         NotTranslated: raised by a call; a statement of the function has no translation.
-        TypeError: a source is no text.
+        TypeError: a source is not a text.
         ValueError: `functions` is neither a list nor a dict, or a flag lacks its value.
     """
     arguments = dict(locals())
@@ -194,7 +194,7 @@ def _loaded(
     theirs_at: int,
     folders: Sequence[Path] = (),
 ) -> Any:
-    """Returns the module of the texts, or what PyTorch's builder makes of the same arguments.
+    """Returns the module of the texts, or the module that PyTorch's builder makes from the same arguments.
 
     Args:
         docs: the docstrings of the functions of the module by name, or None for what the texts bind.
@@ -231,7 +231,7 @@ def _builds() -> bool:
 
 
 def _untranslated(made: Program, docs: Mapping[str, str] | None) -> str:
-    """Returns where and why functions that Python may call have no whole translation, or ``""``."""
+    """Returns where and why functions that Python may call have no complete translation, or ``""``."""
     wanted = set(docs) if docs is not None else None
     listed = [
         f"{place}: {why}"
@@ -296,7 +296,7 @@ class _OnCPU(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        if func is torch.device:  # a device itself stays: the host half of a program looks at it
+        if func is torch.device:  # a device itself stays: the host code of a program looks at it
             return func(*args, **(kwargs or {}))
         named = {key: _cpu(value, key == "device") for key, value in (kwargs or {}).items()}
         to = getattr(func, "__name__", "") in ("to", "_parse_to")  # of a tensor, of a module
@@ -317,7 +317,7 @@ def simulated(*, sanitize: bool | None = None, timeout: float | None = None) -> 
     """Runs programs that ask for a GPU on the CPU inside a ``with`` block, with their kernels in the simulator.
 
     Tensors stay on the CPU: ``x.cuda()`` and ``module.cuda()`` return their object, ``"cuda"`` or a number as the device of a function
-    of PyTorch is ``"cpu"``, and ``torch.cuda.synchronize()`` does nothing. All else of ``torch.cuda`` is as it is without a
+    of PyTorch is ``"cpu"``, and ``torch.cuda.synchronize()`` does nothing. The rest of ``torch.cuda`` is as without a
     GPU: ``torch.cuda.is_available()`` is False, and events raise. The devices hold for the thread of the block.
 
     Args:

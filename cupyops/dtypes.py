@@ -70,7 +70,7 @@ def as_view(name: str, dtype: str) -> str:
 
 
 def bfloat16_bits(number: Any) -> int:
-    """Returns the bits of the bfloat16 that is nearest to a number, of two the even one.
+    """Returns the bits of the bfloat16 nearest to a number; ties go to the even one.
 
     >>> hex(bfloat16_bits(1.0))
     '0x3f80'

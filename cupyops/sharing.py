@@ -66,8 +66,8 @@ class ComputedOnce(Generic[T]):
 
 
 computed_once = ComputedOnce
-# Held while a program is started. A fork in the midst of a start would give the child the write end of a pipe, on which the
-# starting thread of the parent waits until the child ends.
+# Held while a program is started. A fork during a start would give the child the write end of a pipe, on which the
+# starting thread of the parent would wait until the child ends.
 _starting = held_across_fork(threading.Lock())
 
 

@@ -1,5 +1,5 @@
-"""Helpers by hand: :func:`bench` times any callable, :func:`score` a module beside another, :func:`prove_bounds` proves that a
-kernel stays inside its arrays."""
+"""Helpers for users: :func:`bench` times any callable, :func:`score` compares two modules, :func:`prove_bounds` proves
+that a kernel stays inside its arrays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

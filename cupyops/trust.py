@@ -110,7 +110,7 @@ class Folder:
 
         Raises:
             Refused: the file, or a folder on the way, is a link or can be changed by another user.
-            OSError: the file cannot be read, or is no regular file.
+            OSError: the file cannot be read, or is not a regular file.
         """
         if self._handle is None:
             return self.path.joinpath(*parts).read_bytes()
@@ -150,7 +150,7 @@ def open_folder(path: Path, *, make: bool = False, always: bool = False) -> Fold
     Args:
         path: an absolute path.
         make: whether to create the folder and the missing folders above it, for the user alone.
-        always: whether to compare although cache folders are shared, for a folder that is no cache.
+        always: whether to compare although cache folders are shared, for a folder that is not a cache.
 
     Raises:
         Refused: another user can change the folder or a folder above it.

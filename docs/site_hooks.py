@@ -14,6 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 FENCES = {".cu": "cpp", ".cuh": "cpp", ".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
+CELL = re.compile(r"<!-- cell: (\S+) (.+?) -->")
 CODE = re.compile(r"(```.*?```)", re.DOTALL)
 # How much a word of these pages counts in the search; of the others 1.
 BOOSTS = {"source/": 0.05, "reference/": 0.5, "tutorials/": 0.5, "benchmarks": 0.3, "lltm": 0.3, "coming_from": 0.3}
@@ -51,7 +52,7 @@ def text_of(name: str) -> str:
 
 
 def markdown_of(notebook: dict[str, Any]) -> str:
-    """Returns the Markdown of a notebook: its cells, and behind each cell the outputs that the notebook keeps."""
+    """Returns the Markdown of a notebook: its cells, and after each cell the outputs that the notebook keeps."""
     parts = []
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
@@ -71,6 +72,15 @@ def markdown_of(notebook: dict[str, Any]) -> str:
                 lines = output.get("text") or data.get("text/plain") or "\n".join(output["traceback"])
                 parts.append(fenced(COLOUR.sub("", "".join(lines)), "text"))
     return "\n\n".join(parts) + "\n"
+
+
+def section_of(name: str, heading: str) -> str:
+    """Returns the Markdown of a notebook's code below a heading, with the outputs."""
+    cells = json.loads((ROOT / name).read_text(encoding="utf-8"))["cells"]
+    starts = [i for i, cell in enumerate(cells) if "".join(cell["source"]).startswith(f"## {heading}\n")]
+    if len(starts) != 1:
+        raise ValueError(f"{name} has {len(starts)} headings '## {heading}', and a page shows what is below one")
+    return markdown_of({"cells": [next(cell for cell in cells[starts[0] :] if cell["cell_type"] == "code")]})
 
 
 def fenced(text: str, language: str) -> str:
@@ -96,7 +106,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Leads links out of docs/ to those pages."""
+    """Leads links out of docs/ to those pages, and shows a notebook's cell in the place of ``<!-- cell: FILE HEADING -->``."""
     here = PurePosixPath(page.file.src_uri)
 
     def rewritten(match: re.Match[str]) -> str:
@@ -105,12 +115,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return match[0]
         return f"]({os.path.relpath(page_of(PurePosixPath(target).as_posix()), here.parent)}{match[3] or ''})"
 
-    parts = CODE.split(markdown)
+    parts = CODE.split(CELL.sub(lambda match: section_of(match[1], match[2]), markdown))
     return "".join(part if part.startswith("```") else LINK.sub(rewritten, part) for part in parts)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Has the search find guides before sources, and the pages about faults first by the words of a message."""
+    """Ranks guides before sources in the search, and pages about faults first."""
     boosts = [boost for start, boost in BOOSTS.items() if page.file.src_uri.startswith(start)]
     page.meta.setdefault("search", {"boost": boosts[0] if boosts else 1})
     return html

@@ -16,7 +16,7 @@ Tokens = Iterator[tuple[int, Any, str]]
 
 
 class CudaInPython(PythonLexer):  # type: ignore[misc]
-    """Python whose string literals are lexed as CUDA C++ if they have a word of CUDA."""
+    """Lexes Python, and string literals that contain a CUDA keyword as CUDA C++."""
 
     def get_tokens_unprocessed(self, text: str, stack: tuple[str, ...] = ("root",)) -> Tokens:
         literal: list[tuple[int, Any, str]] = []

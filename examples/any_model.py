@@ -82,7 +82,7 @@ def check_memory(name: str, make: Callable[[], Any], copies: int, device: torch.
 
 
 def memory_of(device: torch.device) -> int | None:
-    """The free bytes of a GPU, or all bytes of the machine's memory; None if the system does not tell."""
+    """The free bytes of a GPU, or all bytes of the machine's memory; None if the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     with suppress(AttributeError, ValueError, OSError):
@@ -117,7 +117,7 @@ def inputs_of(model: Any, batch: int, length: int) -> dict[str, Tensor]:
 
 
 def tokens(config: Any, batch: int, length: int) -> Tensor:
-    """Numbers of words. The first few stand for other things than words in most vocabularies."""
+    """Numbers of words. In most vocabularies, the first few are special tokens."""
     limits = ("max_position_embeddings", "n_positions", "max_target_positions")
     most = [value for limit in limits if isinstance(value := getattr(config, limit, None), int) and value > 0]
     return torch.randint(4, config.vocab_size, (batch, min([length, *most])))

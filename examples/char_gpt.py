@@ -5,7 +5,7 @@
     python -m examples.char_gpt                          # on a CPU a small model, about a minute
     python -m examples.char_gpt --text book.txt          # another text, UTF-8
     python -m examples.char_gpt --resume                 # go on after an interruption, to the same result
-    python -m examples.char_gpt --compare --compile      # tokens per second beside PyTorch's own operators
+    python -m examples.char_gpt --compare --compile      # tokens per second compared with PyTorch's own operators
     torchrun --nproc-per-node 2 -m examples.char_gpt --parallel ddp     # on two GPUs or in two processes; fsdp, tp
 
 A run writes ``checkpoint.pt``, ``metrics.json``, TensorBoard events and ``curves.png`` into ``--out``. On a CPU, a

@@ -38,7 +38,7 @@ class Checkpoints:
         self.folder, self.fabric, self.echo = folder, fabric, echo
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest undamaged checkpoint, and its values that are no tensors; None if there is none.
+        """The newest undamaged checkpoint, and its values that are not tensors; None if there is none.
 
         `echo` prints the name of a damaged checkpoint, and the checkpoint before it is tried.
         """

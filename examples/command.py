@@ -271,7 +271,7 @@ def run_command(example: str, action: Callable[[], object], checkpoint: Path | N
 
 
 class Progress:
-    """A bar on stderr with the estimated time left. If stderr is no terminal, the bar is a line every ten seconds. On
+    """A bar on stderr with the estimated time left. If stderr is not a terminal, the bar is a line every ten seconds. On
     ranks other than 0, nothing is shown.
 
     Args:

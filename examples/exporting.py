@@ -41,7 +41,7 @@ def export_and_test(
     percent: float,
     echo: Callable[[str], object],
 ) -> None:
-    """Write a classifier as ONNX, and print the file's accuracy on the test set beside PyTorch's `percent`."""
+    """Write a classifier as ONNX, and print the file's accuracy on the test set compared with PyTorch's `percent`."""
     report, run = exported(model, test[0][0][None], path, ("images", "logits"))
     found = accuracy(run, test.batches(64, "cpu"))
     echo(f"ONNX: {report}")

@@ -88,7 +88,7 @@ def build(options: argparse.Namespace, device: torch.device, dtype: torch.dtype)
     """The model of a name in training mode, and a batch of random inputs by the names of the parameters of its ``forward``.
 
     Raises:
-        UserError: there is no such model, it does not fit into memory, or it does not run on inputs drawn here.
+        UserError: there is no such model, it does not fit into memory, or it does not run on random inputs.
     """
     name, batch, length = options.model, options.batch, options.length
     make = small if name == SMALL else any_model.maker(name)

@@ -56,7 +56,7 @@ from .pictures import new_figure, picture, write_figure
 
 
 class LeftOut(RuntimeError):
-    """This machine cannot run a version; the message says why."""
+    """This machine cannot run a version. The message has the reason."""
 
 
 def built(name: str) -> Cell:

@@ -319,8 +319,8 @@ def set_aside(folder: Path) -> Path | None:
 
 
 def check_finite(losses: Tensor, model: nn.Module, place: str, *, first: int = 1, after: str, lr: float) -> None:
-    """Raise `Diverged` unless all losses and this rank's parameters are finite. No loss shows what the last step did to
-    the parameters.
+    """Raise `Diverged` unless all losses and this rank's parameters are finite. The last step's effect on the
+    parameters shows in no loss.
 
     The message contains `place` and `after`. `place.format(n)` names the loss n, counted from `first`.
     """

@@ -1,5 +1,5 @@
 """Prints what runs: the kernels or PyTorch's operations in a training run, and in the files of `own_ops` results and
-gradients beside PyTorch's, with the errors of both."""
+gradients compared with PyTorch's, with the errors of both."""
 
 import argparse
 import time
@@ -122,6 +122,6 @@ def show(op: Operator, peer: Callable[..., Tensor], says: str, wrt: Sequence[str
 
 
 def run(name: str, action: Callable[[], object]) -> None:
-    """Run the part of a file behind ``if __name__ == "__main__"``; an expected error is one line."""
+    """Run the part of a file after ``if __name__ == "__main__"``; an expected error is one line."""
     torch.manual_seed(0)
     raise SystemExit(run_command(name, action))

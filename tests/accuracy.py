@@ -1,5 +1,4 @@
-"""How far a result may be from the exact one: no more than twice what PyTorch's own operator errs, plus one
-rounding."""
+"""The allowed error of a result: twice the error of PyTorch's own operator, plus one rounding."""
 
 import torch
 from torch import Tensor
@@ -53,10 +52,8 @@ def assert_as_accurate(ours: Tensor, theirs: Tensor, exact: Tensor, *, order: Te
 
 
 def added_as_on_a_gpu(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
-    """What torch.add gives on a GPU, where PyTorch's loops for a CPU round more often, made of float64 alone.
-
-    A number, or a tensor without dimensions beside one with some, is not rounded to the result's dtype.
-    """
+    """Returns torch.add as a GPU computes it, in float64 arithmetic. PyTorch's loops for a CPU round more often. A
+    number, or a 0-d tensor beside one with dimensions, is not rounded to the result's dtype."""
     dtype = torch.result_type(a, b)
     if not dtype.is_floating_point:
         return torch.add(a, b, alpha=alpha)

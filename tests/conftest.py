@@ -1,4 +1,4 @@
-"""What every test file shares: backends, the GPU marks, and a cache folder of the tests' own."""
+"""Fixtures of all tests: backends, the GPU marks, and a cache folder of the tests."""
 
 import gc
 import logging
@@ -64,7 +64,7 @@ _materialize = torch._export.utils._materialize_cpp_cia_ops
 
 
 def _materialize_new() -> None:
-    """Looks composite operators up if there are others than at the last time."""
+    """Looks up the composite operators again if new ones have been registered."""
     if (found := torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")) != _composite:
         _materialize()
         _composite[:] = found
@@ -92,7 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Gives a worker of xdist tests that stand beside each other. They share the fixtures of a module, and what they import."""
+    """Gives a worker of xdist consecutive tests. They share the fixtures of a module, and what they import."""
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
@@ -109,7 +109,8 @@ def _values(item: pytest.Item) -> tuple[set[object], set[object]]:
 def _sampled(items: list[pytest.Item], count: int) -> list[pytest.Item]:
     """Returns ``count`` cases of a test: at each step, one with the most values, and then pairs of values, that are new."""
     known: set[object] = set()
-    # In an order whose beginnings spread over all cases: multiples of the golden ratio. Neighbours in a list are alike.
+    # In an order whose beginnings spread over all cases: multiples of the golden ratio. Neighbours in a list are
+    # similar.
     spread = sorted(range(len(items)), key=lambda i: i * 0.618034 % 1)
     left = [(items[i], *_values(items[i])) for i in spread]
     found = []
@@ -178,20 +179,20 @@ def _seed() -> None:
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What runs an operator: plain PyTorch on the CPU, the kernel on the CPU, the kernel on the GPU."""
+    """The implementation of an operator: plain PyTorch on the CPU, the kernel on the CPU, the kernel on the GPU."""
     with cupyops.simulate(request.param == "simulator", sanitize=True):
         yield str(request.param)
 
 
 @pytest.fixture
 def device(backend: str) -> str:
-    """Where the tensors of a test are."""
+    """The device of a test's tensors."""
     return "cuda" if backend == "cuda" else "cpu"
 
 
 @pytest.fixture
 def kernels(backend: str) -> bool:
-    """Whether kernels run, whose results are the same bits for every layout."""
+    """Whether kernels run; their results have the same bits for every layout."""
     return backend != "reference"
 
 

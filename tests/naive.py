@@ -20,7 +20,7 @@ def naive_kernel(
     constants: Mapping[str, int] | None = None,
     **options: Any,
 ) -> Kernel:
-    """A naive kernel of a shipped text, which stands under ``#ifdef NAIVE``.
+    """A naive kernel of a shipped text, under ``#ifdef NAIVE``.
 
     Args:
         text_name: of ``kernels_cu/<text_name>.cu``.

@@ -1,4 +1,5 @@
-"""Python processes that begin where PyTorch is imported, for tests that need a process of their own and do not ask what an import does.
+"""Python processes that start with PyTorch imported, for tests that need a process of their own and do not test
+imports.
 
 An import of PyTorch takes longer than most of what such a process is started for. :func:`run` forks a server, which has
 imported it. The server has one thread, has asked for no GPU, and has not imported cupyops. Tests of imports, of the start of
@@ -35,7 +36,7 @@ def run(
     """Runs ``python`` with ``-c CODE``, ``-m MODULE`` or a file, as :func:`subprocess.run` does with ``capture_output=True``.
 
     Args:
-        arguments: those behind ``python``.
+        arguments: those after ``python``.
         cwd: the folder in which it runs; by default this process's.
         env: its whole environment; by default this process's.
     """
@@ -99,7 +100,7 @@ def _become(asked: dict[str, Any]) -> NoReturn:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
-    # As at the interpreter's end, which is left out: it would free, and so copy, what the server has imported.
+    # These are steps of the interpreter's exit. The exit itself would free, and so copy, the server's imports.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -36,7 +36,7 @@ def without_python_file(message: str) -> str:
 
 
 def alike(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have the same shape, dtype and bits (NaN equals NaN, -0 does not equal 0)."""
+    """Returns whether two tensors have the same shape, dtype and bits (NaN equals NaN, -0 does not equal 0)."""
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
     kind = _BITS[a.element_size()]
@@ -63,7 +63,7 @@ def with_floats(cases: Iterable[Any], each: int = 2) -> list[Any]:
 
     By default, a case has float32 and bfloat16: a text has one path for both of 16 bits, the dtypes of the others differ in the
     width of a vector, and the simulator would compile the text for each. The other dtypes are thorough. With ``each=1``, a
-    case has one of the two in turn. Of cases in pairs, two pairs give both to the first and to the second.
+    case has one of the two in turn. If cases come in pairs, the pairs take turns.
     """
     found = []
     for number, case in enumerate(cases):

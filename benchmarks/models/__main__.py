@@ -5,7 +5,7 @@
     python -m benchmarks --ops models                                       # into benchmarks/results/models-<gpu>.json
     python -m benchmarks --ops models --models ViT-B/16 --modes eager --merge
     python -m benchmarks --ops models --parallel                            # models compile at once, on all GPUs
-    python -m benchmarks --ops models --losses 200 --merge                  # and the losses beside float64's
+    python -m benchmarks --ops models --losses 200 --merge                  # and the losses compared with float64's
     python -m benchmarks --ops models --chains --merge                      # and the host time of single modules
     python -m benchmarks --ops models --from FILE --into docs/benchmarks_models.md --plot docs/plots/models.svg
 """
@@ -64,10 +64,10 @@ def _positive(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0; 1 if a model could not be measured; 2 for what cannot be asked."""
+    """The command. Returns 0; 1 if a model could not be measured; 2 for wrong options."""
     parser = build_parser()
     options = parser.parse_args(argv)
-    # PyTorch is imported once there is something to do with it: a wrong argument is answered before.
+    # PyTorch is imported late, so that a wrong argument gets its error at once.
     from cupyops.errors import MissingDependencyError
 
     from . import report

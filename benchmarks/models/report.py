@@ -1,4 +1,4 @@
-"""What ``benchmarks.models`` measures, as a JSON file with its machine and commit, as Markdown, and as a plot."""
+"""The results of ``benchmarks.models``, as a JSON file with machine and commit, as Markdown, and as a plot."""
 
 import datetime
 import json
@@ -59,7 +59,7 @@ def add(document: Row, section: str, rows: Iterable[Row]) -> None:
 
     fresh = {case(row): row for row in rows}
     measured = {(row.get("model"), row.get("batch"), row.get("mode")) for row in fresh.values()}
-    if section == "rows":  # what failed before has been measured now
+    if section == "rows":  # remove failures of cases that are measured now
         document["failed"] = [r for r in document["failed"] if (r["model"], r["batch"], r["mode"]) not in measured]
         walls = {case(row)[:-1]: row["wall"] for row in document["rows"] if row["variant"] == "torch"}
         again = {case(row)[:-1] for row in fresh.values() if row["variant"] == "torch"}
@@ -235,7 +235,7 @@ def _chains(rows: Sequence[Row]) -> str:
 
 
 def insert(page: str, document: Row, table: str = "all") -> str:
-    """The page with the tables between its two markers, in place of what stood there.
+    """Returns the page with the tables in place of the text between its two markers.
 
     Args:
         table: "all", or "short" for the means alone.

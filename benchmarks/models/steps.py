@@ -249,7 +249,7 @@ def order(names: Sequence[str], number: int) -> list[str]:
 
 
 def rows(timings: Mapping[str, Timing]) -> dict[str, dict[str, Any]]:
-    """Returns the figures for a results file by variant. A variant beside PyTorch's has a speedup, too.
+    """Returns the figures for a results file by variant. A variant other than PyTorch's has a speedup, too.
 
     The speedup is the ratio of PyTorch's step times to the variant's; "speedup_low" and "speedup_high" are its limits
     (:func:`ratio`).
@@ -265,8 +265,8 @@ def rows(timings: Mapping[str, Timing]) -> dict[str, dict[str, Any]]:
 def ratio(times: Sequence[float], others: Sequence[float]) -> tuple[float, float, float]:
     """Returns the median of the ratios of two variants' times, round by round, and its limits.
 
-    A machine that slows down for a moment slows both turns of a round down. Between the limits lies the median of many
-    more rounds with a probability of 95 %, if the rounds do not depend on each other.
+    A machine that slows down for a moment slows both turns of a round down. The limits are those of a 95 % confidence
+    interval of the median, for independent rounds.
     """
     ratios = sorted(a / b for a, b in zip(times, others, strict=True))
     low, high = _limits(len(ratios))

@@ -1,4 +1,5 @@
-"""What the operators are measured against. A peer that this machine lacks the tools for is left out by name."""
+"""The implementations that the operators are compared with. A peer that this machine lacks the tools for is left out by
+name."""
 
 import importlib
 import importlib.util

@@ -86,10 +86,10 @@ def _positive(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0; 1 if a case could not be measured; 2 for what cannot be asked."""
+    """The command. Returns 0; 1 if a case could not be measured; 2 for wrong options."""
     parser = build_parser()
     options = parser.parse_args(argv)
-    # PyTorch is imported once there is something to do with it: a wrong argument is answered before.
+    # PyTorch is imported late, so that a wrong argument gets its error at once.
     from cupyops.errors import MissingDependencyError
 
     from . import report
@@ -142,7 +142,8 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Chosen(NamedTuple):
-    """What is measured: the names of models, ways and modes, the timed steps, and whether one rank is measured alone.
+    """The cases to measure: the names of models, ways and modes, the timed steps, and whether one rank is measured
+    alone.
 
     Attributes:
         zoo: the name of the Python module whose ``MODELS`` has the models.
@@ -275,7 +276,7 @@ def _rank(
         else:
             try:
                 rows = measure(case, device, chosen.rounds, warm_up=4 if kind == "cuda" else 1)
-            except Exception as error:  # a way that PyTorch does not allow; every rank fails alike
+            except Exception as error:  # a way that PyTorch does not allow; every rank fails in the same way
                 if rank == 0:
                     traceback.print_exc()
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

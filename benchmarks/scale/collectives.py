@@ -38,7 +38,7 @@ _QUIET = ("wait_tensor", "_wrap_tensor_autograd")
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one rank asks for: a kind of collective among `ranks` ranks, of a whole tensor of `size` bytes.
+    """A collective that one rank issues: its kind, its number of ranks, and the bytes of the whole tensor.
 
     Attributes:
         inside: whether the ranks are of one machine of 8, which are numbered one after the other.
@@ -69,7 +69,7 @@ class _Collectives(TorchDispatchMode):
             ranks = _ranks(args, kwargs)
             inside = max(ranks) - min(ranks) < MACHINE
             tensors = [x for x in torch.utils._pytree.tree_leaves((args, result)) if isinstance(x, Tensor)]
-            # The whole tensor is the larger one: what is gathered, or what is scattered.
+            # The whole tensor is the larger one: the result of a gather, or the operand of a scatter.
             self.found[Traffic(KINDS[name], len(ranks), max(x.nbytes for x in tensors), inside)] += 1
         elif name.startswith(("c10d", "_c10d_functional", "_dtensor")) and not name.endswith(_QUIET):
             raise NotImplementedError(f"collectives: {name} is counted nowhere; add it to KINDS")
@@ -165,7 +165,7 @@ def counted(
 
 
 def _all_reduce(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """What DDP does with a bucket of gradients by itself. The fake process group gives DDP no result to wait for."""
+    """DDP's default reduction of a bucket of gradients. The fake process group gives DDP no result to wait for."""
     dist.all_reduce(bucket.buffer(), group=group)
     done: torch.futures.Future[Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())
@@ -184,7 +184,7 @@ LARGE = characters(24, 16, 2048, 2048, 8, name="24 blocks of width 2048")
 
 
 def table(model: Model = LARGE, ranks: tuple[int, ...] = (64, 1024)) -> str:
-    """Markdown: what one rank asks for in a step, of cupyops and of PyTorch's modules."""
+    """Markdown: the collectives of one rank in a step, with cupyops' and with PyTorch's modules."""
     lines = [["ranks", "layout", "variant", "collectives", "sent within a machine", "sent beyond"], ["---"] * 6]
     for count in ranks:
         for layout in layouts(count):

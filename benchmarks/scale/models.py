@@ -28,7 +28,7 @@ class Model:
         rows: rows of a batch on each rank.
         unit: what is counted in a second.
         units: how many of them a row has.
-        compile_rest: compiles what the model computes behind its blocks, in place; by default nothing.
+        compile_rest: compiles what the model computes after its blocks, in place; by default nothing.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What ``benchmarks.scale`` measures, as a JSON file with its machine and commit, and as Markdown."""
+"""The results of ``benchmarks.scale``, as a JSON file with machine and commit, and as Markdown."""
 
 import datetime
 import json
@@ -87,7 +87,7 @@ def _parts(document: Row) -> list[str]:
     for case in found:
         model, way, mode, ranks = case
         if ranks == 1 and len({case[-1] for case in found}) > 1:
-            continue  # what weak scaling is counted by
+            continue  # the baseline of weak scaling
         torchs, ours = rows.get((*case, "torch")), rows.get((*case, "cupyops"))
         ratio = "–" if torchs is None or ours is None else f"{ours['per_second'] / torchs['per_second']:.2f}"
         cells = [_speed(torchs), _speed(ours), ratio, _losses(torchs, ours), _scaling(rows, case)]
@@ -126,7 +126,7 @@ def _losses(*rows: Row | None) -> str:
 
 
 def _scaling(rows: dict[Any, Row], case: tuple[Any, ...]) -> str:
-    """What each GPU computes beside what one alone computes, of cupyops and (of PyTorch)."""
+    """Returns the throughput of each GPU relative to one GPU alone, of cupyops and (in brackets) of PyTorch."""
     *same, ranks = case
     cells = []
     for variant in ("cupyops", "torch"):
@@ -137,7 +137,7 @@ def _scaling(rows: dict[Any, Row], case: tuple[Any, ...]) -> str:
 
 
 def insert(page: str, *documents: Row) -> str:
-    """The page with the tables between its two markers, in place of what stood there.
+    """Returns the page with the tables in place of the text between its two markers.
 
     Raises:
         ValueError: the page does not have both markers, in order, once.

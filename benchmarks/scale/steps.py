@@ -39,7 +39,7 @@ _STAGES = (
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: a model, a way of sharding, a mode, and the number of ranks."""
+    """A case: a model, a way of sharding, a mode, and the number of ranks."""
 
     model: Model
     way: str
@@ -109,7 +109,7 @@ class Steps:
         self.autocast = lower and case.way != "fsdp"
         sharded = [p for p in model.parameters() if hasattr(p, "to_local")]
         others = [p for p in model.parameters() if not hasattr(p, "to_local")]
-        groups = [{"params": group} for group in (sharded, others) if group]  # one call takes tensors of one kind
+        groups = [{"params": group} for group in (sharded, others) if group]  # a fused call takes one kind of tensors
         self.optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=lower)
         self.model: Any = model
         if case.way == "ddp":

@@ -126,7 +126,7 @@ def sign(options: argparse.Namespace, key: Any) -> int:
     """Signs the bundle of ``--input``; returns 0.
 
     Raises:
-        SystemExit: with status 2, if a file cannot be read or written, or the input is no whole bundle.
+        SystemExit: with status 2, if a file cannot be read or written, or the input is not a whole bundle.
     """
     try:
         content = read_file(options.input)

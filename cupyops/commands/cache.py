@@ -129,7 +129,7 @@ def days(word: str) -> float:
     """Returns the days of an age such as 12h, 30d or 4w.
 
     Raises:
-        ValueError: the word is no age.
+        ValueError: the word is not an age.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", word.strip().lower())
     if not found:

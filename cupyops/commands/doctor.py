@@ -85,7 +85,7 @@ def check_cupy() -> Iterator[Finding]:
 
 
 def check_cuda_majors() -> Iterator[Finding]:
-    """Reports the CUDA versions of PyTorch and CuPy. A difference is no fault: the kernels of cupyops run anyway."""
+    """Reports the CUDA versions of PyTorch and CuPy. A difference is not a fault: the kernels of cupyops run anyway."""
     torch, cupy = toolchain.torch_build(), toolchain.cupy_cuda()
     if torch is None or torch[1] is None or cupy is None:
         return
@@ -189,7 +189,7 @@ def check_gpus() -> Iterator[Finding]:
     runtime, count = toolchain.cupy().cuda.runtime, toolchain.gpu_count()
     if not count:
         yield Fact("GPUs", "none")
-        if toolchain.driver_cuda() or toolchain.nvidia_hardware():  # else there is nothing to fix
+        if toolchain.driver_cuda() or toolchain.nvidia_hardware():  # otherwise there is nothing to fix
             yield no_gpu()
     for index in range(count):
         properties = runtime.getDeviceProperties(index)
@@ -399,7 +399,7 @@ def verdict(findings: Iterable[Finding]) -> tuple[int, str]:
         words = "CUDA kernels can be neither compiled nor launched here"
         if not simulated:
             return 1, f"{words}."
-        # A machine without a GPU loses nothing by a missing NVRTC but the compilation for other machines.
+        # A machine without a GPU needs NVRTC only to compile for other machines.
         gpu = toolchain.gpu_count() > 0 or toolchain.nvidia_hardware()
         return int(gpu), f"{words}. Kernels on CPU tensors run, in the simulator."
     if LAUNCHING in stopped:

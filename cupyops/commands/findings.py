@@ -20,8 +20,7 @@ class Fault:
     """A fault of the installation.
 
     Attributes:
-        what: the fault and its consequence.
-        mend: the command or setting that fixes the fault.
+        what: the fault and its consequence. mend: the command or setting that fixes the fault.
         stops: ``COMPILING`` if the fault prevents compiling and launching, ``LAUNCHING`` if it prevents launching, else an
             empty string.
     """

@@ -27,7 +27,7 @@ __all__ = ["add_parser", "definitions", "guessed", "write"]
 _MARK = "# Written by `python -m cupyops ide`"
 _FOLDER = ".cupyops"
 _SUFFIXES = (".cu", ".cuh")
-# The definitions for a text of which nothing is known: those of a launch with float32 arrays.
+# The definitions for a text without a declared kernel: those of a launch with float32 arrays.
 _USUAL = {"scalar_t": "float", "acc_t": "float", "BLOCK_THREADS": "256"}
 
 # The functions of the simulator's headers are for host compilers: the pragma makes them callable from device code.
@@ -267,7 +267,7 @@ def _defines(found: Mapping[str, str], text: str) -> list[str]:
 
 
 def definitions(path: Path, text: str, kernels: Iterable[Kernel]) -> tuple[dict[str, str], list[str]]:
-    """Returns what declared kernels give a text, or a text that includes this header.
+    """Returns the definitions that declared kernels give a text, or a text that includes this header.
 
     The first choice of dtypes of each kernel counts, and of several kernels the first that defines a name.
 
@@ -314,7 +314,7 @@ def _headers(path: Path, texts: Mapping[Path, str]) -> dict[str, str]:
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _MACRO = re.compile(r"\b[A-Z][A-Z0-9_]+\b")
-# Names that are no macros: behind a type (`int WIDTH`, `typename TYPE`), before `=`, or in a class
+# Names that are not macros: after a type (`int WIDTH`, `typename TYPE`), before `=`, or in a class
 # (`Packed<T>::WORDS`).
 _DECLARED = re.compile(
     r"\b(?:int|unsigned|signed|long|short|char|bool|float|double|auto|dim3|typename|class|struct|union|enum|\w+_t)"
@@ -330,7 +330,7 @@ _TYPE_OWN = re.compile(r"\btypedef\b[^;]*?\b(\w+)\s*;|\busing\s+(\w+)\s*=|\b(?:t
 def guessed(text: str, headers: Mapping[str, str]) -> dict[str, str]:
     """Returns definitions for the names that a text without a declared kernel leaves undefined.
 
-    A type is float, and a macro is 1. A macro is a name in capitals that neither the text nor its headers define.
+    Unknown types become float, and unknown macros 1. A macro is a name in capitals that neither the text nor its headers define.
     """
     near = {name: t for name, t in included(text, headers).items() if name in headers}
     everything = [text, *included(text, headers).values()]

@@ -24,7 +24,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command; returns 0. What the program raises, SystemExit too, is raised.
+    """Runs the command; returns 0. Exceptions of the program, including SystemExit, propagate.
 
     Raises:
         SystemExit: with status 2, if there is no such program.

@@ -64,7 +64,8 @@ def find_script(options: argparse.Namespace) -> None:
 
 
 def run_script(options: argparse.Namespace) -> None:
-    """Runs the program of :func:`add_script` as Python would run it. What it raises, SystemExit too, is raised."""
+    """Runs the program of :func:`add_script` as Python would run it. Its exceptions, including SystemExit,
+    propagate."""
     before = sys.argv, sys.path[:]
     sys.argv = [options.script, *options.arguments]
     try:
@@ -79,7 +80,7 @@ def run_script(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command; returns 0. What the program raises, SystemExit too, is raised.
+    """Runs the command; returns 0. Exceptions of the program, including SystemExit, propagate.
 
     Raises:
         SystemExit: with status 2, if there is no such program.

@@ -14,8 +14,7 @@ class Kind:
     """A kind of starter.
 
     Attributes:
-        what: the operator of the file, in words.
-        uses: the launch policy, and what the file imports beside it.
+        what: the operator of the file, in words. uses: the launch policy, and the file's other imports.
         part: kernels and declaration.
         sample: a sample of the operator's arguments, in Python.
         large: arguments for the benchmark.

@@ -1,4 +1,4 @@
-"""Headers that a text includes and that nobody has.
+"""Headers that a text includes and that no package or folder provides.
 
 Many kernels need nothing of the headers of their projects, so a directive without a header is left out. The compiler's error
 names what a kernel lacks. A text is refused where the missing header could make another kernel of it without an error.
@@ -25,8 +25,8 @@ _NAMED = re.compile(r'["<]([^">]+)[">]')
 
 
 def absent(followed: Preprocessed, known: Collection[str], options: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns the headers that a text includes and that nobody has: by name, the name in its quotes or brackets, and where the
-    header is included first."""
+    """Returns the missing headers of a text: by name, the name in its quotes or brackets, and where the header is
+    included first."""
     found: dict[str, tuple[str, str]] = {}
     for name, live, directive, where in followed.includes:
         given = name in known or header(name) is not None or found_in(options, name)
@@ -43,8 +43,8 @@ def give(name: str) -> str:
 def leave_out(
     followed: Preprocessed, texts: Mapping[str, str], known: Mapping[str, str], options: Sequence[str], filename: str
 ) -> None:
-    """Warns of each header that nobody has. Its directive is left out: a kernel may need nothing of the header, and the
-    compiler's error names what a kernel lacks.
+    """Warns of each missing header. Its directive is left out: a kernel may not need the header, and otherwise the
+    compiler's error has the missing name.
 
     Args:
         followed: the directives of the text.
@@ -77,7 +77,8 @@ def leave_out(
 
 
 def _guards_another(macro: str, header_name: str) -> bool:
-    """Returns whether a macro has the name of an include guard, and of another header than the given one: ``GFLAGS_GFLAGS_H_``."""
+    """Returns whether a macro looks like the include guard of a header other than the given one:
+    ``GFLAGS_GFLAGS_H_``."""
     guard = re.fullmatch(r"_*([A-Z0-9_]+?)_(?:H|HH|HPP|HXX|CUH|INCLUDED)_*", macro)
     stem = re.sub(r"\W", "_", os.path.basename(header_name).partition(".")[0]).upper()
     return guard is not None and stem not in guard[1]

@@ -89,7 +89,7 @@ _TEXTS = {
 _NEEDS = {"binary_search": "lower_bound"}
 _POLICIES = ("seq", "device")
 ALGORITHMS = frozenset((*_TEXTS, *_POLICIES))
-# Behind a policy, an algorithm has the same arguments.
+# After a policy, an algorithm has the same arguments.
 _WITH_POLICY = (
     "template <class P, class... A, typename P::sequential = 0> __host__ __device__ constexpr auto {name}(const P&, A... a) "
     "{{ return {name}(a...); }}"

@@ -3,8 +3,9 @@
 
 A question is a type in C++, such as ``decltype(&a::scale<float>)``. The source of a question (:func:`asking`) instantiates a
 template with it. The mangled name of the instance has the type as the compiler understands it, with every typedef, alias, macro,
-pack and member type followed. NVRTC tells the name for a name expression, and a C++ compiler for the host by ``typeid``. The same
-definitions serve both. They are behind the source, need no header, and all their names begin with ``Cupyops``.
+pack and member type followed. NVRTC returns the mangled name of a name expression, and a C++ compiler for the host that
+of ``typeid``. Both use the same definitions. They are after the source, need no header, and all their names begin
+with ``Cupyops``.
 """
 
 import ctypes
@@ -37,8 +38,9 @@ QUESTIONS = "cupyops/types"  # the file name of the questions in messages
 _ANSWER = "template <class CupyopsAskedT> __device__ char CupyopsAnswer = 0;"
 _QUESTION = re.compile(r"^typedef .* (CupyopsQuestion\d+);$", re.MULTILINE)
 
-# `n` is a number, a pointer or void, whose type is told; `e` an enumeration, whose integer type is told; `s` a class, `o` a class
-# without data, `i` a class without a definition. A class may have no name, and then it is no argument of a template.
+# `n` is a number, a pointer or void, followed by its type; `e` an enumeration, whose integer type follows; `s` a class,
+# `o` a class without data, `i` a class without a definition. A class may have no name, and then it is not an argument
+# of a template.
 _DEFINITIONS = """
 struct __half;
 struct __nv_bfloat16;
@@ -175,7 +177,8 @@ def asking(functions: Sequence[str], questions: Sequence[str], names: Sequence[s
     Args:
         functions: expressions of the addresses of the functions that the questions are about.
         questions: types in C++.
-        names: the names of data members that the questions have. In the questions they are no macros.
+        names: the names of data members that the questions have. The questions are compiled without macros of these
+        names.
     """
     own = [f"typedef decltype({function}) CupyopsAskedFunction{i};" for i, function in enumerate(functions)]
     lines = [f'\n#line 1 "{QUESTIONS}"', *own, *(f"#undef {name}" for name in names), _ANSWER, _DEFINITIONS, _OFFSET]

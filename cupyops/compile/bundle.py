@@ -102,7 +102,7 @@ _loaded: list[Bundle] = []
 def load_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Loads a bundle, and returns it. From then on, kernels in the bundle are not compiled.
 
-    Of several loaded bundles, the last loaded is searched first. ``CUPYOPS_BUNDLE=FILE`` in the environment loads a
+    The bundle that was loaded last is searched first. ``CUPYOPS_BUNDLE=FILE`` in the environment loads a
     bundle at the first launch.
 
     With ``CUPYOPS_REQUIRE_SIGNED=1``, a key of the file ``CUPYOPS_TRUSTED_KEYS`` must have signed the bundle. The
@@ -136,7 +136,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the path is of no regular file, or the file is larger than a bundle may be.
+        ValueError: the path is not that of a regular file, or the file is larger than a bundle may be.
     """
     # O_NONBLOCK: a pipe in the place of a file must not block the reader.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -164,7 +164,7 @@ def _parsed(name: str, content: bytes, told: str, verified: bool) -> Bundle:
     Raises:
         ValueError: the file is not a bundle, is damaged, or has another format.
     """
-    # A damaged archive or manifest raises what zipfile, zlib, struct and json happen to raise, so all is caught.
+    # A damaged archive or manifest raises various exceptions of zipfile, zlib, struct and json, so all are caught.
     try:
         archive = bundle_file.unpack(content)
         if archive.getinfo(_MANIFEST).file_size > _LARGEST_MANIFEST:
@@ -281,7 +281,7 @@ def write_bundle(
 
     Args:
         path: the file to write.
-        entries: the kernels. Of several entries with equal text, architecture and options, the last is written.
+        entries: the kernels. If entries have equal text, architecture and options, the last one is written.
         versions: the versions of ``cupyops`` and ``nvrtc``, by these two names.
         key: the key that signs the bundle, if any; :func:`cupyops.compile.signing.private_key` reads it.
         answers: the compiler's answers about the parameters of kernels, by the keys of the questions.

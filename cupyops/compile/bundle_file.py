@@ -2,7 +2,7 @@
 
 The archive's comment, which ends the file, has three parts: a mark, which differs for signed and unsigned bundles; the
 signature of a signed bundle; and the digest. The signature is of all bytes before the signature, and the digest of all
-bytes before the digest. The digest finds damage. The signature alone says who wrote the file. A file of the first
+bytes before the digest. The digest finds damage. Only the signature proves who wrote the file. A file of the first
 version has no archive comment.
 
 Every size is checked before anything is decompressed.
@@ -98,7 +98,7 @@ def signed(content: bytes) -> bool:
     """Returns whether a file has a signature, which may be wrong.
 
     Raises:
-        ValueError: the file is no bundle, or is damaged.
+        ValueError: the file is not a bundle, or is damaged.
     """
     return _mark(content) == _SIGNED
 

@@ -122,7 +122,7 @@ class DiskCache:
         wait. An exception of `make` propagates.
 
         Raises:
-            ValueError: ``CUPYOPS_CACHE_LIMIT`` is no size.
+            ValueError: ``CUPYOPS_CACHE_LIMIT`` is not a size.
         """
 
         def made() -> Binary:

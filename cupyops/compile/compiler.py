@@ -54,7 +54,7 @@ _READ_ONLY = "-fdevice-syntax-only"
 # The target of questions. The same kernel has the same signature on every GPU, and the compilation for a GPU compares it.
 _ASKED = "compute_90"
 
-# What NVRTC and g++ say of arithmetic of a 16-bit float with a number of another type, which several conversions would allow.
+# Messages of NVRTC and g++ for arithmetic of a 16-bit float with another type, which several conversions would allow.
 _AMBIGUOUS = re.compile(
     r"more than one (?:operator|instance of overloaded function) \".*?\" matches|ambiguous overload for|"
     r"\((?:const )?__(?:half|nv_bfloat16)&?\)' is ambiguous"
@@ -97,7 +97,7 @@ def target_for(capability: int) -> str:
 def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -> Binary:
     """Returns the binary of a final text from the cache, or compiles the text.
 
-    How many blocks fit a multiprocessor without spilled registers, the compiler alone knows. A text with the macro
+    Only the compiler knows how many blocks fit a multiprocessor without spilled registers. A text with the macro
     :data:`FEWER_BLOCKS`, which its ``__launch_bounds__`` subtract from the blocks that it wishes for, is compiled with 0, and
     then with more until no register is spilled, or the text refuses the number.
 
@@ -115,7 +115,7 @@ def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -
     """
     options = (*OPTIONS, *options)
     if signing.required():
-        # An entry of the cache has no signature. Every process compiles what is in no signed bundle.
+        # An entry of the cache has no signature. Every process compiles the kernels that no signed bundle has.
         return compile_text(text, what, target, options)
     key = _key(text, target, options)
     return DiskCache(default_folder()).get_or_make(key, lambda: compile_text(text, what, target, options))
@@ -226,7 +226,7 @@ def _by_standard(
     try:
         return _compiled(text, what, target, options, relocatable, instances)
     except CompileError as error:
-        # g++, and nvcc with it, takes much of C++20 in former versions, such as initializers that name a member.
+        # g++, and nvcc with it, accepts much of C++20 under earlier standards, such as designated initializers.
         if sum(1 for option in options if STANDARD.fullmatch(option)) > 1:
             raise
         try:
@@ -265,9 +265,9 @@ def _compiled(text: str, what: str, target: str, options: Sequence[str], relocat
         except compiler.NVRTCError as error:
             log = _log(compiler, program)
             if _UNMARKED.search(log) and "-default-device" not in options:
-                # nvcc compiles what has no __device__ for the host, and kernels do not use it. NVRTC refuses a member
-                # function or a variable of this kind, unless it may compile them for the GPU. Nor may one be marked
-                # __host__.
+                # nvcc compiles functions without __device__ for the host, and kernels do not use them. NVRTC refuses a
+                # member function or a variable of this kind, unless it may compile them for the GPU. Nor may one be
+                # marked __host__.
                 again = (*options, "-default-device")
                 unmarked = re.sub(r"\b__host__\b", " " * len("__host__"), text)
                 return _compiled(unmarked, what, target, again, relocatable, instances)
@@ -341,7 +341,7 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
             lines = files[place[0]]
             near = [number for number in range(place[1] - 2, place[1] + 3) if number in lines]
             parts += [f"{'>' if number == place[1] else ' '} {number:4d} | {lines[number]}" for number in near]
-    # Errors without a place, as a function without a body, come behind warnings.
+    # Errors without a line, such as a function without a body, come after warnings.
     parts += _WITHOUT_PLACE.findall(log) if len(parts) > 1 else [log.strip()]
     words = "\n".join(parts)
     return "\n".join(filter(None, [words, advice_on(words, "")]))

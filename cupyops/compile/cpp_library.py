@@ -283,7 +283,7 @@ _OF_LIST = (
     "\ntemplate <class T> __host__ __device__ constexpr T {0}(initializer_list<T> values) "
     "{{ T found = *values.begin(); for (const T& v : values) found = {1} ? v : found; return found; }}"
 )
-FUNCTORS = {  # which C++17 removed, and which libraries of hosts still have
+FUNCTORS = {  # C++17 removed them, and host libraries still have them
     "unary_function": "template <class A, class R> struct unary_function { typedef A argument_type; typedef R result_type; };",
     "binary_function": "template <class A, class B, class R> struct binary_function "
     "{ typedef A first_argument_type; typedef B second_argument_type; typedef R result_type; };",
@@ -360,8 +360,9 @@ def specialized(code: str) -> frozenset[str]:
 
 
 def specializations(text: str, own: str) -> str:
-    """Returns a text for NVRTC whose specializations of classes of the library in ``namespace std``, ``numeric_limits`` for one,
-    are in ``namespace cuda::std``, which has the classes. `own` is the code of the text without shared headers."""
+    """Returns a text for NVRTC that specializes library classes, such as ``numeric_limits``, in ``namespace
+    cuda::std``, where NVRTC has them, not in ``namespace std``. `own` is the code of the text without shared
+    headers."""
     if not _OPENS_STD.search(own) or not _SPECIALIZED.search(own):
         return text
     code = scan(text)

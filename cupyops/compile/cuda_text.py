@@ -194,7 +194,7 @@ def _literal(condition: str) -> bool | None:
 def _first_branches(code: Code) -> str:
     """Returns code with one branch of each conditional whose branches have braces without a match, and blanks for the others.
 
-    Such branches are `if (a) {` before `#else` and `if (b) {` behind it. The longest branch stays.
+    Such branches are `if (a) {` before `#else` and `if (b) {` after it. The longest branch stays.
     """
     bare = code.bare
     blank: list[tuple[int, int]] = []

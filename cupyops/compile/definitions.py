@@ -16,7 +16,7 @@ from typing import NamedTuple
 __all__ = ["BOUNDS", "Blocks", "Function", "functions", "split"]
 
 BOUNDS = frozenset(("__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__"))
-# Words that take parentheses and stand beside a function's name or behind its parameters.
+# Words that take parentheses and stand beside a function's name or after its parameters.
 _WITH_PARENTHESES = BOUNDS | {"__attribute__", "__declspec", "__align__", "alignas", "noexcept"}
 _SPECIFIERS = frozenset(
     ("static", "inline", "void", "constexpr", "__inline__", "__forceinline__", "__noinline__", "__host__", "__device__")
@@ -200,7 +200,7 @@ def functions(bare: str, blocks: Blocks, markers: Mapping[str, str]) -> Iterator
 
 @dataclass
 class _Head:
-    """What is before ``__global__``."""
+    """The text before ``__global__``."""
 
     start: int
     linkage: bool = False
@@ -211,7 +211,7 @@ class _Head:
 def _head(bare: str, begin: int, end: int, blocks: Blocks) -> _Head:
     """Returns the specifiers directly before an offset.
 
-    An unknown word ends the search: it may be a macro without a replacement. Behind ``template <...>`` every word
+    An unknown word ends the search: it may be a macro without a replacement. After ``template <...>`` every word
     belongs to the function.
     """
     found, at = _Head(end), begin
@@ -249,7 +249,7 @@ def _head(bare: str, begin: int, end: int, blocks: Blocks) -> _Head:
 
 
 def _angles(bare: str, at: int, end: int) -> tuple[str, int] | None:
-    """Returns the text between the angle brackets that follow an offset, and the offset behind them."""
+    """Returns the text between the angle brackets that follow an offset, and the offset after them."""
     opening = _ANGLE.match(bare, at, end)
     if opening is None:
         return None
@@ -264,7 +264,7 @@ def _angles(bare: str, at: int, end: int) -> tuple[str, int] | None:
 
 
 def _named(bare: str, at: int, blocks: Blocks) -> tuple[int, str, bool, tuple[str, ...], int]:
-    """Returns the function's name behind an offset: its offset, the name, whether template arguments follow the name,
+    """Returns the function's name after an offset: its offset, the name, whether template arguments follow the name,
     the namespaces before the name, and the offset after the opening parenthesis.
 
     Without a parameter list, the name is ``""``, and the last offset is where the search ended.
@@ -285,7 +285,7 @@ def _named(bare: str, at: int, blocks: Blocks) -> tuple[int, str, bool, tuple[st
         if not name:
             return 0, "", False, (), stop.end()
         follows = _WORD.match(bare, closing + 1) if closing >= 0 else None
-        # A word behind the parentheses, as in `LAUNCH_BOUNDS(256) name(...)`: they are no parameter list.
+        # A word after the parentheses, as in `LAUNCH_BOUNDS(256) name(...)`: they are not a parameter list.
         if name in _WITH_PARENTHESES or (follows and follows[1] not in _WITH_PARENTHESES):
             if closing < 0:
                 return 0, "", False, (), stop.end()
@@ -295,7 +295,7 @@ def _named(bare: str, at: int, blocks: Blocks) -> tuple[int, str, bool, tuple[st
 
 
 def _rstrip(bare: str, start: int, end: int) -> int:
-    """Returns the offset behind the last code between two offsets."""
+    """Returns the offset after the last code between two offsets."""
     return start + len(bare[start:end].rstrip())
 
 
@@ -326,7 +326,7 @@ def _qualifiers(bare: str, start: int, end: int) -> tuple[str, ...]:
 
 
 def _behind(bare: str, at: int, blocks: Blocks) -> int:
-    """Returns the offset of the first code behind an offset that is no attribute."""
+    """Returns the offset of the first code after an offset that is not an attribute."""
     while (word := _WORD.match(bare, at)) is not None and word[1] in _WITH_PARENTHESES:
         opening = _OPENING.match(bare, word.end())
         closing = blocks.closing(opening.end() - 1) if opening else -1
@@ -340,7 +340,7 @@ def _behind(bare: str, at: int, blocks: Blocks) -> int:
 def split(listed: str, separator: str = ",") -> list[tuple[int, str]]:
     """Returns the parts of a list with their offsets, split at separators outside all brackets.
 
-    Angle brackets count until the first ``=`` of a part: behind it, ``<`` may compare, unless the default is a type.
+    Angle brackets count until the first ``=`` of a part: after it, ``<`` may compare, unless the default is a type.
     """
     parts, start, depth, angles, value = [], 0, 0, 0, False
     for match in re.finditer(rf"[][(){{}}<>={separator}]", listed):

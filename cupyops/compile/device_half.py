@@ -1,4 +1,4 @@
-"""Takes the device half from the text of a kernel, which may be a whole file for nvcc with a host half."""
+"""Takes the device code out of the text of a kernel, which may be a whole file for nvcc, with host code."""
 
 import re
 from collections import Counter
@@ -21,7 +21,7 @@ from .system_headers import header
 __all__ = ["MARKS", "NO_CLANG", "device_half", "may_have_host_half", "names_host"]
 
 NO_CLANG = f"the text seems to have a host half: {pip_install('import')} (or leave the host functions out)"
-# Words that mark code for the GPU. The macros are of headers that nobody may have.
+# Words that mark code for the GPU. The macros may be of missing headers.
 MARKS = frozenset(("__device__", "__global__", "__constant__", "__managed__", "__shared__", "__host_device__"))
 MARKS |= {f"{library}_{of}DEVICE" for library in ("C10", "CUTLASS", "CUTE") for of in ("", "HOST_")}
 # Names of the host beside those of `std`, PyTorch and Thrust, for which there are lists of what kernels have.
@@ -43,8 +43,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def may_have_host_half(text: str, headers: Mapping[str, str], defines: Mapping[str, str]) -> bool:
-    """Returns whether a text may have code that kernels do not have: a host half, or device code that names what nobody has and that
-    no kernel reads. A false alarm costs the time of a parse.
+    """Returns whether a text may have code that NVRTC cannot compile and kernels do not need: host code, or device code
+    with unknown names. A false alarm costs the time of a parse.
 
     Args:
         text: CUDA C++.
@@ -76,7 +76,7 @@ def _may_have(text: str, known: frozenset[str]) -> bool:
         if mark[0] != "{":
             continue
         of_host = _FUNCTION.search(head) and not _CLASS.match(head) and marks.isdisjoint(_NAME.findall(head))
-        # A template that no other code names may be of the host. A host's compiler looks up its names.
+        # A template that no other code names may be of the host. A host compiler would look up its names.
         template = "template" in head and "__global__" not in head
         unread = template and any(counts[name] == 1 for name in _DECLARED.findall(head))
         if (of_host or unread) and code.scope(begin) is not None:
@@ -85,7 +85,7 @@ def _may_have(text: str, known: frozenset[str]) -> bool:
 
 
 def names_host(code: str) -> bool:
-    """Returns whether code names what NVRTC does not have."""
+    """Returns whether code uses names that NVRTC does not have."""
     if any(pattern.search(code) for pattern in (_FOREIGN, _OF_STD_ALONE, FOREIGN_THRUST)) or unknown(code):
         return True
     return next(foreign(code, ""), None) is not None
@@ -94,7 +94,8 @@ def names_host(code: str) -> bool:
 def device_half(
     text: str, headers: Mapping[str, str], defines: Mapping[str, str], options: Sequence[str], names: Iterable[str]
 ) -> dict[str, str] | None:
-    """Returns what kernels reach of a text, by ``""``, and of its headers; None if libclang is not installed. Lines keep their numbers.
+    """Returns the code that kernels reach, of a text (under ``""``) and of its headers; None if libclang is not
+    installed. Lines keep their numbers.
 
     Args:
         text: CUDA C++.

@@ -24,8 +24,8 @@ _QUALIFIERS = re.compile(
 )
 _DECLARATOR = re.compile(r"(?P<type>[\w\s:<>]*?)(?P<stars>(?:\*\s*)*)\b(?P<name>\w+)\s*(?P<sizes>(?:\[[^\[\]]*\]\s*)*)")
 _MARK = re.compile(r"[()\[\]{},;=<>]")
-# What may lie between `__device__` and the parenthesis of a function. The number of repetitions bounds the time of a
-# match.
+# The words that may lie between `__device__` and the parenthesis of a function. The number of repetitions bounds the
+# time of a match.
 _HEAD = re.compile(r"(?:[\w\s*&:]|<[\w\s,*&:]{0,99}>|\boperator\[\]){1,400}\(")
 _HAS_ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__builtin_align__|__attribute__)\b")
 # Floating constants, `const double a = 2., b = 1. / a;`, whose values call no function. A text may have other names of the types.
@@ -62,7 +62,7 @@ def folded(text: str, own_code: str) -> str:
     for match in floating.finditer(code.bare):
         if code.scope(match.start(2)) is None:
             continue
-        # What reads a constant that calls a function is no constant either. Macros are no functions.
+        # A constant that reads such a constant is not one either. Macros are not functions.
         words = {*_WORD.findall(_FOLDED.sub(" ", match[3]))}
         if _calls(match[3], macros) or not of_host.isdisjoint(words):
             called.append(match)
@@ -110,7 +110,7 @@ def _calls(code: str, macros: Mapping[str, tuple[bool, str]]) -> bool:
 
 
 def with_constants_of_classes(text: str, own: str) -> str:
-    """Returns a text whose constants of classes that may be no integers are ``constexpr``: ``static const T zero = T(0);``.
+    """Returns a text whose constants of types that need not be integers are ``constexpr``: ``static const T zero = T(0);``.
 
     nvcc takes the value in the class, as g++ once did. The arguments are those of :func:`folded`.
     """
@@ -159,7 +159,7 @@ class DeviceVariable:
 def variables(text: str) -> dict[str, DeviceVariable]:
     """Returns the device variables that a text declares in namespaces, by name.
 
-    A variable within a conditional of the preprocessor is left out, since only a compiler can say whether it exists. Left
+    A variable within an ``#if`` is left out, since only a compiler can decide whether it exists. Left
     out are also templates, static variables in namespaces, and arrays that another text defines with their size.
     """
     text = text.partition(f'#line 1 "{QUESTIONS}"')[0]

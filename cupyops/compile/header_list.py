@@ -1,8 +1,8 @@
 """The list of the headers that a kernel's text may include in angle brackets: for each header, the package that has it
 under NVRTC, and its replacement in the simulator.
 
-The first row whose pattern fits a header counts. A header of no row is refused, unless an option ``-I`` names a folder
-that has it. A header is never found in one of the two and missing in the other without a reason in this list.
+The first row whose pattern fits a header counts. A header without a row is refused, unless an option ``-I`` names a
+folder that has it. If NVRTC or the simulator lacks a header that the other has, this list gives the reason.
 docs/cuda_support.md and docs/simulator.md print the list.
 """
 
@@ -27,7 +27,7 @@ class SystemHeader:
         twin: what the simulator compiles: :data:`SAME`, :data:`PARTS`, the name of a file in ``cupyops/simulator/cuda`` or
             ``cupyops/simulator/include``, or None.
         reason: why there is no twin; or why kernels cannot have the header at all.
-        host: the header is of host code, and its directive is left out. The compiler names what a kernel lacks.
+        host: only host code uses the header, so its directive is left out. The compiler names what a kernel lacks.
         has: what the twin has of the header, if it has a part.
         reads_cuda: the twin includes headers of CUDA, too.
         of_project: a project may bring the header, which is then a part of the text, also in angle brackets.

@@ -13,7 +13,7 @@ _TOKEN = re.compile(
     r"[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|'?[\w.])*|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|\s+|/\*.*?\*/|//[^\n]*|##|<<<|>>>|->|::|.",
     re.DOTALL,
 )
-_MOST = 1 << 14  # tokens, behind which macros are not expanded: those of one another may double with each
+_MOST = 1 << 14  # tokens, after which macros are not expanded: those of one another may double with each
 _DEFINITION = re.compile(r"\s*([A-Za-z_]\w*)(\(([^()]*)\))?(.*)", re.DOTALL)
 
 
@@ -52,7 +52,7 @@ def macros_in(
     Args:
         plain: the replacement of each macro without parameters; None for one that is not known.
         functions: the parameters and the replacement of each macro with parameters.
-        hidden: names that are no macros.
+        hidden: names that are not macros.
     """
     found = {name: Macro(name, None, tuple(_tokens(text))) for name, text in plain.items() if text is not None}
     found |= {name: Macro(name, of, tuple(_tokens(text))) for name, (of, text) in functions.items()}
@@ -60,7 +60,7 @@ def macros_in(
 
 
 def expanded(code: str, macros: Mapping[str, Macro]) -> str:
-    """Returns code with the texts of macros in place of their uses, as the preprocessor has it, on one line."""
+    """Returns code with macros expanded, as the preprocessor does, on one line."""
     return "".join(_expanded(_tokens(code), macros, frozenset(), itertools.count())).strip()
 
 
@@ -94,7 +94,7 @@ def _expanded(
 
 
 def _arguments(tokens: Sequence[str], opening: int) -> tuple[list[list[str]], int]:
-    """Returns the arguments in parentheses, and the place behind them."""
+    """Returns the arguments in parentheses, and the place after them."""
     found: list[list[str]] = [[]]
     depth, at = 0, opening
     while at < len(tokens):

@@ -1,7 +1,7 @@
 """Integer types of the C library's headers that a text declares itself, such as ``typedef ptrdiff_t intptr_t;``.
 
 CUDA's C++ library declares these names, too, and two declarations of a name have to be of the same type. The text's name is
-then a macro for another name, behind the headers of the library.
+then a macro for another name, after the headers of the library.
 """
 
 import re

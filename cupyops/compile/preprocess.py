@@ -65,12 +65,12 @@ _OTHER_COMPILERS |= {name for name in ("__APPLE__",) if sys.platform != "darwin"
 # Macros with which projects choose another platform than CUDA, as PyTorch's USE_ROCM.
 # Macros with which a build asks for checks and messages. Headers do not define them.
 _OF_BUILDS = frozenset(("DEBUG", "_DEBUG", "NDEBUG", "VERBOSE", "WARNINGS", "PROFILE", "WIN32", "WINCE"))
-_FEATURE = re.compile(r"\b__has_\w+\s*\([^()]*\)")  # whose words are no macros
+_FEATURE = re.compile(r"\b__has_\w+\s*\([^()]*\)")  # whose words are not macros
 _OTHER_PLATFORM = re.compile(r"(?:\A|_)(?:HIP|HIPCC|ROCM|AMD|AMDGPU|MUSA|SYCL|OPENCL)(?:_|\Z)")
 
 
 class _AtLeast(int):
-    """A number of which the least value is known."""
+    """A number whose minimum is known."""
 
 
 # The oldest versions that are supported. A comparison with a later version stays undecided, and the compiler evaluates it.
@@ -123,15 +123,15 @@ class Preprocessed:
         return bare
 
     def unknown(self, texts: Mapping[str, str]) -> Iterator[tuple[str, str, Directive]]:
-        """Yields the names that decide conditions of texts and are neither macros of these texts nor of a compiler, and where:
-        the text and the directive.
+        """Yields names in conditions that are neither macros of the texts nor of a compiler, each with the text and the
+        directive.
 
         Args:
             texts: the text and its headers, by name.
         """
         for where, text in texts.items():
             for directive in scan(text).directives:
-                # Before an #elif lies another branch, whose state says nothing of this one.
+                # An #elif does not depend on the state of the branch before it.
                 read = directive.name.startswith("elif") or self.live(where, directive.start - 1) is not False
                 if not read or directive.name not in CONDITIONALS:
                     continue
@@ -147,7 +147,7 @@ class Preprocessed:
                     yield names[0], where, directive
 
     def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
-        """Returns whether a condition has no value if some names may be macros or not."""
+        """Returns whether a condition is undecided while some names may or may not be macros."""
         before, self._own = self._own, self._own | set(names)
         self.macros.update(dict.fromkeys(names))
         try:
@@ -379,7 +379,7 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
     found = tuple(n for n in dict.fromkeys(asked) if not (n in _OTHER_COMPILERS or _OTHER_PLATFORM.search(n)))
     followed = preprocess(text, headers, {**dict.fromkeys(found, "1"), **defines})
     state = followed.live("", place)
-    # CUDA's headers may define a name such as CUDA_FEATURE. Of their names, texts test versions.
+    # CUDA's headers may define a name such as CUDA_FEATURE. Texts test only their version macros.
     if None in states:
         return found if state and not any(n in defines or n in OF_COMPILER or "VERSION" in n for n in found) else ()
     return () if state is False else tuple(n for n in found if n not in defines)

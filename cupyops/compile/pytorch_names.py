@@ -30,7 +30,8 @@ _SHUFFLES = re.compile(
     r"(?:\b(?:__device__|__inline__|__forceinline__|static|inline)\s+)*\b(?:at|c10)\s*::\s*(?:Half|BFloat16)\s+"
     r"__shfl(?:_up|_down|_xor)?(?:_sync)?\s*\([^()]*\)\s*\{[^{}]*\}"
 )
-# A 16-bit float of its bits, `at::Half h(0x3C00, at::Half::from_bits())`. CUDA's types are made of a struct with the bits.
+# A 16-bit float of its bits, `at::Half h(0x3C00, at::Half::from_bits())`. CUDA's types are constructed from a struct
+# with the bits.
 _OF_BITS = re.compile(
     r"([({])((?:[^(),;{}]|\([^()]*\))*),(\s*)(?:(?:::\s*)?(?:at|c10|torch)\s*::\s*)?(Half|BFloat16)\s*::\s*from_bits\s*\(\s*\)(?=\s*[)}])"
 )

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 __all__ = ["RANDOM", "random_lines"]
 
-# x = (a x + c) mod m. Twice the step is a step, so a thread skips z steps in log2(z) ones.
+# x = (a x + c) mod m. Two steps are a step of the same form, so a thread skips z steps by log2(z) of them.
 _ENGINE = """template <class T, T a, T c, T m> class linear_congruential_engine {
     T x;
     static __host__ __device__ constexpr T next(unsigned long long factor, unsigned long long v, unsigned long long add) {

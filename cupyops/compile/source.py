@@ -35,8 +35,8 @@ _BLANK_AFTER_BACKSLASH = re.compile(r"\\[ \t]+(?=\r?\n)")
 # Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
 _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION", "THRUST_VERSION": "(CUDART_VERSION >= 13000 ? 300000 : 200001)"}
 _OF_NVCC |= {"__linux__": "1"} if sys.platform == "linux" else {}
-# nvcc preprocesses with g++. These macros themselves would have the headers of CUDA's C++ library take NVRTC for nvcc and g++,
-# so the conditions of a text ask for others.
+# nvcc preprocesses with g++. With these macros, the headers of CUDA's C++ library would mistake NVRTC for nvcc and g++,
+# so the conditions of a text are rewritten to other macros.
 _ASKED = {name: f"Cupyops{name.strip('_').title()}" for name in ("__GNUC__", "__NVCC__") if name in OF_COMPILER}
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:\\\r?\n|[^\n])*", re.MULTILINE)
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
@@ -56,8 +56,8 @@ _NAMES = frozenset(("N", "v", "i"))
 _DECLARES = re.compile(
     r"\b(?:typename|class|bool|char|short|int|long|unsigned|size_t|float|double|auto|T|acc_t|scalar_t)\s+[*&]*(\w+)"
 )
-# Headers of CUDA that headers of libraries and of projects include: cuBLAS's, for one, has the 16-bit floats. A text that uses
-# their names has them without such a header.
+# Headers of CUDA that headers of libraries and of projects include: cuBLAS's, for one, has the 16-bit floats. A text
+# may use their names without including such a header.
 _UNINCLUDED = {
     "cuda_fp16.h": re.compile(
         r"\b(?:__half2?|half2)\b|[;{}(,<]\s*(?:const\s+)?half\s*(?:\*\s*(?:\w+\s*[,)=;]|__restrict)|\s[A-Za-z_]\w*|[,>)])"
@@ -72,7 +72,7 @@ _UNINCLUDED = {
 _SPACE = re.compile(
     r"\b(?:using\s+namespace|namespace\s+\w+\s*=)\s+(?:::\s*)?(at(?:\s*::\s*cuda\s*::\s*detail)?|c10|torch|thrust|cute|cutlass|glm)\s*;"
 )
-# nvcc takes a lambda with `__device__`, which the compiler of device code needs not.
+# nvcc accepts a lambda with `__device__`, which NVRTC does not need.
 _LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:host|device)__\s*)+)(?=[({])")
 _FAMILIES = ("cub/", "curand_")  # one header of a family has the names of the others
 # The name that nearly every text gives this namespace, often in a header of its project.
@@ -323,8 +323,8 @@ def _system(
 ) -> list[str] | None:
     """Returns the lines that take the place of the ``#include`` of a system header, or None if the directive stays.
 
-    CUDA's C++ library has names that are macros of launch policies, ``BLOCK_THREADS`` for one. The library is read without
-    `macros`, those of the prelude.
+    CUDA's C++ library uses names that are macros of launch policies, such as ``BLOCK_THREADS``. The library is included
+    without `macros`, the macros of the prelude.
     """
     row = header(name)
     if row is None or (row.host and found_in(options, name)):

@@ -232,7 +232,7 @@ _OF_CPP = (
 _OF_C = ("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdio.h", "stdlib.h", "string.h", "cstdio")
 _STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
-_NAMED_BEHIND = re.compile(r"\}\s*([A-Za-z_]\w*)\s*;")  # of a typedef of a class without a name
+_NAMED_BEHIND = re.compile(r"\}\s*([A-Za-z_]\w*)\s*;")  # the name in a typedef of an unnamed class
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
 _BYTES = frozenset(("memcpy", "memset", "printf"))  # built in
 # Functions that the host's library, and nvcc with it, has for integers and for numbers of two types, which become double.
@@ -442,9 +442,7 @@ def for_libraries() -> dict[str, str]:
     CUDA's C++ library takes the place of the host's. The headers of the C library are empty, since NVRTC has the functions.
     """
     found = dict.fromkeys(_OF_C, "")
-    version = (
-        "(__CUDACC_VER_MAJOR__ * 1000 + __CUDACC_VER_MINOR__ * 10)"  # as the file of CUDA has it, which includes others
-    )
+    version = "(__CUDACC_VER_MAJOR__ * 1000 + __CUDACC_VER_MINOR__ * 10)"  # as in CUDA's file, which includes others
     found["cuda.h"] = f"#ifndef CUDA_VERSION\n#define CUDA_VERSION {version}\n#endif\n"
     for name in _OF_CPP:
         found[name] = (

@@ -1,4 +1,4 @@
-"""Keeps on disk what clang's tree says of texts, by their content."""
+"""Caches on disk what clang's syntax tree says about texts, by their content."""
 
 import hashlib
 import json

@@ -1,4 +1,5 @@
-"""Finds the headers of :mod:`.header_list` for NVRTC and for the simulator, and says why a text cannot include one."""
+"""Finds the headers of :mod:`.header_list` for NVRTC and for the simulator, and explains why a text cannot include
+one."""
 
 import os
 import re
@@ -89,8 +90,8 @@ def without_questions(
 ) -> dict[str, str]:
     """Returns texts in which 1 or 0 stands for each ``__has_include(<name>)`` that the compiler would not answer as NVRTC does.
 
-    NVRTC has the headers that are given and those in its folders, which are those of the headers of CUDA that the texts include. It does not
-    see that given headers are a part of the text. The simulator's compiler sees the host's headers, too.
+    NVRTC finds the given headers, and those in the folders of the CUDA headers that the texts include. It ignores that
+    given headers become part of the text. The simulator's compiler sees the host's headers, too.
 
     Args:
         texts: the text and its headers, by name.
@@ -218,7 +219,7 @@ _OF_CUB = re.compile(rf"\bcub\s*::\s*({'|'.join((*_OPERATORS, *_REGISTERS))})\b|
 
 
 def cub_operators(texts: Iterable[str], simulated: bool) -> list[str]:
-    """Returns the lines behind a header of CUB that define the functors, such as ``cub::Max``, that texts use."""
+    """Returns the lines after a header of CUB that define the functors, such as ``cub::Max``, that texts use."""
     used = sorted({m[1] or m[2] for text in texts for m in _OF_CUB.finditer(scan(text).bare)})
     if not used:
         return []

@@ -49,7 +49,7 @@ def parse_size(word: str, where: str) -> int:
     """Returns the bytes of ``500M``, ``1.5G`` or ``1000``; the units K, M, G and T are powers of 1024.
 
     Raises:
-        ValueError: the word is no size.
+        ValueError: the word is not a size.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", word.strip().upper().removesuffix("B").removesuffix("I"))
     if not found:
@@ -108,7 +108,7 @@ def use(path: Path) -> bool:
 
 def remove(folder: Path, entry: Stored) -> None:
     """Removes an entry. A reader sees the whole entry or none."""
-    for name in sorted(entry.names, reverse=True):  # KEY.json, without which KEY.cubin is no entry, comes first
+    for name in sorted(entry.names, reverse=True):  # KEY.json, without which KEY.cubin is not an entry, comes first
         with suppress(OSError):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
@@ -128,7 +128,7 @@ def begin(folder: Path) -> None:
     """Prepares for the first new entry of this process: removes what killed processes have left.
 
     Raises:
-        ValueError: ``CUPYOPS_CACHE_LIMIT`` is no size.
+        ValueError: ``CUPYOPS_CACHE_LIMIT`` is not a size.
     """
     limit()
     if folder not in _added:

@@ -1,4 +1,4 @@
-"""Reads CUDA files with a host half, as PyTorch's extensions are written, with clang's front end.
+"""Reads CUDA files with host code, such as PyTorch's extensions, with clang's front end.
 
 - :mod:`.tree` parses a file, and wraps the tree.
 - :mod:`.words` pairs each C++ name that host code uses of the standard library, CUDA and PyTorch with its Python

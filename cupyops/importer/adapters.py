@@ -1,4 +1,4 @@
-"""std::deque, and the containers that show one end of another: std::stack, std::queue and std::priority_queue."""
+"""std::deque, and the container adapters std::stack, std::queue and std::priority_queue."""
 
 from typing import Any
 

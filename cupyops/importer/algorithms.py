@@ -1,6 +1,6 @@
 """<algorithm>, <numeric> and <functional>: functions of iterators, which are pointers.
 
-What is stored has the type of the elements, and a sum the type of its first value, as in C++.
+Stored values have the type of the elements, and a sum has the type of its initial value, as in C++.
 """
 
 import functools
@@ -17,14 +17,14 @@ __all__: list[str] = []
 
 
 def _element(iterator: Any) -> Any:
-    """Returns the type of what an iterator points to, by the iterator's type."""
+    """Returns the value type of an iterator's type."""
     while isinstance(iterator, tuple) and iterator[0] in ("*", "std::reverse_iterator"):
         iterator = iterator[1]
     return iterator
 
 
 def _store(first: Any, values: Iterable[Any], kind: Any = None) -> Any:
-    """Assigns values to the places from an iterator on, and returns the iterator behind them."""
+    """Assigns values to the places from an iterator on, and returns the iterator after them."""
     count = 0
     for value in values:
         first[count] = convert(kind, value)

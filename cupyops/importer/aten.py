@@ -151,7 +151,7 @@ methods(
         "checkDim": _arguments_are("a {}-dimensional", lambda x, dim: x.dim() == dim),
     },
 )
-# What PyTorch had before version 1.11. Programs may define it themselves.
+# Functions that PyTorch had before version 1.11. Programs may define it themselves.
 word("THCCeilDiv", "template <class T> T THCCeilDiv(T a, T b);")(_ceil_div)
 word("THCState_getCurrentStream", "struct THCState; cudaStream_t THCState_getCurrentStream(THCState*);")(
     lambda state: None if no_gpu() else torch.cuda.current_stream()

@@ -13,7 +13,7 @@ from .words import declare, methods, word
 
 __all__ = ["Function"]
 
-# A value of any type, as Python has values.
+# A value of any type, a Python object.
 word(
     "c10::IValue",
     "struct IValue { IValue(); template <class T> IValue(const T&); bool isNone() const; bool isTensor() const; int64_t toInt() const;"
@@ -125,6 +125,6 @@ def _any_requires_grad(variables: list[Any]) -> bool:
 
 @word("torch::CustomClassHolder", "struct CustomClassHolder {};")
 class CustomClassHolder:
-    """The class above what ``torch::class_`` would bind."""
+    """The base class of classes that ``torch::class_`` would bind."""
 
     fields = ()

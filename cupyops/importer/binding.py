@@ -46,7 +46,7 @@ class Arg:  # fmt: skip
 
 @word("pybind11::kw_only", "struct kw_only {};")
 class KwOnly:
-    """The arguments behind it have keywords only."""
+    """The arguments after it have keywords only."""
 
 
 @dataclass
@@ -158,14 +158,14 @@ def _dispatcher(name: str, overloads: list[_Overload]) -> Callable[..., Any]:
 def bound(function: Callable[..., Any], args: Sequence[Any] = (), *, name: str = "") -> Callable[..., Any]:
     """Returns a host function as Python calls it.
 
-    Arguments convert as by pybind11 with PyTorch's casters. A float is no ``int``, an integer beyond the C++ type is
-    refused, None is an empty ``std::optional`` and no ``at::Tensor``, and a list or a tuple is a ``std::vector``. Of
-    results, a ``std::vector`` is a list, and an undefined tensor None. Arguments have keywords and defaults by
-    ``py::arg`` only; a default of the C++ function holds for calls in C++.
+    Arguments convert as by pybind11 with PyTorch's casters. A float is not an ``int``, an integer beyond the C++ type is
+    refused, None is an empty ``std::optional`` and no ``at::Tensor``, and a list or a tuple is a ``std::vector``. A
+    result that is a ``std::vector`` becomes a list, and an undefined tensor None. Arguments have keywords and defaults
+    by ``py::arg`` only; a default of the C++ function holds for calls in C++.
 
     Args:
         function: a translated function with the attribute ``signature``.
-        args: what ``m.def`` has behind the function: :class:`Arg` objects, a docstring, :class:`KwOnly`.
+        args: what ``m.def`` has after the function: :class:`Arg` objects, a docstring, :class:`KwOnly`.
         name: the Python name; by default the function's.
 
     Raises:
@@ -176,7 +176,7 @@ def bound(function: Callable[..., Any], args: Sequence[Any] = (), *, name: str =
 
 
 def call_bound(before: Any, call: Any, name: str) -> Any:
-    """Returns a function as Python calls it with those of the same name before it as its overloads."""
+    """Returns a function as Python calls it, with earlier functions of the same name as its overloads."""
     return _dispatcher(name, [*getattr(before, "overloads", []), *call.overloads])
 
 
@@ -228,11 +228,10 @@ class Module:
         return self
 
     def refuse(self, why: str, *names: str) -> None:
-        """Notes a statement without a translation. What it would define raises where it is called.
+        """Records a statement without a translation. A call of a function that it would define raises the error.
 
         Args:
-            why: the place and the construct.
-            names: what it would define.
+            why: the place and the construct. names: the names that it would define.
         """
         for name in names:
             self.members.setdefault(name, refusing(why))

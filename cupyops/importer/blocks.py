@@ -23,12 +23,12 @@ class Line(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """What surrounds a statement: a loop, or a switch that is written as a loop of one turn.
+    """The loop around a statement, or a switch that is written as a loop of one iteration.
 
     Attributes:
-        step: the expression that C++ evaluates before the next turn, or None.
-        condition: of a loop that tests behind its body, or None.
-        flag: of a switch, the variable that tells the loop around it to go on with its next turn.
+        step: the expression that C++ evaluates before the next iteration, or None.
+        condition: of a loop that tests after its body, or None.
+        flag: for a switch, the variable that makes the surrounding loop continue with its next iteration.
     """
 
     step: Any = None
@@ -56,7 +56,7 @@ class Blocks(Expressions):
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Writes the head of a block, and what is written inside one step further in."""
+        """Writes the head of a block. Lines that are written inside are indented one step further."""
         self.emit(head)
         start = len(self.lines)
         self.indent += 1
@@ -68,7 +68,7 @@ class Blocks(Expressions):
             self.indent -= 1
 
     def statement(self, cursor: Any) -> None:
-        """Writes a statement. What has no translation raises where it stands."""
+        """Writes a statement. A statement without a translation raises an error where it is executed."""
         outer = self.here
         file, line, _ = place_of(self.unit, cursor)
         self.here = (file, line)
@@ -99,7 +99,7 @@ class Blocks(Expressions):
         file, line = self.here
         place = f"{self.program.shown_file(file)}:{line}"
         self.program.refused(self.here, why)
-        if self.module and self.indent == 1:  # what else the module defines is there
+        if self.module and self.indent == 1:  # the module's other definitions exist
             text = "\n".join(self.unit.files.get(file, "").split("\n")[line - 1 :]).partition(";")[0]
             self.emit(refusal_of(self.module, f"{place}: no translation of {why}", _DEFINES.findall(text)[:1]))
             return
@@ -244,7 +244,7 @@ class Blocks(Expressions):
 
     def declared_reference(self, cursor: Any, start: Any) -> None:
         inner = stripped(start)
-        is_same = number(inner.type) == number(cursor.type)  # else the reference is to a converted copy
+        is_same = number(inner.type) == number(cursor.type)  # otherwise the reference is to a converted copy
         if (
             inner.kind.name == "DECL_REF_EXPR"
             and inner.referenced is not None
@@ -255,7 +255,7 @@ class Blocks(Expressions):
             return
         pointee = cursor.type.get_canonical().get_pointee()
         constant = pointee.is_const_qualified()
-        if constant:  # such a name shows what others assign to a number
+        if constant:  # such a name refers to a number that other code may assign
             wanted = number(pointee) is not None and is_same and is_place(start)
         else:
             wanted = record_word(pointee) is None or cursor.hash in self.assigned
@@ -307,7 +307,7 @@ class Blocks(Expressions):
     def hoist(self, text: str) -> None:
         self.emit(text)
 
-    # What the other parts of the writer have.
+    # Provided by the other parts of the writer.
 
     assigned: set[int]
 
@@ -327,7 +327,7 @@ class Blocks(Expressions):
         raise NotImplementedError
 
 
-# What a statement of PYBIND11_MODULE defines.
+# The names that a statement of PYBIND11_MODULE defines.
 _DEFINES = re.compile(r'(?:(?:class_|enum_)<[^;"]*>\s*\w*\(\s*\w+\s*,|\.def\w*\(|\.attr\()\s*"(\w+)"')
 
 

@@ -238,7 +238,7 @@ def cast_value(kind: Kind, value: Any) -> Any:
 
 
 def _unknown(kind: Kind) -> Caster:
-    """Returns the caster of a type that Python has no values of."""
+    """Returns the caster of a type that has no Python values."""
 
     def load(value: Any, _: bool) -> Any:
         raise RefusedError

@@ -12,7 +12,7 @@ __all__ = ["Text", "char_at", "distance", "moved", "string_at"]
 
 
 class Text(str):
-    """A pointer into a text: what stands from there to the end.
+    """A pointer into a text: the characters from there to the end.
 
     Attributes:
         whole: the text.
@@ -24,7 +24,7 @@ class Text(str):
     offset: int
 
     def __new__(cls, whole: str, offset: int) -> "Text":
-        """Points to a character of a text, or to the zero behind its last one.
+        """Points to a character of a text, or to the zero after its last one.
 
         Raises:
             IndexError: neither.

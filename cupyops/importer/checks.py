@@ -32,7 +32,7 @@ def _shown(value: Any) -> str:
 @word("c10::str", "template <class... A> std::string str(const A&...);")
 @word("cupyops::message", "template <class... A> std::string message(const A&...);")
 def message(*values: Any) -> str:
-    """Returns the text of a check: its values one behind the other, as C++'s streams write them."""
+    """Returns the text of a check: its values one after another, as C++'s streams write them."""
     return "".join(map(_shown, values))
 
 
@@ -40,11 +40,11 @@ class C10Error(RuntimeError):
     """PyTorch's ``c10::Error``, which ``TORCH_CHECK`` throws; in Python a RuntimeError."""
 
     def __init__(self, *arguments: Any) -> None:
-        super().__init__(arguments[-1])  # behind the place in C++
+        super().__init__(arguments[-1])  # after the place in C++
 
 
 def _error(kind: type[Exception]) -> type[Exception]:
-    """Returns the class of an error that is an error of Python, too, and has its name there."""
+    """Returns the class of a C++ error that is also a Python exception, by its Python name."""
     bases = (C10Error,) if kind is RuntimeError else (C10Error, kind)
     return type(kind.__name__, bases, {})
 

@@ -1,6 +1,6 @@
 """``py::class_`` and ``py::enum_``: Python's classes of the user's structs and enumerations.
 
-Python holds a struct in an object of a class of its own, whose attributes and methods convert as those of pybind11 do.
+In Python, a struct is an object of a class whose attributes and methods convert values as pybind11 does.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ class StructClass:
         return self
 
     def refuse(self, why: str, *names: str) -> None:
-        """Notes a definition without a translation, which raises where it is called; of a constructor, each without another one."""
+        """Records a definition without a translation, which raises an error where it is called."""
         for name in names or ("__init__",):
             setattr(self.made, name, refusing(why))
 

@@ -1,4 +1,4 @@
-"""std::map, std::set and their unordered forms; `Vector` is that of :mod:`.vectors`."""
+"""std::map, std::set and their unordered forms; `Vector` comes from :mod:`.vectors`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["Map", "OrderedMap", "OrderedSet", "Set", "Vector"]
 
 
 class Cursor:
-    """An iterator of a map or a set: at a key, or behind the last."""
+    """An iterator of a map or a set: at a key, or after the last."""
 
     __slots__ = ("index", "keys", "owner")
 
@@ -60,7 +60,7 @@ class Cursor:
 
 
 class Keys:
-    """What maps and sets have in common. `items` has the keys; ordered containers sort them when they are asked."""
+    """The common base of maps and sets. `items` has the keys; ordered containers sort them when they are asked."""
 
     ordered = False
 

@@ -71,7 +71,7 @@ class Conversions(Parts):
         return spelled(type, self.struct_in_type)
 
     def owns_no_guard(self, type: Any) -> None:
-        """Refuses a container or a pointer that owns a guard, whose end nothing would note."""
+        """Refuses a container or a pointer that owns a guard, whose destructor would not run."""
         inner = type_arguments(type)
         while inner:
             held = inner.pop()
@@ -86,7 +86,7 @@ class Conversions(Parts):
         return str(self.program.struct(type))
 
     def construct(self, type: Any) -> None:
-        """Notes that an object is made. One with a destructor has to be a variable of a block."""
+        """Records that an object is made. An object with a destructor has to be a variable of a block."""
         self.owns_no_guard(type)
         if self.program.destructor(type):
             if self.owning is None or self.owning != plain(type).get_declaration():
@@ -150,7 +150,7 @@ class Conversions(Parts):
         return self.expression(only_part(cursor))
 
     def _unexposed_expr(self, cursor: Any) -> Expression:
-        """An implicit conversion, or what clang adds around an expression."""
+        """An implicit conversion, or a node that clang adds around an expression."""
         inner = [child for child in cursor.get_children() if child.kind.is_expression()]
         if not inner:
             value = evaluated(cursor)
@@ -228,7 +228,7 @@ class Conversions(Parts):
             if kind == "CONSTANTARRAY" and (is_first or inner.kind.name == "ARRAY_SUBSCRIPT_EXPR"):
                 base, *index = subexpressions(inner)
                 rows = self.subscripted(base).text
-                row = self.text(index[0]) if index else "0"  # behind it lies the next one
+                row = self.text(index[0]) if index else "0"  # the next row follows it
                 return call("flat_row", rows, row, str(source.element_count), element)
             return call("Pointer", self.text(cursor), "0", element)
         if kind in ("FUNCTIONPROTO", "FUNCTIONNOPROTO"):
@@ -335,7 +335,7 @@ class Conversions(Parts):
         return Expression("None")
 
     def has_state(self, type: Any) -> bool:
-        """Returns whether functions of a type may have variables of their own, which C++ copies with them."""
+        """Returns whether functions of a type may have state, which C++ copies with them."""
         found = record_word(type)
         return is_mutable(type) or (found is not None and found.name == "std::function" and self.program.has_mutable)
 

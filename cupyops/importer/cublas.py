@@ -38,7 +38,7 @@ enum(
     "CUBLAS_COMPUTE_",
 )
 declare("typedef cudaDataType cudaDataType_t; typedef struct cublasContext* cublasHandle_t;")
-# Conditions on the version choose what a build with this CUDA has, also where that has no translation.
+# Conditions on the version select the code of a build with this CUDA, even if it has no translation.
 declare(
     "#define CUBLAS_VER_MAJOR 12\n#define CUBLAS_VER_MINOR 8\n#define CUBLAS_VER_PATCH 4\n#define CUBLAS_VERSION 120804"
 )

@@ -1,4 +1,4 @@
-"""What kernels use of CUDA and of its libraries, declared for clang. It has no Python meaning."""
+"""Declares for clang the parts of CUDA and of its libraries that kernels use. They have no translation to Python."""
 
 from . import cuda  # noqa: F401  its C++ text comes first
 from .words import declare, word

@@ -41,7 +41,7 @@ word("CUstream_st")(object)  # a handle is a pointer to a class without members
 
 
 def done(error: int = 0) -> int:
-    """Returns a result of the runtime API, which ``cudaGetLastError`` tells if it is an error."""
+    """Returns a result of the runtime API. ``cudaGetLastError`` returns it if it is an error."""
     errors.last = error or errors.last
     return error
 
@@ -147,7 +147,7 @@ class Properties:
 
 
 def _list(values: Sequence[Any]) -> Any:
-    from .containers import Vector  # whose words follow those of CUDA
+    from .containers import Vector  # late: its words are declared after those of CUDA
 
     return Vector(list(values))
 

@@ -108,7 +108,7 @@ def stream_create(place: Any, flags: int = 0, priority: int = 0) -> int:
 
 
 def _real(stream: Any) -> Any:
-    """Returns a stream of PyTorch: that of a handle, else the current one. None in the simulator."""
+    """Returns PyTorch's stream of a handle, or the current stream. None in the simulator."""
     return stream_of(stream) or torch.cuda.current_stream() if on_gpu() else None
 
 

@@ -1,4 +1,4 @@
-"""The words of CUDA's runtime for memory, and those of the C library."""
+"""The memory functions of CUDA's runtime and of the C library."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def free_async(pointer: Any, stream: Any) -> int:
     return 0 if pointer is None else _freed(pointer)
 
 
-# The C library's memory is of the same kind: a cast says what it holds.
+# The C library's memory works alike: a cast determines its type.
 
 
 @word("malloc", "void* malloc(size_t); void* calloc(size_t, size_t); void free(void*);"

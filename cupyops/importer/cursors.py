@@ -1,4 +1,4 @@
-"""What an expression of clang's tree is: its parts, the place that it names, the class that it has."""
+"""Functions on expressions of clang's tree: their parts, the place that they name, their class."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -63,7 +63,7 @@ def only_part(cursor: Any) -> Any:
 
 
 def stripped(cursor: Any) -> Any:
-    """Returns an expression without what clang adds around it."""
+    """Returns an expression without the nodes that clang adds around it."""
     while cursor.kind.name in ("UNEXPOSED_EXPR", "PAREN_EXPR"):
         inner = subexpressions(cursor)
         if not inner:
@@ -100,12 +100,12 @@ class ArrayOf:
 
 
 def is_alike(a: Any, b: Any) -> bool:
-    """Returns whether a value of a list is one of a type, by itself or as a number."""
+    """Returns whether a value of a list has a type, directly or as a number."""
     return same_class(a, b) or (number(a) is not None and number(b) is not None) or plain(a) == plain(b)
 
 
 def copied_from(cursor: Any) -> Any:
-    """Returns what an expression copies, before a conversion to a base class."""
+    """Returns the expression that a copy is made of, before a conversion to a base class."""
     inner = stripped(cursor)
     while (
         inner.kind.name == "CALL_EXPR" and inner.referenced is not None and inner.referenced.kind.name == "CONSTRUCTOR"
@@ -153,7 +153,8 @@ def is_constant_text(type: Any) -> bool:
 
 
 def calls_result(cursor: Any) -> bool:
-    """Returns whether a call is one of what another call returns, ``chosen(0)(x)``: libclang names the inner function for both."""
+    """Returns whether a call calls the result of another call, ``chosen(0)(x)``: libclang names the inner function for
+    both."""
     declared, callee = cursor.referenced, next(iter(cursor.get_children()), None)
     if callee is None or declared is None or declared.kind.name not in ("FUNCTION_DECL", "CXX_METHOD"):
         return False
@@ -164,7 +165,7 @@ def calls_result(cursor: Any) -> bool:
 
 
 def is_array_place(cursor: Any) -> bool:
-    """Returns whether a pointer is an array that C++ converts to one."""
+    """Returns whether a pointer is an array that C++ has converted."""
     inner = stripped(cursor)
     return plain(inner.type).kind.name == "CONSTANTARRAY" and inner.kind.name != "STRING_LITERAL"
 

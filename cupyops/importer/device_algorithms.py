@@ -1,6 +1,6 @@
 """CUB's algorithms over device memory, which host code calls: scans, reductions and sorts, by PyTorch.
 
-Each is called twice: without temporary memory it tells the bytes that it needs, and with it it runs.
+Each is called twice: without temporary memory it returns the bytes that it needs, and with the memory it runs.
 """
 
 from collections.abc import Callable

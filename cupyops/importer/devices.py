@@ -17,7 +17,7 @@ def simulated() -> bool:
 
 @cache
 def _gpu() -> torch.device:
-    """Returns the device of tensors in host memory while the simulator runs: one behind the GPUs of the machine, which are GPUs
+    """Returns the device of tensors in host memory while the simulator runs: one after the GPUs of the machine, which are GPUs
     there, too."""
     # A mode of PyTorch's functions may give host memory for a GPU, as cpp_extension.simulated() does. Not here.
     with torch._C.DisableTorchFunction():

@@ -1,7 +1,7 @@
 """Finds which arguments the functions of generated code write to, and which they may return.
 
-The analysis follows names. It does not follow the order of statements: a variable may hold what any of its assignments
-gives it. A call that it does not know writes to all memory that it gets a pointer to.
+The analysis follows names. It ignores the order of statements: a variable may hold the value of any of its assignments.
+A call that it does not know writes to all memory that it gets a pointer to.
 """
 
 import ast
@@ -15,20 +15,21 @@ import torch
 
 __all__ = ["Effect", "Effects"]
 
-# What a value may share memory with: the parameter, and how: a "tensor" (or what holds it), or a "pointer" to its elements.
+# A parameter that a value may share memory with, and how: as a "tensor" (or its container), or a "pointer" to its
+# elements.
 _Roots = frozenset[tuple[str, str]]
 _NONE: _Roots = frozenset()
 
 _POINTERS = {"accessor", "const_data_ptr", "data", "data_ptr", "mutable_data_ptr"}
 _POINTERS |= {"generic_packed_accessor", "packed_accessor", "packed_accessor32", "packed_accessor64"}
-# Functions of C++ that may return their argument, besides those whose schemas say so.
+# C++ functions that may return their argument, in addition to those whose schemas say so.
 _SAME = {"cpu", "cuda", "expect_contiguous", "index", "toType", "variable_data"}
 _QUIET = {"at", "c10", "cupyops", "detail", "pybind11", "std", "torch"}  # namespaces whose words write to no memory
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What a function does with its arguments.
+    """The effects of a function on its arguments.
 
     Attributes:
         writes: the parameters whose memory it writes to.
@@ -94,7 +95,7 @@ class _Walk:
             self.holds[target.id] = self.holds.get(target.id, _NONE) | roots
 
     def _assign(self, node: ast.AST) -> None:
-        """Adds what an assignment, a loop or a call gives to variables."""
+        """Adds the values that an assignment, a loop or a call gives to variables."""
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 self._add(target, self.roots(node.value))
@@ -119,7 +120,7 @@ class _Walk:
         return _NONE.union(*(self.roots(n) for n in nodes))
 
     def roots(self, node: Any) -> _Roots:
-        """Returns what the value of an expression may share memory with."""
+        """Returns the parameters with which the value of an expression may share memory."""
         if isinstance(node, ast.Name):
             return self.holds.get(node.id, _NONE)
         if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
@@ -130,7 +131,7 @@ class _Walk:
             return self.roots(node.body) | self.roots(node.orelse)
         if isinstance(node, ast.NamedExpr):
             return self.roots(node.value)
-        if isinstance(node, ast.BinOp):  # a sum of tensors is a new one
+        if isinstance(node, ast.BinOp):  # a sum of tensors is a new tensor
             return frozenset(r for r in self._all((node.left, node.right)) if r[1] == "pointer")
         return self._called(node) if isinstance(node, ast.Call) else _NONE
 
@@ -206,7 +207,7 @@ def returns_of(function: ast.FunctionDef) -> list[ast.Return]:
 
 
 def _dotted(node: Any) -> str:
-    """Returns a name with dots; ``""`` behind another expression."""
+    """Returns a name with dots; ``""`` after another expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

@@ -4,4 +4,5 @@ __all__ = ["NotTranslated"]
 
 
 class NotTranslated(NotImplementedError):
-    """A statement of host code has no translation. It is raised where the statement stands, before anything behind it runs."""
+    """A statement of host code has no translation. It is raised in place of the statement, before anything after it
+    runs."""

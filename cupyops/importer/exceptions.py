@@ -1,4 +1,4 @@
-"""C++'s exceptions: Python's classes are those that pybind11 raises for them, and their ancestors those of C++."""
+"""C++'s exceptions: The Python classes are those that pybind11 raises, with the class hierarchy of C++."""
 
 from . import strings  # noqa: F401  its C++ text comes first
 from .words import declare, word

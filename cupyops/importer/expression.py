@@ -1,4 +1,4 @@
-"""Python text of a C++ expression, with how tightly its outermost operator binds."""
+"""Python text of a C++ expression, with the precedence of its outermost operator."""
 
 from typing import Any, NamedTuple
 
@@ -89,12 +89,12 @@ def is_list_text(text: str) -> bool:
 
 
 class Parts:
-    """What the parts of the writer of expressions have of each other, and of the writer of functions."""
+    """The methods that the parts of the writer of expressions use of each other, and of the writer of functions."""
 
     program: Any
     unit: Any
     owning: Any
-    held: dict[int, str]  # variables in place of expressions that have been written before
+    held: dict[int, str]  # variables for expressions that have been evaluated before
 
     def variable(self, cursor: Any) -> Expression:
         raise NotImplementedError

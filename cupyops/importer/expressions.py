@@ -42,7 +42,7 @@ _FORWARD = {"std::move", "std::forward"}
 class Expressions(Arithmetic):
     """Calls, constructions, operators of classes, and the rest: the part of a function's writer that writes expressions.
 
-    Subclasses give the names of variables, and the lines before the statement in which the expression stands.
+    Subclasses provide the names of variables, and the lines before the statement that contains the expression.
     """
 
     # Calls
@@ -118,7 +118,7 @@ class Expressions(Arithmetic):
         return value if stripped(cursor).kind.name in ("STRING_LITERAL", "CALL_EXPR") else f"string_at({value})"
 
     def called_value(self, cursor: Any, children: list[Any]) -> Expression:
-        """Returns the call of a function pointer, or of what clang does not resolve."""
+        """Returns the call of a function pointer, or of a callee that clang does not resolve."""
         if not children or not children[0].kind.is_expression():
             raise Refused(f"the call `{self.shown(cursor)}`")
         callee = children[0]
@@ -170,7 +170,8 @@ class Expressions(Arithmetic):
         return call(self.word_name(found.name), *types, *texts)
 
     def adapted(self, callee: str, cursor: Any, target: Any) -> Expression:
-        """Returns a ``std::function``, which converts its arguments and its result if those of what it calls are others."""
+        """Returns a ``std::function``, which converts its arguments and its result if the types of the called function
+        differ."""
         wanted = target.get_template_argument_type(0)
         inner = stripped(cursor)
         own = plain(inner.type)

@@ -43,7 +43,7 @@ _TENSOR, _MODE = "const at::Tensor&", "Mode_"
 _REDUCTION = {"reduction": _MODE}
 _CONV = {"bias": _TENSOR, "stride": _INTS, "padding": _INTS, "dilation": _INTS, "groups": _INT}
 _POOL = {"stride": _INTS, "padding": _INTS, "ceil_mode": _BOOL}
-# Of each function: the tensors in front, the class of options, the option that its constructor takes, and its options.
+# For each function: the leading tensors, the class of options, the option that its constructor takes, and its options.
 _FUNCTIONS: dict[str, tuple[int, str, str, dict[str, str]]] = {
     "softmax": (1, "SoftmaxFuncOptions", "dim", {"dim": _INT, "dtype": "at::ScalarType"}),
     "log_softmax": (1, "LogSoftmaxFuncOptions", "dim", {"dim": _INT, "dtype": "at::ScalarType"}),

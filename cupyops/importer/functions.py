@@ -1,4 +1,4 @@
-"""Writes the functions, structs and variables of a program's host half as one Python module."""
+"""Writes the host code of a program, its functions, structs and variables, as one Python module."""
 
 import builtins
 import keyword
@@ -56,13 +56,13 @@ def runtime_names() -> set[str]:
 
 
 class Host(Structs):
-    """The host half of a program, written as Python.
+    """The host code of a program, written as Python.
 
     Args:
         unit: the parsed program.
 
     Attributes:
-        untranslated: what has no translation: the function, the place and the reason.
+        untranslated: the code without a translation: the function, the place and the reason.
         launched: the name expressions of the kernels that it launches, and its device variables, with clang's declarations.
     """
 
@@ -251,7 +251,7 @@ class Host(Structs):
         given = template_arguments(declared)
         if given:
             arguments = []
-            # libclang tells a template among the arguments by the name of the instance alone.
+            # libclang reports a template among the arguments by the name of the instance alone.
             templates = re.findall(r"@ST>[^@]*@(\w+)", declared.get_usr())
             template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared)
             parameters = [c for c in template.get_children() if c.kind.name.startswith("TEMPLATE_")]

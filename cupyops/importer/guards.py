@@ -15,7 +15,7 @@ __all__ = ["no_gpu"]
 
 
 class _Guard:
-    """Sets something at its construction, and sets it back at the end of its block."""
+    """Changes a setting at its construction, and restores it at the end of its block."""
 
     _back: Callable[[], Any] | None = None
 
@@ -112,7 +112,7 @@ for _name in (
     "AutoDispatchBelowAutograd",
     "AutoNonVariableTypeMode",
 ):
-    # Below autograd, nothing is recorded.
+    # These guards exclude autograd, so nothing is recorded.
     word(f"at::{_name}", f"struct {_name} {{ explicit {_name}(bool = true); }};")(_BelowAutograd)
 word("c10::InferenceMode", "struct InferenceMode { explicit InferenceMode(bool = true); };")(_BelowAutograd)
 

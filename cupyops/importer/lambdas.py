@@ -86,7 +86,7 @@ class Lambdas(Statements):
             own = not self.knows(declared)
             if not own:
                 unchanged = declared.hash not in self.assigned and declared.hash not in changed
-                # Python's loop gives its variables other values in each turn.
+                # Python's loop reassigns its variables in each iteration.
                 has_state = self.has_state(declared.type)
                 if (
                     unchanged
@@ -132,10 +132,11 @@ class Lambdas(Statements):
             called is not None and called.result_type.get_canonical().kind.name == "LVALUEREFERENCE"
         )
         self.returns_place = False
-        if self.program.current.startswith("cupyops_"):  # what a module binds has the types of its parameters
+        if self.program.current.startswith("cupyops_"):  # a bound function has the types of its parameters
             self.program.signed.add(name)
             self.emit(self.signature(cursor, name))
-        # A lambda that changes its copies has a function around it that makes it, and a copy of it has its own ones.
+        # A lambda that changes its captures is made by a function around it, so that a copy of the lambda has its own
+        # captures.
         maker = self.new_name(f"make_{name}") if is_mutable(cursor.type) else ""
         if maker:
             self.emit(f"def {maker}({', '.join(held for held, _ in owned)}):")
@@ -180,7 +181,7 @@ class Lambdas(Statements):
 
 
 def _captures(source: str) -> tuple[set[str], bool]:
-    """Returns the names that a lambda captures by value, and whether it captures all others that it uses so."""
+    """Returns the names that a lambda captures by value, and whether it captures all other names by value, too."""
     depth, items, item = 0, [], ""
     for character in source[1:]:
         depth += (character in "([{<") - (character in ")]}>")

@@ -52,7 +52,7 @@ class Kernels:
             with variables. Other instances that are launched have the text compiled again, and the variables keep their
             values.
         own: the texts of kernels and variables whose source keeps names to itself, by name.
-        skip_empty: whether a grid without blocks is no launch. In C++ it is an error, which ``cudaGetLastError`` tells.
+        skip_empty: whether a grid without blocks is not a launch. In C++ it is an error, which ``cudaGetLastError`` returns.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Variable:
         return 0 if module is None else self._located(module)[2]
 
     def write(self, data: bytes, offset: int = 0, stream: Any = None) -> None:
-        """Sets bytes of the variable on the current GPU, or in the simulator, behind the work of a stream.
+        """Sets bytes of the variable on the current GPU, or in the simulator, after the work of a stream.
 
         Raises:
             ValueError: the variable is smaller.
@@ -240,12 +240,12 @@ class Entry:
 
 
 def _refused(*arguments: Any) -> None:
-    """CUDA launches no grid or block without threads; the next ``cudaGetLastError`` tells it."""
+    """CUDA refuses a grid or block without threads, and the next ``cudaGetLastError`` returns the error."""
     errors.last = INVALID_CONFIGURATION
 
 
 def _skipped(*arguments: Any) -> None:
-    """Stands for the launch of a block without threads that is no error."""
+    """Stands for the launch of a block without threads that is not an error."""
 
 
 class _Configured:

@@ -153,14 +153,14 @@ class Loops(Blocks):
 
     def s_continue_stmt(self, cursor: Any) -> None:
         loop = self.loops[-1] if self.loops else None
-        if loop is not None and loop.flag:  # the switch around it is a loop of one turn
+        if loop is not None and loop.flag:  # the switch around it is written as a loop of one iteration
             self.emit(f"{loop.flag} = True")
             self.emit("break")
             return
         self.go_on(loop)
 
     def go_on(self, loop: Loop | None) -> None:
-        """Writes ``continue`` with what C++ does before the next turn."""
+        """Writes ``continue`` after the code that C++ runs before the next iteration."""
         if loop is not None and loop.step is not None:
             self.expression_statement(loop.step)
         if loop is not None and loop.condition is not None:
@@ -169,7 +169,7 @@ class Loops(Blocks):
         self.emit("continue")
 
     def s_switch_stmt(self, cursor: Any) -> None:
-        """Writes a switch. Sections stand one behind the other, and a value enters at its own."""
+        """Writes a switch. Sections stand one after another, and a value enters at its own."""
         children = list(cursor.get_children())
         while children[0].kind.is_declaration() or children[0].kind.name == "DECL_STMT":
             self.statement(children.pop(0))

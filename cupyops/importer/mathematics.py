@@ -168,7 +168,7 @@ def frexp(x: float, exponent: Any) -> float:
 @word("modf")
 @word("modff")
 def modf(x: float, whole: Any) -> float:
-    """Returns the part of a number behind the point, and puts its whole part into a place."""
+    """Returns the part of a number after the point, and puts its whole part into a place."""
     rest, whole[0] = math.modf(x) if math.isfinite(x) else (0.0 if math.isinf(x) else x, x)
     return math.copysign(rest, x)
 

@@ -172,7 +172,7 @@ def unpack(kind: Any, data: bytes) -> list[Any]:
         return torch.frombuffer(bytearray(data), dtype=kind.dtype).tolist() if data else []
     parts = (data[at : at + size] for at in range(0, len(data), size))
     if isinstance(kind, tuple) and kind[0] in _ARRAYS:
-        from .containers import Vector  # whose words follow those of CUDA
+        from .containers import Vector  # late: its words are declared after those of CUDA
 
         return [Vector(unpack(kind[1], part)) for part in parts]
     if isinstance(kind, tuple) and kind[0].endswith("complex"):
@@ -205,7 +205,7 @@ class DeviceMemory:
 
     def __init__(self, tensor: torch.Tensor, hidden: bool = False, owned: bool = False) -> None:
         self.tensor, self.hidden, self.owned = tensor, hidden, owned
-        self._storage: Any = None  # found when it is used: a launch on a GPU needs the address alone
+        self._storage: Any = None  # found at its first use: a launch on a GPU needs only the address
 
     @property
     def storage(self) -> torch.UntypedStorage:
@@ -359,7 +359,7 @@ def host_bytes(pointer: Pointer, count: int, kind: Any = None) -> bytes:
     Args:
         pointer: where they are.
         count: how many.
-        kind: the type of the elements of host memory, if the pointer does not tell it.
+        kind: the type of the elements of host memory, if the pointer has no type.
     """
     if isinstance(pointer, DevicePointer):
         if type(pointer.memory) is FakeMemory:

@@ -60,7 +60,7 @@ class Schema:
     """An overload of an operator, with its C++ parameters, the outputs first.
 
     Attributes:
-        overload: the name behind the dot; ``""`` for the first.
+        overload: the name after the dot; ``""`` for the first.
         slots: the C++ parameters.
         outputs: how many of them are outputs.
         returns: the types of the results.
@@ -162,7 +162,7 @@ _ARGUMENT = re.compile(r"(\S+) (\w+)(?:=(.*))?")
 
 
 def _parsed(schema: Any) -> Schema | None:
-    """Returns a schema of PyTorch; None for one that C++ has not, or whose types have no words."""
+    """Returns a schema of PyTorch; None for an operator that C++ does not have, or whose types have no translation."""
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     if not torch._C._dispatch_has_kernel(full):
         return None
@@ -234,9 +234,9 @@ def _declarations(name: str) -> tuple[list[str], list[str]]:
     methods: list[str] = []
     overloads: dict[tuple[str, ...], Schema] = {}
     for schema in schemas(name):
-        overloads.setdefault(schema.types(), schema)  # overloads of one C++ signature are one
+        overloads.setdefault(schema.types(), schema)  # overloads with the same C++ signature are merged
     for types, schema in overloads.items():
-        # A call that fits an overload whole is no call of a longer one with its defaults.
+        # A call that fits an overload whole is not a call of a longer one with its defaults.
         required = max((i + 1 for i in range(len(types)) if types[:i] in overloads), default=0)
         functions.append(schema.cpp(name, required))
         if schema.slots and schema.slots[0].name == "self" and schema.slots[0].kind == "Tensor":
@@ -312,7 +312,7 @@ def _bound(slots: Sequence[Slot], arguments: Sequence[Any]) -> tuple[list[Any], 
 
 
 def _wrapped(result: Any) -> Any:
-    """Returns a result of PyTorch as generated code has it."""
+    """Returns a result of PyTorch in the form that generated code uses."""
     from .standard import Vector
 
     return Vector(result) if isinstance(result, list) else result

@@ -1,4 +1,4 @@
-"""Writes what C++ names, members and elements are in Python, and references and pointers to them."""
+"""Writes C++ names, members and elements in Python, and references and pointers to them."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ class Places(Conversions):
                 raise Refused(f"`{name}`, which has no Python meaning")
             return Expression(self.word_name(name))
         if declared.kind.name == "CXX_METHOD" and not declared.is_static_method():
-            if self.program.binds_classes:  # what a class of Python binds
+            if self.program.binds_classes:  # a method that a Python class binds
                 return Expression(f"{self.program.struct_of(declared)}.{self.program.method(declared)}")
             raise Refused(f"a pointer to the method `{name}`")
         if cursor.kind.name != "CALL_EXPR" and gives_place(declared):
@@ -90,7 +90,7 @@ class Places(Conversions):
     def template_arguments(self, declared: Any) -> list[str]:
         """Returns the template arguments of a specialisation for a typed word.
 
-        libclang does not tell those of a method. Its result has them: ``T*``, ``T``, or a class of them.
+        libclang does not report those of a method. Its result has them: ``T*``, ``T``, or a class of them.
         """
         if declared.kind.name == "CXX_METHOD" and not declared.is_static_method():
             result = plain(declared.result_type)
@@ -106,7 +106,7 @@ class Places(Conversions):
         return [str(a) if isinstance(a, int) else self.type_text(a) for a in given if a is not None]
 
     def argument_types(self, type: Any) -> list[str]:
-        """Returns the template arguments of a class of words. Those of a pack stand one behind the other."""
+        """Returns the template arguments of a class of words. Those of a pack stand one after another."""
         declared = template_arguments(plain(type).get_declaration())
         if None in declared:
             return [self.type_text(a) for a in type_arguments(type)]
@@ -187,7 +187,7 @@ class Places(Conversions):
         if inner.kind.name == "CALL_EXPR" and inner.spelling == "operator[]" and not self.unit.mine(inner.referenced):
             container, position = list(inner.get_arguments())
             found = record_word(container.type)
-            if found is not None and hasattr(found.object, "data"):  # elements that lie one behind the other
+            if found is not None and hasattr(found.object, "data"):  # elements that lie one after another
                 return Expression(f"{self.text(container, ATOM)}.data() + {self.text(position, SUM + 1)}", SUM)
         place = f"Variable({self.text(inner)})" if is_value(inner.type) else self.reference(inner)
         return call("Pointer", place, "0", self.type_text(cursor.type))
@@ -197,7 +197,7 @@ class Places(Conversions):
 
         Args:
             cursor: the expression.
-            anything: a value that is no place gets a place of its own; else the result is ``""``.
+            anything: a value that is not a place gets a place of its own; else the result is ``""``.
         """
         inner = stripped(cursor)
         if is_value(inner.type) and anything:
@@ -239,7 +239,7 @@ class Places(Conversions):
         return ""
 
     def bound_to(self, cursor: Any) -> str:
-        """Returns what a member that is a reference holds: a place, or one of its own for a value that is none."""
+        """Returns the initial value of a reference member: a place, or a new place for a value that is not a place."""
         return self.reference(cursor, anything=False) or f"Variable({self.text(cursor)})"
 
     def is_own_place(self, call: Any) -> bool:

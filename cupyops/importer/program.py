@@ -1,4 +1,4 @@
-"""Reads a program with kernels and a host half, and keeps its translation on disk."""
+"""Reads a program of kernels and host code, and keeps its translation on disk."""
 
 import ast
 import linecache
@@ -26,12 +26,12 @@ class Program:
 
     Attributes:
         name: the name of the program.
-        source: the host half as Python.
+        source: the host code as Python.
         device: the text of the kernels, for NVRTC. Sources that keep names to themselves have texts of their own in `kernels`,
             which stand here one after another.
         functions: the host functions by their C++ names.
         bound: what ``PYBIND11_MODULE`` binds, by name.
-        untranslated: what has no translation: the function, the place and the reason.
+        untranslated: the code without a translation: the function, the place and the reason.
         kernels: the kernels, by name expression.
     """
 

@@ -22,7 +22,7 @@ def _class(name: str, of: str, make: Any, more: str = "") -> None:
 
     Args:
         name: its name.
-        of: the parameters of its constructors, each behind ``;``.
+        of: the parameters of its constructors, each after ``;``.
         make: returns an object of the constructor's arguments.
         more: further methods.
     """

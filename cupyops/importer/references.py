@@ -69,7 +69,7 @@ class Member(Reference):
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
 
-    # The members of one type lie one behind the other: `(&x)[1]` is y.
+    # The members of one type lie one after another: `(&x)[1]` is y.
 
     def _alike(self) -> list[str]:
         fields = getattr(self.owner, "fields", ())
@@ -160,7 +160,7 @@ class Pointer:
         return place
 
     def _check(self) -> None:
-        """Raises for the use of host memory as another type. Pointers of any types are alike."""
+        """Raises for the use of host memory as another type. Pointers of all types are equal here."""
         if self.kind is not self.element and self.kind != self.element:
             both = isinstance(self.kind, tuple) and isinstance(self.element, tuple)
             if not both or self.kind[0] != self.element[0]:
@@ -194,7 +194,7 @@ class Pointer:
         """Returns the pointer as one to another type, ``reinterpret_cast<T*>(p)``."""
         own = self.element
         if isinstance(own, tuple) and own[0] == "[]" and len(own) == 3 and self.kind == own and kind != own:
-            return flat_row(self, 0, own[2], own[1]).cast(kind)  # rows lie one behind the other
+            return flat_row(self, 0, own[2], own[1]).cast(kind)  # rows lie one after another
         return Pointer(self.memory, self.offset, kind, self.element)
 
 
@@ -228,7 +228,7 @@ class _Rows:
 
 
 def flat_row(rows: Any, index: int, size: int, kind: Any) -> Pointer:
-    """Returns a pointer to the first element of ``rows[index]``, behind which the next row lies.
+    """Returns a pointer to the first element of ``rows[index]``, after which the next row lies.
 
     Args:
         rows: an array of arrays, or a pointer to an array.

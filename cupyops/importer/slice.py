@@ -1,11 +1,11 @@
-"""Takes from a parsed program what its kernels reach: the text that NVRTC compiles.
+"""Extracts the code that the kernels of a parsed program reach: the text that NVRTC compiles.
 
 The text keeps its lines. Blanks take the place of the declarations that no kernel reaches. A declaration is reached by
 its name: every identifier in the text of a kept declaration, and in the macros that this text uses, counts, so calls
-that only an instantiation resolves are found, too, and so is the code of conditions that hold on a GPU alone. What the
-identifiers find is kept if kernels can have it, by the tree: functions with ``__device__`` or ``constexpr``, types,
-constants, device variables. The tree decides where a name alone does not: a declaration that names types of the host
-needs a reference to it.
+that only an instantiation resolves are found, too, and so is the code of conditions that hold on a GPU alone. The
+declarations of these identifiers are kept if kernels can use them, by the tree: functions with ``__device__`` or
+``constexpr``, types, constants, device variables. The tree decides where a name alone does not: a declaration that
+names types of the host needs a reference to it.
 """
 
 import atexit
@@ -51,7 +51,8 @@ _SPACES_OF_LIBRARIES = frozenset(("thrust", "torch", "at", "at::cuda::detail", "
 
 
 def sliced(unit: Any, names: Sequence[str] | None = None) -> str:
-    """Returns what kernels reach of a parsed program, as one text with ``#line`` directives for the files of the user.
+    """Returns the code of a parsed program that kernels reach, as one text with ``#line`` directives for the user's
+    files.
 
     Args:
         unit: the program, a :class:`.tree.Unit`.
@@ -66,7 +67,8 @@ def sliced(unit: Any, names: Sequence[str] | None = None) -> str:
 def sliced_texts(
     text: str, headers: tuple[tuple[str, str], ...], options: tuple[str, ...], names: Sequence[str]
 ) -> dict[str, str]:
-    """Returns what kernels reach of a text, by ``""``, and of its headers, by name. Directives that include files stay.
+    """Returns the code that kernels reach, of a text (under ``""``) and of its headers (by name). Directives that
+    include files stay.
 
     Args:
         text: CUDA C++.
@@ -91,7 +93,7 @@ atexit.register(_parsed.cache_clear)  # while clang's library is there
 
 
 class Slice(Declarations):
-    """What kernels reach of a program: see :func:`sliced`."""
+    """The code of a program that kernels reach: see :func:`sliced`."""
 
     def __init__(self, unit: Any, names: Sequence[str] | None = None) -> None:
         super().__init__(unit)
@@ -151,8 +153,8 @@ class Slice(Declarations):
             unread += [(self._words(item), item, True) for item in waiting]
 
     def _called_by_constexpr(self, reader: Item, item: Item) -> bool:
-        """Returns whether a ``constexpr`` function may name a function of the host, where no constant and no kernel gets: NVRTC
-        needs the declaration."""
+        """Returns whether a ``constexpr`` function may name a host function in a branch that no constant or kernel
+        reaches: NVRTC needs the declaration."""
         if not all(c.kind.name in FUNCTIONS for c in (*reader.cursors, *item.cursors)) or self._is_foreign(item):
             return False
         head = HEAD.match(self.files[reader.file].code.bare, reader.start, reader.end)[0]  # type: ignore[index]
@@ -269,7 +271,7 @@ class Slice(Declarations):
         return " ".join(kept)
 
     def _holds(self, file: File, item: Item) -> bool:
-        """Returns whether a directive for namespaces, or a static assertion, holds in what is kept."""
+        """Returns whether a using directive or a static assertion is still valid in the code that is kept."""
         kinds = {c.kind.name for c in item.cursors}
         code = file.code.bare[item.start : item.end]
         words = NAME.findall(code)
@@ -301,7 +303,7 @@ class Slice(Declarations):
         return text_of("".join(found))
 
     def _written(self, file: File) -> str:
-        """Returns the text of a file with blanks for what is not kept."""
+        """Returns the text of a file with blanks for the code that is not kept."""
         pieces, at = [], 0
         for start, end, instead in sorted(self._cuts(file)):
             if end <= at:
@@ -333,7 +335,7 @@ class Slice(Declarations):
         """Returns a file's text with the user's files that it includes and that kernels need.
 
         The conditions of device code may leave a directive out, so a file is inserted at each of its directives, in a guard if it asks to
-        be read once; a directive behind one that no condition leaves out needs it no more.
+        be read once; a directive after one that no condition leaves out needs it no more.
 
         Args:
             around: the files that include this one.

@@ -1,4 +1,4 @@
-"""What the files of a program declare, and whether a kernel can have it."""
+"""The declarations in the files of a program, and whether a kernel can use them."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ _USINGS = frozenset(("USING_DECLARATION", "NAMESPACE_ALIAS"))
 
 
 class Declarations:
-    """What the files of a program declare, by the tree, and by the text where the tree does not tell."""
+    """The declarations in the files of a program, by the tree, and by the text where the tree lacks them."""
 
     def __init__(self, unit: Any) -> None:
         self.files = {name: File(name, as_bytes(text)) for name, text in unit.files.items()}
@@ -116,7 +116,7 @@ class Declarations:
         item.cursors.append(cursor)
 
     def _close(self, file: File) -> None:
-        """Finds what the items of a file declare."""
+        """Finds the names that the items of a file declare."""
         file.items.sort(key=lambda item: item.start)
         bare = file.code.bare
         for start, end in [*self._gaps(file)]:
@@ -137,7 +137,7 @@ class Declarations:
                 item.kernel |= names if kernel else set()
 
     def _declared(self, file: File, item: Item, cursor: Any) -> tuple[set[str], bool, bool]:
-        """Returns what a declaration declares, whether a kernel can have it, and whether it is a kernel."""
+        """Returns the names of a declaration, whether a kernel can use it, and whether it is a kernel."""
         kind, name = cursor.kind.name, cursor.spelling
         parent = cursor.semantic_parent
         owner = parent.spelling if parent is not None and parent.kind.name in CLASSES else ""
@@ -151,7 +151,7 @@ class Declarations:
                 return {name}, True, True
             words = self._with_macros(NAME.findall(head))
             by_text = CONSTEXPR if len(item.cursors) > 1 else self._marks | CONSTEXPR
-            # Of a class that is kept, the device functions that are defined outside of it are kept.
+            # The device functions of a kept class that are defined outside of it are kept.
             name = owner or name.split("<")[0]
             return {name}, "device" in marks or not words.isdisjoint(by_text), False
         if kind == "ENUM_DECL":
@@ -177,8 +177,8 @@ class Declarations:
         return ({name} if name else names), usable, bool(kernels)
 
     def _declared_by(self, code: str) -> tuple[set[str], bool, set[str]]:
-        """Returns what code declares by its text, for what the tree does not tell: templates of variables, concepts, and what
-        clang could not resolve."""
+        """Returns the names that code declares by its text, for declarations that the tree lacks: variable templates,
+        concepts, and code that clang could not resolve."""
         head = code[behind_template(code) :].lstrip()
         if (found := TYPE.match(head)) is not None:
             used = re.fullmatch(r"using\s+[\w\s:]*::\s*(\w+)\s*;", head)
@@ -191,7 +191,7 @@ class Declarations:
         return names, usable, names if "__global__" in words else set()
 
     def _with_macros(self, words: Iterable[str]) -> set[str]:
-        """Returns words with those of the macros that they name."""
+        """Returns words together with the words of the macros that they name."""
         found, unread = set[str](), list(words)
         while unread:
             word = unread.pop()
@@ -227,7 +227,7 @@ class Declarations:
         covered = sorted([*((i.start, i.end) for i in file.items), *file.braces])
         at = 0
         for start, end in [*covered, (len(file.text), len(file.text))]:
-            # Directives separate what conditions leave out from what clang could not read.
+            # Directives separate code that conditions leave out from code that clang could not read.
             for a, b in self._pieces(file, at, start):
                 if not _NO_CODE.match(file.code.bare[a:b]):
                     yield a, b

@@ -1,4 +1,4 @@
-"""The files of a parsed program, their declarations, and what clang's tree says of each."""
+"""The files of a parsed program, and their declarations in clang's tree."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -50,8 +50,8 @@ class Item:
         file: the name of the file.
         start, end: offsets in bytes, with the semicolon.
         cursors: the declarations.
-        names: what they declare.
-        usable: whether a kernel can have one of them.
+        names: the names that they declare.
+        usable: whether a kernel can use one of them.
         kernel: the names of the kernels among them.
     """
 
@@ -79,8 +79,8 @@ class File:
 
     @cached_property
     def segments(self) -> tuple[list[int], list[bool]]:
-        """The offsets where the directives of conditions part the text, and whether each part lies in a condition. The guard of a
-        header is none."""
+        """The offsets where the directives of conditions part the text, and whether each part lies in a condition. An
+        include guard does not count."""
         starts, within, opened = [0], [False], list[bool]()
         given = self.code.directives
         for i, directive in enumerate(given):
@@ -160,7 +160,7 @@ def is_constant(cursor: Any, head: str) -> bool:
 
 
 def behind_template(code: str) -> int:
-    """Returns the offset behind ``template <...>`` and ``requires``."""
+    """Returns the offset after ``template <...>`` and ``requires``."""
     at = 0
     while (found := re.compile(r"\s*template\s*<").match(code, at)) is not None:
         depth, at = 1, found.end()

@@ -38,7 +38,7 @@ def forward(x: Any) -> Any:
 @word("std::swap", "template <class T> void swap(T&, T&); template <class T, size_t n> void swap(T (&)[n], T (&)[n]);")
 @word("std::iter_swap", "template <class I, class J> void iter_swap(I, J);")
 def swap(a: Any, b: Any) -> None:
-    """Exchanges the values of two references, of two containers or structs, or of what two pointers point to."""
+    """Swaps the values of two references, containers or structs, or the targets of two pointers."""
     if isinstance(a, Pointer):
         a[0], b[0] = b[0], a[0]
     elif isinstance(a, Reference):
@@ -134,7 +134,7 @@ def release(place: Reference) -> Any:
 
 
 class Lock:
-    """A mutex, or what holds one."""
+    """A mutex or a lock."""
 
     def __init__(self, *_: Any) -> None:
         """Takes the mutexes, and does nothing."""
@@ -239,7 +239,7 @@ _random = random.Random(1)
 
 @word("rand", "int rand(); void srand(unsigned); namespace std { using ::rand; using ::srand; }")
 def rand() -> int:
-    """Returns a number that is as good as C's, and another one."""
+    """Returns a random number. It is not the number that the C library would return."""
     return _random.randrange(1 << 31)
 
 

@@ -1,4 +1,5 @@
-"""The function :func:`from_extension`, which writes a starting file: kernels, the host half in Python, and operators."""
+"""The function :func:`from_extension`, which writes a starting file: kernels, the host code in Python, and
+operators."""
 
 import ast
 import keyword
@@ -41,7 +42,7 @@ class ExtensionKernel:
         name: the name with its namespaces.
         template: the parameters of the template, in C++; ``""`` for a function.
         parameters: the parameters.
-        launches: the launches of the host half, without their arguments, in C++.
+        launches: the launches in the host code, without their arguments, in C++.
     """
 
     name: str
@@ -66,12 +67,12 @@ class Extension:
 
     Attributes:
         path: the file of the extension.
-        text: the device half: the kernels and the declarations that they use.
+        text: the device code: the kernels and the declarations that they use.
         kernels: the kernels.
         refused: the names of the kernels that have no translation, each with the reason.
         missing: the names of included files that were not found.
-        untranslated: what of the host half has no translation: the function, the place and the reason.
-        starter: the text of the starting file: kernels, the host half in Python, and operators.
+        untranslated: what of the host code has no translation: the function, the place and the reason.
+        starter: the text of the starting file: kernels, the host code in Python, and operators.
     """
 
     path: Path
@@ -108,10 +109,11 @@ def from_extension(
     """Reads the ``.cu`` file of a PyTorch C++/CUDA extension.
 
     The kernels and the declarations that they use become the text of :class:`~cupyops.importer.launches.Kernels`. The
-    host half becomes Python, by the types that clang finds. Each function that the file binds, or each that no other
-    calls, becomes an :class:`~cupyops.torch.Operator` if its types allow it. The operator of ``f_backward`` is the gradient
-    of that of ``f`` if the names of its parameters say what they are. C++ without a translation raises
-    :class:`~cupyops.importer.errors.NotTranslated` where it stands, and a comment at the top of the file lists it.
+    host code becomes Python, by the types that clang finds. Each function that the file binds (or each function that no
+    other calls) becomes an :class:`~cupyops.torch.Operator` if its types allow it. The operator of ``f_backward`` is
+    the gradient of the operator of ``f`` if its parameters have the names of gradients, inputs and results. C++ code
+    without a translation raises :class:`~cupyops.importer.errors.NotTranslated` when it would run, and a comment at the
+    top of the file lists it.
 
     Args:
         path: the file; or its text, a string of several lines.
@@ -120,9 +122,9 @@ def from_extension(
 
     Raises:
         OSError: a file cannot be read.
-        TypeError: `path` is no path, or `include` is no list of paths.
+        TypeError: `path` is not a path, or `include` is not a list of paths.
         ValueError: the file is not UTF-8, has no kernel, or none of its kernels has a translation. The message names the
-            reasons. Or `namespace` is no identifier, or is not given for a text.
+            reasons. Or `namespace` is not an identifier, or is not given for a text.
         MissingDependencyError: libclang is not installed.
 
     Example:
@@ -185,7 +187,7 @@ def _imports(imported: Sequence[str]) -> list[str]:
     return [line] if imported else []
 
 
-# The host half
+# The host code
 
 
 class _Bindings:
@@ -205,7 +207,7 @@ class _Bindings:
 
 
 class _HostHalf:
-    """The host half as Python.
+    """The host code as Python.
 
     Attributes:
         notes: what a reader of the file should know.

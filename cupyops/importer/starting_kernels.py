@@ -1,4 +1,4 @@
-"""The kernels of a starting file: the device half of a CUDA file, with what :class:`cupyops.Kernel` takes of it."""
+"""The kernels of a starting file: the device code of a CUDA file, in the form that :class:`cupyops.Kernel` takes."""
 
 import os
 import re
@@ -35,7 +35,8 @@ _REFUSED = (
 
 
 def device_half(unit: Unit, file: str, kernels: Sequence[str]) -> tuple[str, list[Function], dict[str, str]]:
-    """Returns the text of the kernels that NVRTC can have, these kernels, and of the others why it cannot."""
+    """Returns the text of the kernels that NVRTC can compile, these kernels, and for each other kernel the reason why
+    it cannot."""
     refused = {name: why for name in kernels if (why := _refusal(unit, file, name))}
     kept = [name for name in kernels if name not in refused]
     if not kept:
@@ -90,7 +91,8 @@ _ONCE = re.compile(r"#ifndef (CUPYOPS_ONCE_\d+)$")
 
 
 def _tidied(text: str) -> str:
-    """Returns a slice without ``#line``, the blanks of what is cut out, and guards of files that it has once."""
+    """Returns a slice without ``#line`` directives, without the blanks of removed code, and without include guards of
+    files that it contains once."""
     lines = [line.rstrip() for line in _LINE.sub("", text).splitlines()]
     opened: list[tuple[int, bool]] = []
     for i, line in enumerate(lines):

@@ -43,7 +43,7 @@ class Called:
         function: its text.
         signature: its C++ types.
         defaults: the defaults in Python by the place of the parameter.
-        effect: what it does with its arguments.
+        effect: the effects on its arguments.
         untranslated: why it has no whole translation, or ``""``.
     """
 
@@ -186,7 +186,7 @@ class _Operator:
 
 
 def operators(space: str, functions: Sequence[Called]) -> list[str]:
-    """Returns the lines that declare the operators, or say of each other function why it is none.
+    """Returns the lines that declare the operators, and comments that say why other functions are not operators.
 
     Args:
         space: the namespace.
@@ -225,7 +225,7 @@ def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _paired(forward: _Operator, backward: _Operator) -> list[str]:
-    """Makes one operator the gradient of another if the names of its parameters say what they are.
+    """Makes one operator the gradient of another if its parameters have the names of gradients, inputs and results.
 
     Returns the lines of the function between them, or a comment that says why there is none.
     """

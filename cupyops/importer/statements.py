@@ -73,7 +73,8 @@ class Statements(Loops):
             raise Refused(f"what clang refuses: {problem.message}")
 
     def chain(self, links: list[Any]) -> None:
-        """Writes a chain of definitions as a statement for each, so that one without a translation is lost alone."""
+        """Writes a chain of definitions as one statement each, so that a definition without a translation does not
+        affect the others."""
         base = links[-1][1]
         holder = self.text(base)
         if not holder.isidentifier():
@@ -236,14 +237,14 @@ class Statements(Loops):
         body, *handlers = cursor.get_children()
         with self.block("try:"):
             self.nested(body)
-        with self.block("except NotTranslated:"):  # which no handler of C++ catches
+        with self.block("except NotTranslated:"):  # C++ handlers must not catch it
             self.emit("raise")
         for handler in handlers:
             parts = list(handler.get_children())
             declared = [c for c in parts if c.kind.name == "VAR_DECL"]
             block = parts[-1]
             kind = self.type_text(declared[0].type).strip("'").replace("::", ".") if declared else "Exception"
-            if kind == "std.exception":  # every exception of words is one
+            if kind == "std.exception":  # every exception class of the words is one
                 kind = "Exception"
             name = f" as {self.declare(declared[0])}" if declared and declared[0].spelling else ""
             with self.block(f"except {kind}{name}:"):

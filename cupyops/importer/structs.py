@@ -166,7 +166,8 @@ class Structs:
                 found = f"operator_{OPERATORS.get(other, re.sub(r'[^a-z0-9]', '_', other))}"
             else:
                 found = self.member(declared)
-                # Python's methods are virtual. A name that a base class has, too, becomes another one if C++'s are not.
+                # Python's methods are virtual. A method that hides one of a base class, and is not virtual in C++, gets
+                # another name.
                 if not declared.is_virtual_method() and _hides(declared):
                     found += f"_of_{declared.semantic_parent.spelling}"
             siblings = [c for c in declared.semantic_parent.get_children() if c.spelling == declared.spelling]
@@ -191,7 +192,7 @@ class Structs:
         """Returns the destructor of a struct that does something, or None.
 
         Raises:
-            Refused: a class above it, a member or the template that it is made of has one.
+            Refused: a base class, a member or the template has one.
         """
         type = plain(type)
         declared = type.get_declaration()
@@ -230,7 +231,7 @@ class Structs:
         return f"construct_{siblings.index(key)}"
 
     def constructor(self, type: Any, declared: Any) -> str:
-        """Returns what makes an object by a constructor."""
+        """Returns the function that makes an object by a constructor."""
         name = self.struct(type)
         if not self.unit.mine(declared) or not declared.is_definition():
             return name

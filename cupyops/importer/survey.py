@@ -1,6 +1,6 @@
 """Finds which variables a function assigns, and of which a reference or an address is taken.
 
-Python's variables are no places. A variable that another function assigns through a reference lives in a
+Python's variables are not places. A variable that another function assigns through a reference lives in a
 :class:`.references.Variable`, and a parameter that is a reference takes one where its function assigns it.
 """
 
@@ -17,7 +17,7 @@ _STEPS = ("++", "--", "x++", "x--")
 
 
 class Survey:
-    """What the functions of a program do with their variables.
+    """How the functions of a program use their variables.
 
     Args:
         unit: the parsed program.
@@ -130,7 +130,8 @@ class Survey:
             self._walk(child, assigned, boxed)
 
     def _assign(self, place: Any, assigned: set[int], boxed: set[int]) -> None:
-        """Notes an assignment. One to a part of an immutable object, ``p.first`` or ``*o``, assigns the variable of the whole."""
+        """Records an assignment. An assignment to a part of an immutable object, ``p.first`` or ``*o``, assigns the
+        variable of the object."""
         _add(assigned, place)
         inner = _stripped(place)
         if inner.kind.name == "CONDITIONAL_OPERATOR":  # `(c ? a : b) = x` finds the place first
@@ -248,7 +249,7 @@ def _aliases(cursor: Any) -> list[tuple[int, int, bool]]:
 
 
 def _returned(cursor: Any) -> list[Any]:
-    """Returns what a function returns, without its lambdas."""
+    """Returns the expressions that a function returns, without those of its lambdas."""
     found = []
     for child in cursor.get_children():
         if child.kind.name == "RETURN_STMT":

@@ -47,7 +47,7 @@ def _scalar_to(kind: Number, value: Any) -> Any:
     return kind(value)
 
 
-# A number is one, by a single conversion.
+# A number converts to it by a single implicit conversion.
 word(
     "c10::OptionalScalar",
     "struct OptionalScalar { OptionalScalar(); OptionalScalar(std::nullopt_t); OptionalScalar(const std::optional<Scalar>&);"
@@ -159,7 +159,7 @@ class TensorOptions:
         return made
 
     def dtype(self, *arguments: Any) -> Any:
-        # Typed by the result: T of dtype<T>(), and the class of the others.
+        # Typed by the result: for dtype<T>(), T; for the others, their class
         value = next((a for a in arguments if not isinstance(a, str)), _KEEP)
         return self._with("dtype", value.dtype if isinstance(value, Number) else value, torch.get_default_dtype())
 

@@ -33,7 +33,7 @@ _OPERATORS = "".join(
 declare(
     "namespace at { template <class T> struct DefaultPtrTraits { typedef T* PtrType; };"
     "template <class T> struct RestrictPtrTraits { typedef T* __restrict__ PtrType; };"
-    # The pointer's traits are for kernels: the host's types have none, as libclang does not tell such an argument.
+    # The pointer's traits are for kernels: the host's types have none, as libclang does not report such an argument.
     "template <class T, size_t N, class I> struct Accessor { using PtrType = T*; Accessor(T*, const I*, const I*);"
     " Accessor<T, N - 1, I> operator[](I) const; I size(I) const; I stride(I) const; T* data() const; };"
     "template <class T, class I> struct Accessor<T, 1, I> { using PtrType = T*; Accessor(T*, const I*, const I*);"
@@ -381,7 +381,7 @@ methods(
 declare(
     "namespace torch { using Dtype = at::ScalarType; }"
     "namespace detail { at::ScalarType scalar_type(at::ScalarType); at::ScalarType scalar_type(const at::DeprecatedTypeProperties&); }"
-    # As `device(at::kCUDA)` without a namespace finds it, the functions are in that of their arguments.
+    # `device(at::kCUDA)` without a namespace is found in the namespace of its argument, so the functions are there.
     "namespace c10 { TensorOptions dtype(ScalarType); TensorOptions dtype(caffe2::TypeMeta); template <class T> TensorOptions dtype();"
     " TensorOptions device(Device); TensorOptions device(DeviceType, DeviceIndex = -1); TensorOptions layout(Layout);"
     " TensorOptions requires_grad(bool = true); TensorOptions memory_format(MemoryFormat); }"

@@ -130,7 +130,8 @@ class Library:
         return self
 
     def refuse(self, why: str, *names: str) -> None:
-        """Notes a statement without a translation. What it would define is missing, or raises where it is called."""
+        """Records a statement without a translation. The names that it would define are missing, or raise an error when
+        they are called."""
         warnings.warn(why, UserWarning, stacklevel=2)
 
 

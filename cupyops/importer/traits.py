@@ -91,7 +91,7 @@ declare("""#define NULL __null
 #define M_SQRT2 1.41421356237309504880
 #define M_SQRT1_2 0.70710678118654752440""")
 
-# Of a class or an enumeration too. The last three take two types.
+# Also for a class or an enumeration. The last three take two types.
 _TESTS = (
     "integral", "floating_point", "arithmetic", "void", "pointer", "const", "signed", "unsigned", "enum", "class", "array",
     "function", "reference", "lvalue_reference", "rvalue_reference", "fundamental", "scalar", "trivially_copyable", "empty",

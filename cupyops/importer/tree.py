@@ -1,4 +1,5 @@
-"""Parses CUDA files with a host half by libclang, with the host's view, and wraps what its Python binding lacks.
+"""Parses CUDA files with host code by libclang, as host compilation sees them, and wraps functions that its Python
+binding lacks.
 
 No header of the machine is read. The words of :mod:`.words` are one header, and PyTorch's operators are declared from
 their schemas. An include that is not found in the user's folders is an empty file: a name that it would declare is then
@@ -156,14 +157,16 @@ class Unit:
 
 
 def _with_own_macros(name: str, text: str) -> str:
-    """Returns what includes a source. The macros of a source are its own: behind it, the macros of before hold."""
+    """Returns the file that includes a source. The macros of a source end with it, and the earlier macros hold
+    again."""
     macros = dict.fromkeys(_DEFINED.findall(text))
     pushed, popped = ("".join(f'#pragma {act}_macro("{m}")\n' for m in macros) for act in ("push", "pop"))
     return f'{pushed}#include "{name}"\n{popped}'
 
 
 def _linked_name(declared: Any) -> str:
-    """Returns the name by which a linker finds a declaration. In clang's own names, a parameter ``const int`` is another one."""
+    """Returns the name by which a linker finds a declaration. In clang's own names, a parameter ``const int`` differs
+    from ``int``."""
     is_template = "TEMPLATE" in declared.kind.name
     return str(declared.get_usr() if is_template else declared.mangled_name or declared.get_usr())
 
@@ -178,7 +181,7 @@ def joined(parts: Sequence[Unit]) -> Unit:
 
 
 def is_invalid(cursor: Any) -> bool:
-    """Returns whether clang found an error in a declaration. What it says of the type is then not what the user wrote."""
+    """Returns whether clang found an error in a declaration. Its type in the tree is then wrong."""
     return bool(clang().conf.lib.clang_isInvalidDeclaration(cursor))
 
 
@@ -234,8 +237,8 @@ def parse(
                     once[twice] = f"{text}\n#pragma once\n"
             if lost := re.match(r"'(.+)' file not found", found.spelling):
                 missing.add(f"{_INCLUDES}/{lost[1]}")
-            # An error in a template of the words is the user's where it is instantiated, as the notes say. That a word with a
-            # lambda's type is defined nowhere is none.
+            # An error in a template of the words is the user's where it is instantiated, as the notes say. A word with
+            # a lambda's type has no definition, which is not an error.
             for location in (found.location, *(note.location for note in found.children)):
                 place = _spelled(location)
                 if place[0] not in files:
@@ -259,17 +262,18 @@ def parse(
     return Unit(unit.cursor, texts, problems, tuple(sorted(lacking)), unit, once=frozenset(once))
 
 
-# What a compiler of C++ makes of CUDA's marks.
+# Definitions of CUDA's keywords for a C++ compiler.
 _PLAIN = "#undef __CUDACC__\n#undef __NVCC__\n#define __device__\n#define __host__\n#pragma clang force_cuda_host_device begin\n"
 
 
 def _is_plain(name: str, text: str) -> bool:
-    """Returns whether nvcc does not read a source, and it has no kernels by mistake."""
+    """Returns whether nvcc would not compile a source, and the source has no kernels by mistake."""
     return name.endswith((".cpp", ".cc", ".cxx")) and "__global__" not in text
 
 
 def _read_twice(found: Any) -> str:
-    """Returns the file that an error tells to define a name twice by one line, as sources that include it do; ``""`` for others."""
+    """Returns the file whose line an error reports as a redefinition of itself, since several sources include it;
+    ``""`` for other errors."""
     if not found.spelling.startswith("redefinition of") or found.location.file is None:
         return ""
     name, line = found.location.file.name, found.location.line
@@ -330,7 +334,7 @@ _UNARY = ("", "x++", "x--", "++", "--", "&", "*", "+", "-", "~", "!")
 
 
 def operator_of(cursor: Any) -> str:
-    """Returns the operator of an expression: ``"+"``, ``"+="``; ``"x++"`` for the form behind its operand."""
+    """Returns the operator of an expression: ``"+"``, ``"+="``; ``"x++"`` for the form after its operand."""
     library = clang().conf.lib
     if cursor.kind.name == "UNARY_OPERATOR":
         kind = library.clang_getCursorUnaryOperatorKind(cursor)
@@ -367,7 +371,8 @@ def initializer(cursor: Any) -> Any:
 
 
 def template_arguments(declared: Any) -> list[Any]:
-    """Returns the template arguments of a specialisation: clang's types, integers, and None for what libclang does not tell."""
+    """Returns the template arguments of a specialisation: clang's types, integers, and None for arguments that libclang
+    does not report."""
     found: list[Any] = []
     count = max(0, declared.get_num_template_arguments())
     template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared) if count else None
@@ -407,7 +412,7 @@ def place_of(unit: Unit, cursor: Any) -> tuple[str, int, int]:
 
 
 def end_of(unit: Unit, cursor: Any) -> int:
-    """Returns the offset behind an expression's text, see :func:`place_of`."""
+    """Returns the offset after an expression's text, see :func:`place_of`."""
     end = _spelled(cursor.extent.end)
     return end[2] if end[0] in unit.files else cursor.extent.end.offset
 

@@ -15,7 +15,7 @@ __all__ = ["TupleElement", "construct", "convert", "copied", "default"]
 
 
 def copied(value: Any) -> Any:
-    """Returns a value as C++ copies it: containers and structs anew, and what a tuple has of them."""
+    """Returns a value as C++ copies it: containers and structs are copied, also within a tuple."""
     if isinstance(value, tuple):
         return tuple(map(copied, value))
     copy: Callable[[], Any] | None = getattr(value, "copy", None)
@@ -56,7 +56,7 @@ def construct(kind: Any, *arguments: Any) -> Any:
 
 
 class TupleElement(Reference):
-    """An element of a tuple, as a reference: assigning it gives the tuple's place another tuple."""
+    """A reference to an element of a tuple. An assignment replaces the whole tuple in its variable."""
 
     __slots__ = ("index", "place")
 

@@ -92,7 +92,7 @@ def is_value(type: Any) -> bool:
 
 
 def holds_reference(type: Any) -> bool:
-    """Returns whether a member of this type is a Reference in Python: a reference to what is no object in Python, or a handle."""
+    """Returns whether a member of this type is a Reference in Python: a reference to what is not an object in Python, or a handle."""
     return type.get_canonical().kind.name == "LVALUEREFERENCE" and not is_value(type) and not _is_function(type)
 
 
@@ -103,7 +103,7 @@ def _is_function(type: Any) -> bool:
 
 
 def is_guard(type: Any) -> bool:
-    """Returns whether a class of words sets something back where its object's block ends: ``CUDAGuard``."""
+    """Returns whether a class of words restores a setting at the end of its object's block, as ``CUDAGuard`` does."""
     found = record_word(type)
     return found is not None and hasattr(found.object, "__exit__")
 
@@ -115,7 +115,7 @@ def is_owner(type: Any) -> bool:
 
 
 def is_mutable(type: Any) -> bool:
-    """Returns whether a type is that of a lambda that changes its variables: a copy of it has its own ones."""
+    """Returns whether a type is that of a lambda that changes its captures, which a copy does not share."""
     if "(lambda" not in plain(type).spelling:
         return False
     methods = plain(type).get_declaration().get_children()
@@ -123,7 +123,7 @@ def is_mutable(type: Any) -> bool:
 
 
 def holds_values(type: Any) -> bool:
-    """Returns whether values are tuples, or optional, that have objects inside which C++ copies with them."""
+    """Returns whether values are tuples or optionals with objects inside, which C++ copies with them."""
     found = record_word(type)
     if found is None or found.name not in ("std::pair", "std::tuple", "std::optional"):
         return False
@@ -131,7 +131,7 @@ def holds_values(type: Any) -> bool:
 
 
 def is_immutable(type: Any) -> bool:
-    """Returns whether values are no places in Python: numbers, pointers, strings, tuples. Not tensors, which are handles."""
+    """Returns whether values are not places in Python: numbers, pointers, strings, tuples. Not tensors, which are handles."""
     if number(type) is not None or plain(type).kind.name == "POINTER":
         return True
     found = record_word(type)
@@ -175,7 +175,7 @@ def promoted(n: Number) -> Number:
 
 
 def type_arguments(type: Any) -> list[Any]:
-    """Returns the types among the template arguments of a class, those of a pack one behind the other."""
+    """Returns the types among the template arguments of a class, those of a pack one after another."""
     type = plain(type)
     found = [type.get_template_argument_type(i) for i in range(max(0, type.get_num_template_arguments()))]
     return [t for t in found if t.kind.name != "INVALID"]

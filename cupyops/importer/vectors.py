@@ -17,7 +17,7 @@ E = TypeVar("E")
 
 
 class Vector(list[E]):
-    """``std::vector``, ``std::array``, an array, and what PyTorch refers to them with, with C++'s methods.
+    """``std::vector``, ``std::array``, an array, and PyTorch's references to them, with C++'s methods.
 
     Attributes:
         kind: the type of the elements, as typed words get it; None if it is not known.
@@ -188,7 +188,7 @@ class Vector(list[E]):
 
 
 class ReversePointer(Pointer):
-    """``std::reverse_iterator``. `offset` is behind the element that it points to."""
+    """``std::reverse_iterator``. `offset` is after the element that it points to."""
 
     __slots__ = ()
 
@@ -290,7 +290,7 @@ template <class I> vector(I, I) -> vector<typename iterator_traits<I>::value_typ
     typed=True,
 )
 class StandardVector(Vector[Any]):
-    """The constructor of ``std::vector``. A list alone is an array, whose type of elements is not said."""
+    """The constructor of ``std::vector``. A bare list is an array of unknown element type."""
 
     __slots__ = ()
 
@@ -317,7 +317,7 @@ template <class T> auto data(T& c) -> decltype(c.data());""",
     typed=True,
 )
 class Array(Vector[Any]):
-    """The constructor of ``std::array``: the values, or a list of them, and zeros behind them."""
+    """The constructor of ``std::array``: the values, or a list of them, and zeros after them."""
 
     __slots__ = ()
 

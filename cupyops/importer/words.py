@@ -1,7 +1,7 @@
 """The C++ names that host code uses of the standard library, CUDA and PyTorch, each with its Python meaning.
 
 A word is declared where it is implemented: the decorator has its C++ declaration, which clang reads, and the Python
-object below it runs in its place. So a name either has both or is unknown to clang, and clang's error says so.
+object below it runs in its place. A name therefore either has both or is unknown to clang, which reports an error.
 
 Generated code calls a word by its C++ name with dots: ``std::min(a, b)`` is ``std.min(a, b)``.
 """
@@ -62,7 +62,7 @@ _DECLARATIONS: list[str] = []
 
 
 def declare(text: str) -> None:
-    """Adds C++ text to the header of words: macros, aliases, and what needs no Python meaning."""
+    """Adds C++ text to the header of words: macros, aliases, and declarations that need no translation."""
     _DECLARATIONS.append(text)
 
 
@@ -139,7 +139,7 @@ def known(name: str) -> bool:
 
 
 def own_namespace(name: str, kind: type[Namespace]) -> None:
-    """Gives a namespace of generated code a class of its own, whose ``__getattr__`` finds further names."""
+    """Makes a namespace of generated code an object whose ``__getattr__`` finds further names."""
     _OWN[name] = kind
 
 

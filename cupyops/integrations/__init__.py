@@ -1,1 +1,2 @@
-"""Adapters for the tools of others. Each module needs its tool, and nothing else of this project imports the module."""
+"""Adapters for other projects' tools. Each module needs its tool, and nothing else of this project imports the
+module."""

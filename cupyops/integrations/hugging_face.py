@@ -41,7 +41,7 @@ modules itself: ``kernels.replace_kernel_forward_from_hub(nn.LayerNorm, "LayerNo
 
 
 def mapping(devices: Sequence[str] = ("cuda",)) -> dict[str, dict[str, Any]]:
-    """Returns what ``register_kernel_mapping`` and ``use_kernel_mapping`` of ``kernels`` take, for every mode.
+    """Returns the mapping for ``register_kernel_mapping`` and ``use_kernel_mapping`` of ``kernels``, for every mode.
 
     Raises:
         TypeError: ``devices`` is a single name.

@@ -3,7 +3,7 @@
 
 A call passes the array. The launch fills the accessor, which the header ``pytorch.cuh`` defines: the address of the first
 element, then the sizes, then the strides, in elements, as 32-bit or 64-bit integers. A ``TensorInfo`` has room for 25
-dimensions, and their number behind the strides. An accessor that is declared ``const`` is an input. Any other accessor is an
+dimensions, and their number after the strides. An accessor that is declared ``const`` is an input. Any other accessor is an
 output.
 """
 
@@ -34,8 +34,8 @@ class Accessor:
         rank: the number of dimensions.
         bits: the bits of a size or stride, 32 or 64.
         counted: the accessor has room for ``rank`` dimensions, and the number of the array's dimensions: a TensorInfo.
-        paired: the elements are complex numbers, which are the last dimension of the array: 2. The sizes and strides are those of
-            the other dimensions.
+        paired: the elements are complex numbers, which are the last dimension of the array: 2. The sizes and strides
+        describe the other dimensions.
     """
 
     rank: str
@@ -62,7 +62,8 @@ def accessor_of(spelling: str) -> tuple[str, Accessor] | None:
     """Returns the type of the elements and the layout of an accessor, or None for another type.
 
     Args:
-        spelling: the type as the compiler tells it, ``at::GenericPackedTensorAccessor<float, 2ul, at::DefaultPtrTraits, int>``.
+        spelling: the type as the compiler spells it, ``at::GenericPackedTensorAccessor<float, 2ul,
+        at::DefaultPtrTraits, int>``.
     """
     found = _CLASS.match(spelling)
     if found is None:
@@ -74,7 +75,7 @@ def accessor_of(spelling: str) -> tuple[str, Accessor] | None:
 
 
 def numbers(accessor: Accessor, info: Info) -> tuple[int, ...]:
-    """Returns the sizes and the strides, which the launch writes into an accessor behind the address."""
+    """Returns the sizes and the strides, which the launch writes into an accessor after the address."""
     shape, strides = _of_elements(accessor, info)
     if not accessor.counted:
         return (*shape, *strides)

@@ -30,8 +30,8 @@ __all__ = ["Asked", "without_body"]
 
 _DEPTH = 8  # classes within one another
 _AXES = ("x", "y", "z", "w")  # the members of CUDA's vectors
-# A question may name private data. The access of a member does not change its place, and a struct is a class whose members and bases
-# are public.
+# A question may name private data. Access specifiers do not change the layout of a class, so they are removed, and a class is declared
+# as a struct, whose members and bases are public.
 _PRIVATE = re.compile(r"\b(?:private|protected)\b|\bclass\b(?=[^;(){}<>=,]*[{:])")
 _ACCESS = re.compile(r"\b(?:private|protected)\b")
 _CLASS = re.compile(
@@ -96,7 +96,7 @@ class Asked:
         except (CompileError, ValueError):
             if not positions:
                 raise
-            self._fields = {}  # a member of which no address can be taken, for one
+            self._fields = {}  # for example, a member whose address cannot be taken
             parameters = [*map(self._parameters, self._answers(choices, edited=False))]
         return parameters
 
@@ -119,7 +119,7 @@ class Asked:
             given: the layout from Python, which is compared, or None.
 
         Raises:
-            CompileError: the layout from Python is another one.
+            CompileError: the layout from Python differs from the compiler's.
         """
         size = self.parameters[position].size
         if (position, ()) not in self._fields:

@@ -21,18 +21,18 @@ def configuration(kernel: Any, given: Any) -> tuple[Any, Grid]:
     """Returns the kernel and the threads of the launch that ``kernel[given]`` asks for.
 
     Raises:
-        TypeError, ValueError: `given` is no configuration.
+        TypeError, ValueError: `given` is not a configuration.
     """
     where = f"{kernel.name}[...]"
     if is_integer(given):
         return kernel, (at_least(where, "threads", given, 0), 1, 1)
-    forms = (
-        f"be [n] for n threads, [grid, block] or [grid, block, shared]; {kernel.name}.forall(N, M) has N x M threads"
-    )
     if not isinstance(given, tuple) or not 2 <= len(given) <= 3:
         stream = ". Launches are on PyTorch's current stream: `with torch.cuda.stream(stream):`"
         told = stream if isinstance(given, tuple) and len(given) > 3 else ""
-        raise TypeError(f"{expected(where, 'the configuration', forms, repr(given))}{told}")
+        raise TypeError(
+            f"{where}: the launch configuration must be [n] for n threads, [grid, block] or [grid, block, shared], got "
+            f"{given!r}; {kernel.name}.forall(N, M) has N x M threads{told}"
+        )
     if len(given) == 3 and not is_integer(given[2]):
         wanted = "be a number of bytes. Launches are on the current stream: `with torch.cuda.stream(stream):`"
         raise TypeError(expected(where, "shared", wanted, repr(given[2])))

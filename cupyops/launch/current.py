@@ -1,4 +1,4 @@
-"""The device and the stream of a call that has no arrays to decide them, and the question whether a graph is captured."""
+"""The device and the stream of a call without arrays, and whether a CUDA graph is being captured."""
 
 from collections.abc import Iterable
 

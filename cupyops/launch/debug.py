@@ -54,7 +54,7 @@ def set_debug(on: bool) -> None:
 def debug_mode(on: bool = True) -> Iterator[None]:
     """Turns debug mode on or off while a block of code runs: ``with cupyops.debug_mode(): ...``.
 
-    The setting holds for all threads. Of several running blocks, the newest decides.
+    The setting holds for all threads. In nested blocks, the innermost decides.
     """
     try:
         with _setting.during(bool(on)):
@@ -122,7 +122,7 @@ def _printed(on: bool) -> Iterator[list[bytes]]:
     """Yields a list. After the block, it has the lines that the process, including the CUDA driver, printed to stderr
     in the block.
 
-    The driver prints the line of a failed assert. The lines are printed again behind the block.
+    The driver prints the line of a failed assert. The lines are printed again after the block.
     """
     lines: list[bytes] = []
     if not on:

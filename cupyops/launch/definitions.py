@@ -1,7 +1,7 @@
 """Finds a kernel in a text by its name.
 
-A name may have namespaces, template arguments, and the types of the parameters, which tell apart several functions of a
-name: ``"softmax"``, ``"a::softmax"``, ``"softmax<float, 128>"``, ``"softmax(float*, int)"``.
+A name may have namespaces, template arguments, and the types of the parameters, which distinguish overloads:
+``"softmax"``, ``"a::softmax"``, ``"softmax<float, 128>"``, ``"softmax(float*, int)"``.
 """
 
 import re
@@ -128,7 +128,7 @@ def _check_kind(kernel: str, name: str, head: str) -> None:
     )
     words = re.findall(r"\w+\**", code)[:-1]  # without the name
     kind = [word for word in words if word not in _SPECIFIERS]
-    # An unknown word may be a macro. A type of C is none.
+    # An unknown word may be a macro. A type of C is not one.
     if "void" not in kind and (not kind or any(word.strip("*") in _C_WORDS or "*" in word for word in kind)):
         raise ValueError(
             f"{kernel}: a kernel must be void, got {' '.join(kind) or 'no return type'}: declare it "
@@ -173,10 +173,11 @@ def only(text: str, kernel: str) -> str:
 
 
 def without_overloads(text: str, kernel: str, headers: Collection[str]) -> tuple[str, str | None]:
-    """Returns a text whose kernel has a name that no other function has, and the new name, or None if the name stays.
+    """Returns the text with the kernel renamed if another function has its name, and the new name, or None if it is not
+    renamed.
 
-    The name may also be that of a function for the GPU or the host with other parameters, or of another kernel's prototype. The
-    name by which a compiler is asked for the kernel has no parameters to tell them apart.
+    The name may also be that of a function for the GPU or the host with other parameters, or of another kernel's
+    prototype. The name expression of a kernel has no parameters, which would distinguish them.
 
     Args:
         text: the text of one kernel.

@@ -3,8 +3,9 @@
 An array of ``float4`` is an array of float32 whose last dimension is 4. An array of a struct is an array of the struct's
 NumPy dtype, or an array of uint8 whose last dimension is the size of the struct. The kernel reads both in place.
 
-A struct is declared in the text, and the compiler tells its layout. A layout that is given, ``Kernel(..., structs={"Particle":
-dtype})``, is compared with the compiler's (:func:`difference`), so a field at another offset is an error and never a wrong value.
+A struct is declared in the text, and the compiler reports its layout. A layout that is given, ``Kernel(...,
+structs={"Particle": dtype})``, is compared with the compiler's (:func:`difference`), so a field at another offset is an
+error and never a wrong value.
 """
 
 import contextlib
@@ -58,8 +59,8 @@ def struct_elements(kernel: str, structs: Mapping[str, Any] | None) -> dict[str,
     """Returns the elements of ``structs=``: a NumPy structured dtype or a subclass of ctypes.Structure for each name.
 
     Raises:
-        TypeError: `structs` is no mapping, a value gives no layout, a field cannot be in a kernel's memory, or a name is
-            no C name.
+        TypeError: `structs` is not a mapping, a value gives no layout, a field cannot be in a kernel's memory, or a name is
+            not a C name.
     """
     if structs is None:
         return {}
@@ -91,8 +92,8 @@ def struct_elements(kernel: str, structs: Mapping[str, Any] | None) -> dict[str,
 
 
 def _leaves(dtype: Any, path: tuple[str, ...], offset: int = 0) -> Iterator[tuple[tuple[str, ...], Any, int]]:
-    """Yields the path, the dtype and the offset of each field that is no struct. Of an array of structs, yields the fields
-    of the first element, and the array itself."""
+    """Yields the path, the dtype and the offset of each field that is not a struct. For an array of structs, yields the
+    fields of the first element, and the array itself."""
     for name in dtype.names:
         field, at = dtype.fields[name][:2]
         if field.base.names is None:
@@ -130,7 +131,7 @@ def difference(kernel: str, name: str, wanted: Any, found: Any, size: int) -> st
     for path, (leaf, offset) in python.items():
         here = _shown(leaf, offset)
         there = _shown(*compiled[path]) if path in compiled else "none"
-        # Fields without a dtype of NumPy's own, as of bfloat16, are bytes in Python.
+        # Fields for which NumPy has no dtype, such as bfloat16, are bytes in Python.
         same = here == there or (path in compiled and leaf.base.kind == "V" and here.split()[-4:] == there.split()[-4:])
         differs = differs or not same
         lines.append(f"{'.'.join(path):24} {there:>28} {here:>28}{'' if same else '  <-'}")
@@ -255,7 +256,7 @@ def packed(kernel: str, p: Any, value: Any, simulated: bool = False) -> Any:
         if isinstance(value, tuple):
             with contextlib.suppress(TypeError, ValueError, OverflowError):
                 fields = numpy.array(value, element.record)
-                filled = numpy.zeros((), element.record)  # what no field has is 0
+                filled = numpy.zeros((), element.record)  # bytes outside of fields are 0
                 for name in element.record.names:
                     filled[name] = fields[name]
                 given = filled.tobytes()

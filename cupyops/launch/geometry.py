@@ -1,6 +1,6 @@
 """Launch policies: the block of a kernel, and its grid as a function of size parameters.
 
-A policy names the size parameters of the grid, so that a caller writes no ceiling division. :meth:`Geometry.grid_for`
+A policy names the size parameters that the grid is computed from. :meth:`Geometry.grid_for`
 returns the function from the values of the size parameters to the grid, for each compiled kernel. A grid of zero blocks
 is not launched.
 """
@@ -329,7 +329,7 @@ def block_of(where: str, block: Any) -> Grid:
     """Returns the threads of a block in x, y, z, of which y and z may be left out.
 
     Raises:
-        TypeError, ValueError: `block` is not an integer of at least 1, and no one to three of them.
+        TypeError, ValueError: `block` is neither an integer of at least 1, nor a tuple of one to three such integers.
     """
     given = tuple(block) if isinstance(block, tuple | list) else (block,)
     numbers = tuple(at_least(where, "block", n) for n in given)

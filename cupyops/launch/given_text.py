@@ -1,5 +1,5 @@
-"""The text that a kernel is made of, as its author gives it: what is no text, the macros that it needs, the header that has the
-kernel, and the texts that are linked with it."""
+"""Checks and completes the text that an author passes: the macros that it needs, the header that has the kernel, and
+linked texts."""
 
 import os
 import re
@@ -121,8 +121,8 @@ def prepared(
     options: Sequence[str],
     constants: Mapping[str, int] | None = None,
 ) -> tuple[str, dict[str, str], tuple[str, ...]]:
-    """Returns a text and its headers as :func:`with_header` does, and the options with the macros of the conditions around the kernel
-    that nothing defines: a build defines ``USE_CUDA``, for one.
+    """Returns a text and its headers as :func:`with_header` does, and the options with the undefined macros of the
+    conditions around the kernel, such as ``USE_CUDA``, which a build defines.
 
     Args:
         text: CUDA C++. A text of :mod:`kernels_cu` is read at its first use, and stays as it is.

@@ -1,4 +1,4 @@
-"""Arrays in the tuple that is given for a struct by value.
+"""Arrays in the tuple that is passed for a struct by value.
 
 A field of 64 bits without a sign takes an array, and the struct gets the address of its first element, or None, and the
 struct gets 0.
@@ -62,7 +62,7 @@ def _without(dtype: Any, value: Any, path: str, offset: int, owner: str, found: 
     else:
         return value
     plain = [_without(*part, owner, found) for part in parts]
-    return plain if dtype.subdtype is not None else tuple(plain)  # NumPy tells an array of structs from a struct
+    return plain if dtype.subdtype is not None else tuple(plain)  # NumPy tells arrays from structs
 
 
 def _is_array(value: Any) -> bool:

@@ -33,8 +33,8 @@ _CHANGING = held_across_fork(threading.Lock())  # held while _REPEATED changes o
 
 
 def declare_later(operator: Any, declare: Callable[[], None]) -> None:
-    """Has :func:`all_kernels` call ``declare()`` once, if the operator lives by then. An import then makes no kernel that
-    only :func:`cupyops.warmup` and the commands ask for."""
+    """Makes :func:`all_kernels` call ``declare()`` once, if the operator is still alive. Kernels that only
+    :func:`cupyops.warmup` and the commands use are therefore not made by the import."""
     _LATER[operator] = declare
 
 
@@ -77,7 +77,7 @@ def guard() -> Guard | None:
 
 
 def on_close(repeated: Any) -> None:
-    """Has :func:`close_generated_launches` call ``repeated.close_generated_launch()``, as long as the object lives."""
+    """Makes :func:`close_generated_launches` call ``repeated.close_generated_launch()`` while the object is alive."""
     with _CHANGING:
         _REPEATED.add(repeated)
 

@@ -289,7 +289,7 @@ class Kernel(Listed):
     assumed: tuple[str, ...] = ()
 
     def syntax(self, text: str) -> str:
-        """Returns what of a final text decides whether a compiler accepts it."""
+        """Returns the parts of a final text that decide whether a compiler accepts it."""
         return text
 
     def located(self, error: CompileError) -> CompileError:
@@ -302,7 +302,7 @@ class Kernel(Listed):
         """Compares the parameters of the compiled kernel with the signature.
 
         Args:
-            answers: the types of the kernels of the source, as the compiler tells them; empty if it was not asked.
+            answers: the types of the kernels of the source, as the compiler reports them; empty if it was not asked.
             types: the choice of types.
 
         Raises:
@@ -332,8 +332,8 @@ class Kernel(Listed):
     def describe(self, types: Mapping[str, str]) -> str:
         """Returns the kernel's name with its dtypes for messages, ``gelu_forward<float16>``.
 
-        The kernel's own constants follow the dtypes. Of the geometry's constants, the cluster size appears, and the accesses
-        of a thread if there are several.
+        The kernel's own constants follow the dtypes. The description includes the cluster size of the geometry, and the
+        accesses of a thread if there are several.
         """
         hidden = {name: value for name, value in self.geometry.constants.items() if name != "CLUSTER"}
         if hidden.get("VECTORS", 1) != 1:

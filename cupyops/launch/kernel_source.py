@@ -98,7 +98,7 @@ class KernelSource:
         if not self.module:
             texts = {name: only(source, self.name) for name, source in texts.items()}
         own, named, headers = self._assembled(texts, self.kernels(), types, twins)
-        # The compiler tells the types of the kernels: see Signature.compare. Variables that are templates came with C++14.
+        # The compiler reports the types of the kernels: see Signature.compare. Variables that are templates came with C++14.
         old = any(re.fullmatch(r"--?std=\S*(?:03|11)", option) for option in self.options)
         own += "" if old or "" in named else asking_types(named)
         common: Any = {"simulated": twins is not None, "options": self.options}
@@ -135,7 +135,7 @@ class KernelSource:
                     entries[i] = (entry or entry_of(name, declarations(scan(self.text), name)[0], ())).renamed(new_name)
         named: dict[str, Any] = {}
         if any(entries):
-            # The numbers in the name of one kernel of a module hold for this kernel alone.
+            # Each kernel of a module has its own template arguments.
             mine = numbers(self.text, self.name) if self.module else {}
             shared = {name: value for name, value in self.constants.items() if name not in mine}
             named["kernels"] = [
@@ -156,7 +156,7 @@ class KernelSource:
 
     @property
     def identity(self) -> list[object]:
-        """What decides the types of the parameters."""
+        """A key for the types of the parameters."""
         given = {name: str(element.record) for name, element in self.structs.items()}
         own = {name: kernels_cu.headers()[name] for name in self.included() if name not in self.headers}
         return [
@@ -168,8 +168,8 @@ class KernelSource:
     def declaration(
         self, choices: Sequence[Mapping[str, str]], twins: Mapping[str, str] | None
     ) -> tuple[str, list[str]]:
-        """Returns a final text of which the kernel has no body, and the kernel's address under each choice of types, as expressions of
-        C++.
+        """Returns a final text that declares the kernel without a body, and the kernel's address under each choice of
+        types, as C++ expressions.
 
         Args:
             choices: choices of types, which differ in the arguments of the kernel's template alone.
@@ -214,19 +214,21 @@ class KernelSource:
             raise self.located(error) from error.__cause__
 
     def _of_device(self) -> dict[str, str]:
-        """Returns the text, by ``""``, and the headers, by name, without what no kernel reaches if they may have a host half."""
+        """Returns the text (under ``""``) and the headers (by name). If they may have host code, only what kernels
+        reach remains."""
         return {**self.headers, "": self.text, **(self._half(self.text, self.headers, self._roots()) or {})}
 
     def _roots(self) -> list[str]:
         return [*self.kernels(), *self.structs, *self.defines.values()]
 
     def _half(self, text: str, headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str] | None:
-        """Returns what names reach of a text, by ``""``, and of those of the headers that it includes; None if libclang is not
-        installed. Returns nothing of a text without a host half, as all texts are with NVRTC's option ``-default-device``."""
+        """Returns the code that names reach, of a text (under ``""``) and of the headers that it includes; None if
+        libclang is not installed. Returns nothing of a text without host code, as all texts are with NVRTC's option
+        ``-default-device``."""
         if isinstance(self.text, kernels_cu.Text) or not _DEFAULT_DEVICE.isdisjoint(self.options):
             return {}
         own = {name: source for name, source in included(text, headers).items() if name in headers}
-        # The arguments of a template are no macros for clang, which would replace the parameters in their declaration.
+        # The arguments of a template are not macros for clang, which would replace the parameters in their declaration.
         arguments = {name for kernel in self.kernels() for name in numbers(self.text, kernel)}
         macros = {name: value for name, value in self.defines.items() if name not in arguments}
         if not may_have_host_half(text, own, macros):
@@ -234,7 +236,7 @@ class KernelSource:
         return device_half(text, own, macros, self.options, names)
 
     def _lacking_clang(self) -> str:
-        """Returns a line for messages if the text may have a host half and libclang is not installed."""
+        """Returns a line for messages if the text may have host code and libclang is not installed."""
         return f"\n{NO_CLANG}" if self._half(self.text, self.headers, self._roots()) is None else ""
 
     def signature(
@@ -248,7 +250,7 @@ class KernelSource:
         Args:
             sizes: the size parameters of the geometry.
             dtypes: the dtypes of the types that the arrays decide.
-            ask: :meth:`ask`, or None for the parameters that the text alone tells. The other parameters have no types then.
+            ask: :meth:`ask`, or None for the parameters whose types the text determines. The other parameters have no types then.
 
         Raises:
             TypeError, ValueError: the declaration fits no call.
@@ -278,7 +280,7 @@ class KernelSource:
         return included(self.text, self.headers)
 
     def absent(self) -> list[str]:
-        """Returns a sentence for each header that the text includes and that nobody has."""
+        """Returns a sentence for each missing header of the text."""
         headers = self.included()
         followed = preprocess(self.text, headers, self.defines)
         return [

@@ -1,8 +1,8 @@
 """The layouts of structs, unions and classes, as the compiler has them (:mod:`cupyops.compile.ask`).
 
-The question names every word of the text that may be a data member. The compiler says which words are members of which class, and
-the offset, the type and the extents of each, whether the class is an instance of a template, has bases, or has no name. A class with
-a bit field or a reference has no layout here, since their offsets cannot be asked for.
+The question names every word of the text that may be a data member. The compiler reports the members of each class with
+their offsets, types and extents, and whether the class is an instance of a template, has bases, or has no name. A class
+with a bit field or a reference has no layout here, since their offsets cannot be asked for.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ __all__ = ["of_library", "record_of"]
 
 
 def record_of(fields: Sequence[Field], size: int, inner: Callable[[Field], Any]) -> Any:
-    """Returns the NumPy dtype of a class, or None without fields and if a field has no dtype.
+    """Returns the NumPy dtype of a class, or None if it has no fields or a field has no dtype.
 
     Args:
         fields: the data members, in the order of the text.
@@ -47,8 +47,8 @@ def record_of(fields: Sequence[Field], size: int, inner: Callable[[Field], Any])
 
 
 def _dtype(field: Field) -> Any:
-    """Returns the dtype of a number or of an address, or None. The dtype of an address says of which dtype an array there is, and
-    whether kernels only read it."""
+    """Returns the dtype of a number or of an address, or None. The dtype of an address also records the dtype of the
+    array there, and whether kernels only read it."""
     import numpy
 
     pointed, star, qualifiers = field.element.rpartition("*")

@@ -17,7 +17,7 @@ __all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "Element", "complex_of", "li
 # A demangled name has the inline namespaces of CUDA's C++ library, and the suffixes of numbers.
 _INLINE = re.compile(r"\b(?:_V_)?__[0-9]\w*::|(?<=\d)[uU]?[lL]{0,2}\b")
 _COMPLEX = re.compile(r"(?:(?:c10|at|torch|thrust|cuda::std)::)?complex<([\w:]+)>")
-# Vectors and matrices of GLM, whose numbers lie one behind the other. A matrix lies column by column.
+# Vectors and matrices of GLM, whose numbers lie one after another. A matrix lies column by column.
 _GLM = re.compile(r"glm::(?:vec<(\d)|mat<(\d), (\d)), (\w+)(?:, .*)?>")
 _ARRAY = re.compile(r"(?:cuda::)?std::array<(.*), (\d+)>")
 LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
@@ -95,7 +95,7 @@ def library_type(name: str) -> Element | None:
     """Returns the element of a type of CUDA's headers or of a library, or None for another type.
 
     Args:
-        name: the name as the compiler tells it, ``float4`` or ``c10::complex<float>``.
+        name: the name as the compiler spells it, ``float4`` or ``c10::complex<float>``.
     """
     plain = _INLINE.sub("", name)
     if (found := KNOWN.get(plain)) is not None:

@@ -1,4 +1,4 @@
-"""What the compiler makes of a kernel: PTX, machine code, registers and spilled bytes."""
+"""The compiled code of a kernel: PTX, machine code, registers and spilled bytes."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ _TOOLS = (("cuobjdump", "-sass"), ("nvdisasm", "-c"))
 
 
 class Listed:
-    """The part of a :class:`.kernel.Kernel` that shows what the compiler makes of it."""
+    """The part of a :class:`.kernel.Kernel` that shows its compiled code."""
 
     def ptx(self, dtype: Any = None, architecture: int | None = None) -> str:
         """Returns the PTX that NVRTC makes of the kernel.

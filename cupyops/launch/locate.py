@@ -10,7 +10,7 @@ _UNMASKED = (
     "shuffles and votes without a mask are of GPUs before sm_70: call __shfl_down_sync and the like, whose first "
     "argument is the mask of the threads, 0xffffffff for a whole warp"
 )
-# What a compiler says, and what to do.
+# Patterns of compiler messages, and what to do about each.
 TOLD = {
     "device-side kernel launch": "dynamic parallelism is not supported: launch the kernel from Python, or call its code as a __device__ "
     "function",

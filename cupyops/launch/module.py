@@ -27,7 +27,7 @@ class Module:
         text: CUDA C++, or the :class:`~pathlib.Path` of a ``.cu`` file. Its kernels are declared with C types: no array
             decides a type such as ``scalar_t``, since one binary has one type.
         kernels: the names of the module's kernels, with the arguments of templates: ``["scale<float>", "scale<double>"]``;
-            by default every ``__global__`` function that is no template.
+            by default every ``__global__`` function that is not a template.
         constants: values of macros. The macros of launch policies, such as ``BLOCK_THREADS``, are not defined.
         headers, options, structs, link, filename: as for :class:`.Kernel`.
 

@@ -34,7 +34,7 @@ class Parameter:
             dtype, and `type` is then ``uint8``. Or a pointer to a type that follows from the dtypes of other arrays; `type` is then its
             name in C++. The array decides the dtype, and the compilation for these dtypes compares it (:meth:`Signature.compare`).
         accessor: the layout of a packed accessor, which the launch fills from the array; None for another type.
-        asked: the compiler has told the type.
+        asked: the compiler has reported the type.
     """
 
     name: str

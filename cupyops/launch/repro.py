@@ -1,8 +1,8 @@
 """Writes a file that repeats a failure: :func:`save_repro`.
 
 A launch that fails stores its call in the exception: the kernel, the arguments and the mode of the simulator. Nothing is
-written before :func:`save_repro` is called, unless the environment variable ``CUPYOPS_REPRO`` names a folder. A failure of
-another kind, such as that of a check of an operator, stores an object of its own with a method :meth:`Failure.script`.
+written before :func:`save_repro` is called, unless the environment variable ``CUPYOPS_REPRO`` names a folder. Another
+failure, such as a failed check of an operator, stores its own object with a method :meth:`Failure.script`.
 """
 
 import functools
@@ -56,7 +56,7 @@ class Script:
         before: the lines before the arrays.
         arrays: the arrays of the failure.
         tensors: whether the arrays are PyTorch's tensors.
-        after: the lines behind the arrays, which use the dictionary ``arrays``.
+        after: the lines after the arrays, which use the dictionary ``arrays``.
     """
 
     words: str

@@ -37,7 +37,7 @@ class View(NamedTuple):
 
 
 def extent(info: Info) -> tuple[int, int]:
-    """Returns the address of an array's first byte and the address behind its last byte."""
+    """Returns the address of an array's first byte and the address after its last byte."""
     itemsize = DTYPES[info.dtype].itemsize
     if info.size == 0:
         return info.pointer, info.pointer

@@ -1,4 +1,4 @@
-"""Scans the declaration of a kernel: names, order, and types as far as the text alone tells them."""
+"""Scans the declaration of a kernel: names, order, and the types that the text determines without a compiler."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +32,8 @@ _NAMED_WITHIN = re.compile(r"\(\s*[*&]\s*(?:const\s+)?(\w+)\s*\)\s*\[")  # a poi
 
 @dataclass(frozen=True)
 class Names:
-    """What the names in a declaration are: macros, names of types that a text may declare, the arguments of the kernel's template and
-    of its pack, and the structs that Python gives."""
+    """The meaning of names in a declaration: macros, types that the text may declare, arguments of the kernel's
+    template and of its pack, and structs whose layout Python passes."""
 
     macros: Mapping[str, Macro]
     declared: frozenset[str]
@@ -72,7 +72,7 @@ class Scanned:
         self._read = [_parameter(kernel, i, piece.declaration, names) for i, piece in enumerate(self._pieces)]
 
     def bases(self) -> list[str]:
-        """Returns what the type of each parameter is without ``const``, pointers and references, as the text has it."""
+        """Returns the type of each parameter without ``const``, pointers and references, as written in the text."""
         return [base for _, base in self._read]
 
     def parameters(self, answered: Sequence[Parameter] | None) -> tuple[Parameter, ...]:

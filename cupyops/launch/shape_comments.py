@@ -1,4 +1,4 @@
-"""Reads the shapes of arrays from the comments behind a kernel's parameters: ``// (M, N)``."""
+"""Reads the shapes of arrays from the comments after a kernel's parameters: ``// (M, N)``."""
 
 import re
 import unicodedata
@@ -11,8 +11,8 @@ from cupyops.errors import nearest
 
 __all__ = ["Piece", "foreign_names", "shape_comments", "shape_of"]
 
-# A shape at the beginning of a comment, also of a documentation comment: ///< (n). The parenthesis of an expression, such as
-# (h*w+1)*n, begins no shape.
+# A shape at the beginning of a comment, also of a documentation comment: ///< (n). The parenthesis of an expression,
+# such as (h*w+1)*n, does not begin a shape.
 _SHAPE = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\((?P<terms>[^)]*)\)(?P<nullable>\s+or\s+null\b)?")
 # The parenthesis has names, numbers and operators alone, as `(M * N, 2)`; `(optional: may be null)` has words.
 _EXPRESSIONS = re.compile(
@@ -57,7 +57,7 @@ def shape_comments(
             )
         found[i] = comment
 
-    # The loop runs from the last comment to the first: a parameter with a shape comment behind it does not take the
+    # The loop runs from the last comment to the first: a parameter with a shape comment after it does not take the
     # comment before it.
     i = len(pieces) - 1
     for place, stop in reversed(comments if pieces else []):
@@ -69,7 +69,7 @@ def shape_comments(
         if i >= 0 and pieces[i].first <= place < pieces[i].comma:
             give(i, comment)
             continue
-        # The comment is behind the comma of one parameter and before the code of the next.
+        # The comment is after the comma of one parameter and before the code of the next.
         before = i if i < 0 or place > pieces[i].comma else i - 1
         after = before + 1
         own = after < len(pieces) and (found[after] or (behind_the_list if after == len(pieces) - 1 else ""))
@@ -112,7 +112,7 @@ def _stands_above(text: str, code: Code, place: int, first: int) -> bool:
 
 
 def _behind_the_list(text: str, code: Code, end: int) -> str:
-    """Returns the last parameter's shape comment if it is behind the closing parenthesis on the same line, before
+    """Returns the last parameter's shape comment if it is after the closing parenthesis on the same line, before
     the body, or after the opening brace if no code follows the brace. Returns ``""`` without a shape comment there."""
     line_end = text.find("\n", end)
     line_end = len(text) if line_end < 0 else line_end
@@ -125,7 +125,7 @@ def _behind_the_list(text: str, code: Code, end: int) -> str:
 def shape_of(kernel: str, name: str, comment: str) -> tuple[tuple[str, ...] | None, bool]:
     """Returns the shape that a comment gives an array, and whether a call may give None for the array.
 
-    The shape is None for a text in parentheses that is no shape. If the text has expressions, a warning says so.
+    The shape is None for a text in parentheses that is not a shape. If the text has expressions, a warning says so.
 
     Args:
         kernel: the kernel's name, for messages.

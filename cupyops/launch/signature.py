@@ -1,7 +1,7 @@
 """The parameters of a kernel, from its declaration in the text and from the compiler.
 
 The declaration gives the names, the order, ``const``, the pointer types and the scalar widths of the arguments. The
-comment behind a parameter, or on a line of its own above the parameter, gives its shape::
+comment after a parameter, or on a line of its own above the parameter, gives its shape::
 
     extern "C" __global__ void scale(
         const scalar_t* __restrict__ x,  // (M, N)
@@ -9,12 +9,13 @@ comment behind a parameter, or on a line of its own above the parameter, gives i
         long long M, long long N, acc_t factor)
 
 ``// (M, N)`` means that the array is contiguous and has M·N elements. A pointer without a shape comment is a view,
-whose layout and bounds are not checked. A comment behind the parameter is before or after the comma. A
+whose layout and bounds are not checked. A comment after the parameter is before or after the comma. A
 shape comment that may belong to two parameters, or to none, raises an error. A comment such as ``// (M * N)``, or with a name
 that is not an integer of the kernel, gives no shape, with a warning. Non-``const`` pointers are outputs. With
 ``// (N) or null`` a call may give None, which is a null pointer in the kernel.
 
-:mod:`.scanned` reads the text. Types that the text does not tell are asked of the compiler (:mod:`.asked`, :mod:`.told`).
+:mod:`.scanned` reads the text. For types that the text does not determine, the compiler is asked (:mod:`.asked`,
+:mod:`.told`).
 """
 
 import re
@@ -244,7 +245,7 @@ class Signature:
         A launch passes the types that were read from the text, and the compiler has the last word about them.
 
         Args:
-            spellings: the types as the compiler tells them, ``float const*``.
+            spellings: the types as the compiler spells them, ``float const*``.
             types: the dtypes of the types that the arrays decide.
         """
         for p, spelling in zip(self.parameters, spellings, strict=False):

@@ -1,5 +1,5 @@
 """Expressions of a kernel's size parameters, which count blocks and bytes of shared memory: ``"ceil(N / 32)"``. The
-policy :class:`Blocks` has such expressions."""
+policy :class:`Blocks` takes such expressions."""
 
 import ast
 import inspect
@@ -137,6 +137,6 @@ class SharedBytes:
         """Returns the bytes for the arguments of a call.
 
         Raises:
-            TypeError, ValueError: the function gives no integer of at least 0.
+            TypeError, ValueError: the function does not return an integer of at least 0.
         """
         return at_least(self.kernel, "shared", self.function(*(values[name] for name in self.names)), 0)

@@ -57,7 +57,7 @@ class Entry:
     Attributes:
         path: the name with its namespaces.
         parameters: the parameters of the template; empty for a function.
-        given: the arguments that the kernel's name gives.
+        given: the arguments in the kernel's name.
     """
 
     path: str
@@ -126,7 +126,7 @@ class Entry:
 
 
 def undecided(kernel: str, entry: Entry | None, parameter: TemplateParameter) -> str:
-    """Returns the message that nothing gives a parameter of a template an argument."""
+    """Returns the message for a template parameter without an argument."""
     assert entry is not None
     told = ", ".join(p.name or "..." for p in entry.parameters)
     name = entry.path.rpartition("::")[2]

@@ -27,7 +27,7 @@ _UNDEFINED = re.compile(
 
 
 class Answers(Protocol):
-    """What the compiler says about a kernel's parameters for a choice of types."""
+    """The compiler's answers about a kernel's parameters for a choice of types."""
 
     @property
     def parameters(self) -> Sequence[ParameterType]:
@@ -40,8 +40,8 @@ class Answers(Protocol):
         ...
 
     def record(self, position: int, given: Element | None) -> tuple[object, int]:
-        """Returns the NumPy dtype of the class of a parameter, or None without one, and its bytes. The dtype has the members that a
-        given struct has, if there is one."""
+        """Returns the NumPy dtype of the class of a parameter, or None without one, and its bytes. If Python passed a
+        layout for the struct, the dtype has its members."""
         ...
 
 
@@ -76,7 +76,7 @@ def answered(
     dtypes: Sequence[str],
     structs: Mapping[str, Element],
 ) -> list[Parameter]:
-    """Returns the parameters of a declaration with the types that the compiler tells.
+    """Returns the parameters of a declaration with the types that the compiler reports.
 
     Args:
         kernel: the kernel's name, for messages.
@@ -111,7 +111,8 @@ def answered(
             break
         except CompileError as error:
             first = first or error
-            # Nothing declares these names, not even what seems to, as in a branch that a condition removes: the arrays decide them.
+            # No declaration of these names is compiled (one may be in a branch that a condition removes): the arrays
+            # decide them.
             names = {name for found in _UNDEFINED.findall(str(error)) for name in found if name} & words - {*undecided}
             if not names or any(f"removes the declaration of `{name}`" in str(error) for name in names):
                 raise first from None
@@ -163,7 +164,7 @@ def _follows(kernel: str, p: Parameter, base: str) -> TypeError:
 def _told(
     kernel: str, p: Parameter, base: str, answers: Answers, position: int, structs: Mapping[str, Element]
 ) -> Parameter:
-    """Returns a parameter with the type that the compiler tells."""
+    """Returns a parameter with the type that the compiler reports."""
     answer = answers.parameters[position]
     depth, pointer_const, const, spelled = taken_apart(answer.spelling)
     if depth > 2 or (depth == 2 and "(" in answer.spelling):

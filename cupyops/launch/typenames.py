@@ -1,7 +1,7 @@
 """The names of types and the macros in a kernel's declaration.
 
-The dtypes of C's own numbers are known by name. Any other name means what the compiler says (:mod:`cupyops.compile.ask`), unless no
-text declares it: then the arrays of a call decide it.
+The dtypes of C's own numbers are known by name. The compiler resolves any other name (:mod:`cupyops.compile.ask`). If
+no text declares the name, the arrays of a call decide it.
 """
 
 import re
@@ -55,8 +55,9 @@ C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
 }
 
 
-# What may declare a type: the name behind a keyword, but not a parameter of a template; the names of a typedef, also behind braces;
-# and a macro. No expression matches across the next such keyword, so that the time stays linear in the text.
+# Words that may declare a type: the name after a keyword, but not a parameter of a template; the names of a typedef,
+# also after braces; and a macro. No expression matches across the next such keyword, so that the time stays linear in
+# the text.
 _CLASS = re.compile(r"([<,]\s*)?\b(?:struct|class|union|enum)\b((?:[\s\w]|::|\([^();{}]*\))*)")
 _USING = re.compile(r"\busing\s+(?:[\w\s:]*::\s*)?(\w+)")
 _TYPEDEF = re.compile(r"\btypedef\b((?:(?!\btypedef\b)[^;{}])*);|\}((?:(?!\btypedef\b)[^;{}()=])*);")
@@ -106,8 +107,8 @@ def without_attributes(bare: str) -> str:
 
 
 def data_members(texts: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """Returns names with all names of data members of the classes of some texts, in their order, and those that several classes have.
-    Other names may be among them."""
+    """Returns names together with the data members of all classes of some texts, in their order, and the members that
+    several classes have. Other names may be among them."""
     found: Counter[str] = Counter()
     for text in texts:
         found.update(_members(text))

@@ -1,13 +1,13 @@
 """Keeps torch.compile out of launches.
 
-Dynamo, which traces Python functions for torch.compile, would trace a launch in a compiled function, and the imports that the
-first launch makes: for half a minute, to no use. A launch breaks the graph instead, and with ``fullgraph=True`` Dynamo's error
-has :data:`REASON`. Two marks are needed, and neither imports PyTorch:
+In a compiled function, Dynamo would trace a launch, and the imports of the first launch, which takes half a minute and
+has no use. A launch breaks the graph instead, and with ``fullgraph=True`` Dynamo's error has :data:`REASON`. Two marks
+are needed, and neither imports PyTorch:
 
 - Attributes of the function, those of ``torch.compiler.disable``, whose wrapper would take a microsecond of each launch. Dynamo
   then does not trace the function as a part of a traced caller.
 - A setting of the function's code object. Dynamo then does not trace the function by itself, nor what it calls, when the
-  function is called behind the break. PyTorch has the setting, so that :func:`hide` makes it when PyTorch is loaded, by a
+  function is called after the break. PyTorch has the setting, so that :func:`hide` makes it when PyTorch is loaded, by a
   function that this package's ``__init__`` registers.
 """
 
@@ -27,7 +27,7 @@ _SETTINGS: list[Callable[[], Callable[[CodeType], object] | None]] = []
 
 
 def register_setting(find: Callable[[], Callable[[CodeType], object] | None]) -> None:
-    """Registers what returns the function that makes the setting, or None while PyTorch is not loaded."""
+    """Registers a function that returns the function that makes the setting, or None while PyTorch is not loaded."""
     _SETTINGS.append(untraced(find))
 
 

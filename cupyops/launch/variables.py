@@ -173,7 +173,7 @@ class GpuCode(LoadedCode):
         self._copy(address, ctypes.addressof(memory), len(data), stream, "memcpyHostToDevice")
 
     def _copy(self, to: int, source: int, size: int, stream: Any, kind: str) -> None:
-        """Copies behind the work of the stream, or behind all work of the GPU, and waits for the copy."""
+        """Copies after the work of the stream, or after all work of the GPU, and waits for the copy."""
         cuda = toolchain.cupy().cuda
         with cuda.Device(self.device):
             if stream is None:
@@ -229,7 +229,7 @@ class Variables(Mapping[str, Any]):
     ``kernel.variables["table"]`` returns a copy of the variable, of the simulator while it is on, else of the current
     GPU. ``kernel.variables["table"] = values`` sets the variable on every GPU and in every mode of the simulator, now and
     when code is loaded later. Both wait for all work of the GPU. :meth:`read` and :meth:`write` take a stream, and wait
-    for this stream alone.
+    only for this stream.
 
     Raises:
         KeyError: the text has no such variable.
@@ -278,7 +278,7 @@ class Variables(Mapping[str, Any]):
             name: the name in C++, with its namespaces.
             value: an array of the variable's dtype and shape in host memory, or numbers.
             stream: a stream of PyTorch or CuPy, or its handle, on the current GPU: only the variable of this GPU changes,
-                behind the work of this stream.
+                after the work of this stream.
         """
         self._check(name)
         import numpy

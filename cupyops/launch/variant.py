@@ -37,7 +37,7 @@ class Hardware:
         """Returns the hardware that a kernel needs.
 
         Raises:
-            ValueError: `since` is no compute capability, or `shared` is negative.
+            ValueError: `since` is not a compute capability, or `shared` is negative.
             TypeError: `since` or `shared` is not an integer.
         """
         capability = at_least(kernel, "since", since, 0)

@@ -1,7 +1,7 @@
 """Reads the file of a kernel's text again after an edit, so that the next launch runs the edited text.
 
-A watched kernel takes the checked launch. The launch compares the time stamps of the files with those of the last look,
-and reads the files if a stamp has changed. The edited text replaces the text of the :class:`.kernel.Kernel`, so every
+A watched kernel takes the checked launch. The launch compares the time stamps of the files with the last ones, and
+reads the files if a stamp has changed. The edited text replaces the text of the :class:`.kernel.Kernel`, so every
 holder of the kernel launches the edited text: operators, modules and cached configurations. If the edited text cannot be
 read, parsed or compiled, the launch prints the reason and runs the last good text.
 
@@ -55,7 +55,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def watch(on: bool = True) -> None:
-    """Has every kernel that was declared with a path follow the edits of its file, from the next launch on.
+    """Makes every kernel that was declared with a path follow the edits of its file, from the next launch on.
 
     A launch reads the files again if the text, or a header in the text's folder, has changed. ``Kernel(path,
     watch=True)`` watches one kernel, and ``CUPYOPS_WATCH=1`` in the environment all kernels of a process. A watched

@@ -34,7 +34,7 @@ def operators_of(options: argparse.Namespace, cell: str, scope: Mapping[str, Any
 
     Args:
         options: the options of ``%%cu``.
-        cell: the text behind the line of ``%%cu``.
+        cell: the text after the line of ``%%cu``.
         scope: the names of the notebook, for ``--reference``.
 
     Raises:
@@ -115,7 +115,7 @@ def drawn_inputs(op: Operator, kernel: Derived) -> tuple[Any, ...]:
     """Returns arguments of an operator: random tensors of odd sizes, by the shape comments, and numbers.
 
     Raises:
-        CellError: an input has no shape comment, or its type is no floating type.
+        CellError: an input has no shape comment, or its type is not a floating type.
     """
     sizes = dict(zip(kernel.sizes, (37, 19, 5, 3, 7, 11), strict=False))
     constants = {**kernel.kernel.constants, **sizes}

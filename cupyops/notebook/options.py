@@ -68,7 +68,7 @@ def _parser() -> _Parser:
 
 
 def parse(line: str) -> argparse.Namespace | str:
-    """Returns the options of a line behind ``%%cu``, or the help if the line requests it.
+    """Returns the options of a line after ``%%cu``, or the help if the line requests it.
 
     Raises:
         CellError: the line is wrong; the message is one line.

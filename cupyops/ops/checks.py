@@ -26,7 +26,7 @@ def check_floating(where: str, name: str, dtype: str, must: str = "have dtype") 
 
 
 def check_like(where: str, like: Any, **wanted: tuple[Any, tuple[int, ...]]) -> None:
-    """Raises unless every array has the shape given for it and the dtype of ``like``.
+    """Raises unless every array has its expected shape and the dtype of ``like``.
 
     Args:
         where: the operator's name, for the message.
@@ -49,7 +49,7 @@ def check_like(where: str, like: Any, **wanted: tuple[Any, tuple[int, ...]]) -> 
 
 
 def check_shapes(where: str, **wanted: tuple[Any, tuple[int, ...]]) -> None:
-    """Raises unless every array has the shape given for it.
+    """Raises unless every array has its expected shape.
 
     Args:
         where: the operator's name, for the message.

@@ -7,7 +7,7 @@ from cupyops.errors import expected
 __all__ = ["GPUS", "Gpu", "Occupancy", "gpu_named", "occupancy"]
 
 WARP = 32
-REGISTERS = 65536  # of a multiprocessor, on every GPU since compute capability 7.0
+REGISTERS = 65536  # registers of a multiprocessor, on every GPU since compute capability 7.0
 _REGISTER_UNIT = 256  # a warp's registers are allocated in units of this size
 _WARP_UNIT = 4  # the four schedulers of a multiprocessor have equal parts of the registers
 _RESERVED = 1024  # bytes of shared memory that the driver takes from each block, from compute capability 8.0 on

@@ -25,7 +25,7 @@ class Report:
         return "\n\n".join(map(str, self.kernels))
 
     def _repr_html_(self) -> str:
-        # A frame keeps the page's styles from those of the notebook.
+        # A frame separates the page's styles from the notebook's.
         return f'<iframe srcdoc="{escape(page(self.kernels))}" style="width:100%;height:44rem;border:0"></iframe>'
 
     def html(self, path: str | os.PathLike[str]) -> None:

@@ -80,7 +80,7 @@ class Counting:
 RESIDENT_BLOCKS = 4
 
 # Held by the first import of the modules below, which a simulation imports at its first use. A fork waits for the import:
-# a child that was forked in the midst of it would wait for ever for the lock that Python holds during an import.
+# a child that was forked during it would wait for ever for the lock that Python holds during an import.
 _importing = held_across_fork(threading.RLock())
 _word = switched("CUPYOPS_SIMULATE", others=("sanitize", "unchecked"))
 _setting = Setting(_Mode(_word != "off", {"sanitize": True, "unchecked": False}.get(_word), True))

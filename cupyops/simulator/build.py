@@ -161,8 +161,8 @@ _works: set[tuple[object, ...]] = set()
 
 
 def problem_of_compiler(flags: Sequence[str]) -> str:
-    """Returns why the compiler compiles and links not even an empty kernel with these flags, or an empty string if it does. An
-    error in a user's text is told apart from a compiler that does not work by this question."""
+    """Returns why the compiler fails on an empty kernel with these flags, or an empty string if it does not. An
+    error in a user's text is distinguished from a compiler that does not work by this question."""
     tool = host.compiler()
     if (tool, *flags) in _works:
         return ""
@@ -294,7 +294,7 @@ def _cached(key: str, product: str, make: Callable[[Path, Path], None], root: Pa
 
 
 def _find(key: str, product: str, root: Path) -> Path | None:
-    """Returns the product of an entry, of the cache or else of the folder that this process writes to, or None."""
+    """Returns the product of an entry in the cache or in the folder that this process writes to, or None."""
     folders = [root] if root == _folder() or signing.required() else [root, *_only_read()]
     return next((folder / key / product for folder in folders if _whole(folder / key, product)), None)
 

@@ -47,7 +47,7 @@ _WARNINGS = {
 # Checks that are always on: these errors end a launch on a GPU, or would end this process.
 _ALWAYS = "-fsanitize=alignment,integer-divide-by-zero,return,unreachable"
 _CHECKED = f"{_ALWAYS},signed-integer-overflow,shift,bounds"
-# The handlers of these checks return where bounds alone are checked.
+# The handlers of these checks return if only bounds are checked.
 _RECOVER = "-fsanitize-recover=signed-integer-overflow,shift"
 # g++ would take a tenth of a compilation to record where variables are. Error reports need line numbers only.
 _NO_LOCATIONS = "-fno-var-tracking"
@@ -71,8 +71,8 @@ def flags_of(tool: Compiler, *, checked: bool, watched: bool, optimize: bool, co
 
 def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) -> list[str]:
     # -O2 takes a third longer to compile than -O1, and its code is as fast: the runtime's part of a launch is the larger
-    # one. A debugger reads the variables of -g. The reports of a checked kernel read lines alone, which -g1 has; a debugger
-    # gets the variables of a checked kernel without optimization.
+    # one. A debugger reads the variables of -g. The reports of a checked kernel need only lines, which -g1 has; a
+    # debugger gets the variables of a checked kernel without optimization.
     level = ["-O1", "-g1" if checked else "-g"] if optimize else ["-O0"]
     # Without optimization, the clang of ziglang adds checks whose functions are nowhere.
     checks = ["-fno-sanitize=undefined"] if tool.family == "clang" else []
@@ -81,7 +81,7 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
         flags += ["-fno-sanitize-trap=all", "-fsanitize-recover=all", "-ferror-limit=8", "-fno-caret-diagnostics"]
     else:
         flags += ["-fno-gnu-unique", "-fmax-errors=8", "-fno-diagnostics-show-caret"]
-        # The other handlers do not return. With this flag, the compiler has less code to optimize behind a check.
+        # The other handlers do not return. With this flag, the compiler has less code to optimize after a check.
         flags += ["-fno-sanitize-recover=all", *([_RECOVER] if checked else [])]
         flags += [_NO_LOCATIONS, *_FEWER_PASSES] if optimize else []
     flags += ["-DCUPYOPS_CHECKED"] if checked else []

@@ -22,8 +22,8 @@ from .lines import objects, section, symbol_names
 
 __all__ = ["HostCode", "answers_of", "load"]
 
-# What a compiled kernel may take from the process beside the functions of the math library: the runtime's functions, and what
-# the compiler itself calls.
+# Functions that a compiled kernel may take from the process besides those of the math library: the runtime's, and those
+# that the compiler calls.
 _OF_RUNTIME = ("cupyops_", "__tsan_", "__ubsan_", "__sanitizer_cov_")
 _OWN = {"cupyops_module", "threadIdx", "blockIdx", "blockDim", "gridDim"}
 _ANSWERED = re.compile(rb"_ZN15CupyopsAnsweredILi(\d+)E\w+E4toldE")

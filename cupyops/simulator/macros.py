@@ -15,8 +15,9 @@ __all__ = ["LISTING", "UNDEFINED", "write"]
 LISTING = ("-dD", "-E")
 UNDEFINED = "cupyops_undefined.h"  # the header that undefines the macros
 _LINE = re.compile(r'^#(?: \d+ "(?P<file>[^"\n]*)"|define (?P<name>\w+)(?P<rest>.*)|undef (?P<gone>\w+))', re.MULTILINE)
-# Macros of the compiler and of its headers that NVRTC has, too. It was asked for all macros of g++ 12 and clang 22. The last names are
-# those that NVRTC gets from the prelude of a text that uses them, where a host compiler lacks the prelude's functions or has an enumerator.
+# Macros of the compiler and of its headers that NVRTC has, too. It was asked for all macros of g++ 12 and clang 22. For
+# the last names, NVRTC gets a macro from the prelude of a text that uses them; the host's library has functions or
+# enumerators.
 _OF_NVRTC = frozenset(
     (
         *(

@@ -30,7 +30,7 @@ class Place:
         name: the parameter's name.
         info: the array's shape, strides and dtype.
         pointer: the address of the array's first element.
-        begin, end: the first address of the array's bytes, and the address behind its last byte.
+        begin, end: the first address of the array's bytes, and the address after its last byte.
         writable: whether the parameter is not const.
     """
 
@@ -110,7 +110,7 @@ class Memory:
         return (Range * max(len(ordered), 1))(*(Range(p.begin, p.end, p.writable) for p in ordered))
 
     def finish(self) -> None:
-        """Copies the written copies back to their arrays."""
+        """Copies the contents of written copies back to their arrays."""
         for original, copy, count, written in self._copies:
             if written:
                 ctypes.memmove(original, copy, count)

@@ -156,7 +156,7 @@ def _expanded(text: str, name: str, end: int) -> str | None:
     Args:
         text: the final text.
         name: the macro.
-        end: the offset behind its name, where its arguments in parentheses may begin.
+        end: the offset after its name, where its arguments in parentheses may begin.
     """
     followed = preprocess(text, {}, {})
     for directive in scan(text).directives:

@@ -43,7 +43,7 @@ __all__ = ["Simulated", "answers", "prepare", "twins"]
 _RUNNING = held_across_fork(threading.RLock())
 _MOST_STATIC = 48 * 1024
 _MOST_PARAMETERS = 32764
-# What compilers say of C++20 in a former version.
+# Warnings of compilers about C++20 features under earlier standards.
 _LATER = re.compile(r"[cC]\+\+20|c\+\+2a|['‘](?:auto|concept|consteval|constinit|requires)['’]")
 _running: list[str] = []  # the kernel that is simulated
 _PATIENCE = 5.0  # seconds between two progress messages of a long launch
@@ -239,7 +239,8 @@ class Simulated:
         static = max(module.shared_largest, self._alone and module.shared_bytes)
         dynamic = kernel.hardware.shared
         warps = -(-count // 32)
-        # Of a multiprocessor of sm_90: 64 warps, 32 blocks, and 228 KiB, of which a block takes 1 KiB more than it asks for.
+        # A multiprocessor of sm_90 has 64 warps, 32 blocks, and 228 KiB, of which a block takes 1 KiB more than it asks
+        # for.
         resident = self._multiprocessors * min(32, 64 // warps, 228 * 1024 // (static + dynamic + 1024))
         problem = ""
         if static > _MOST_STATIC:
@@ -349,7 +350,7 @@ def _compile(
                 options = (*kernel.options, *kernel.check_options)
                 nvrtc_check(kernel.final_text(types), what, options, kernel.syntax)
             except MissingDependencyError:
-                pass  # of a header, without which NVRTC has no opinion
+                pass  # without the header, NVRTC cannot be asked
             except CompileError as error:
                 refused.append(error)
                 raise

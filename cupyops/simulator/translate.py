@@ -75,7 +75,7 @@ def translate(text: str, kernels: Sequence[str], what: str) -> str:
     """Returns the C++ of a final text.
 
     Args:
-        text: the result of :func:`cupyops.launch.kernel_source.KernelSource.final`. Of several linked texts, the first
+        text: the result of :func:`cupyops.launch.kernel_source.KernelSource.final`. If texts are linked, the first
             has the kernels.
         kernels: the names of the kernel functions; none for a text of questions alone.
         what: the kernel's name and dtypes, for messages.
@@ -194,7 +194,7 @@ def _with_headers(text: str) -> str:
 
 
 def _shared_declarations(bare: str) -> Iterator[tuple[int, int]]:
-    """Yields the start and the end of each ``__shared__`` declaration; the end lies behind the semicolon."""
+    """Yields the start and the end of each ``__shared__`` declaration; the end lies after the semicolon."""
     for match in _SHARED.finditer(bare):
         # A single colon ends a label or `public:`; a double colon is part of a name.
         start = match.start()
@@ -356,7 +356,7 @@ __attribute__((visibility("default"))) const CupyopsVariable* cupyops_get_variab
 
 
 def _for_class(template: str) -> str:
-    """Returns the parameters of a function's template for a class: behind a default, each has one. The name of the kernel gives
+    """Returns the parameters of a function's template for a class: after a default, each has one. The name of the kernel gives
     the arguments before a parameter without a default."""
     parameters = [part for _, part in split(template)]
     last = max((i for i, part in enumerate(parameters) if len(split(part, "=")) == 1), default=-1)

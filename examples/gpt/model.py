@@ -1,6 +1,6 @@
 """A transformer over characters. Each residual addition and the norm that follows are one operator.
 
-A pre-norm block adds what a branch computed to the stream of residuals, and the next branch reads a norm of the sum.
+A pre-norm block adds the result of a branch to the residual stream, and the next branch reads a norm of the sum.
 The blocks pass the stream on as the pair (branch, residual). Every norm computes
 
     residual ← branch + residual
@@ -195,7 +195,7 @@ def learning_rate(step: int, steps: int, highest: float) -> float:
 
 @torch.no_grad()
 def generate(model: Any, prompt: Tensor, count: int, seed: int) -> Tensor:
-    """`prompt` (n) continued by `count` characters, each drawn from what the model expects after those before it.
+    """`prompt` (n) continued by `count` characters, each drawn from the model's distribution of the next character.
 
     The model has the attributes `context` and `vocabulary`. The host reads nothing from the device before the last character
     is drawn.
@@ -203,7 +203,7 @@ def generate(model: Any, prompt: Tensor, count: int, seed: int) -> Tensor:
     generator = torch.Generator(prompt.device).manual_seed(seed % 2**63)
     length = len(prompt) + count
     # The model reads a whole context each time, because sequence parallelism splits it. Causal attention does not read
-    # the zeros behind the last character.
+    # the zeros after the last character.
     tokens = torch.zeros(max(length, model.context), dtype=torch.int64, device=prompt.device)
     tokens[: len(prompt)] = prompt
     for end in range(len(prompt), length):

@@ -47,7 +47,7 @@ class Corpus:
 
     @property
     def beginning(self) -> str:
-        """The prompt of a sample without `--prompt`: the beginning of a line."""
+        """The prompt if `--prompt` is not given: the beginning of a line."""
         return "\n" if "\n" in self.characters else self.characters[0]
 
     def about(self) -> dict[str, object]:
@@ -150,7 +150,7 @@ def load_corpus(path: Path | None, context: int) -> Corpus:
     files = python_sources(folder)
     if not files:
         raise UserError(f"there are no Python sources in {folder}; name another text with --text FILE")
-    # read_text converts line ends to \n. The newline between files is for files that end without one.
+    # read_text converts line ends to \n. Some files do not end with a newline.
     text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
     return Corpus(text, context, f"{len(files)} files of Python's standard library in {folder}")
 

@@ -1,4 +1,4 @@
-"""bench_op: what it counts and compares, without a GPU; and on one, that it runs."""
+"""bench_op: its counts and comparisons without a GPU, and a run on a GPU."""
 
 import builtins
 import re
@@ -144,10 +144,10 @@ def test_without_a_gpu_nothing_is_timed_and_the_report_says_so(
     found = bench_op(op, (torch.ones(3), torch.ones(3), 1.0))
     assert found.rows == ()
     assert capsys.readouterr().out == (
-        f"{op.op._schema}\nnot timed: anything: PyTorch sees no GPU here, and times in the simulator do not "
+        f"{op.op._schema}\nnot timed: this operator: PyTorch sees no GPU here, and times in the simulator do not "
         "predict times on a GPU\n"
     )
-    with pytest.raises(ValueError, match="roofline: not timed: anything: PyTorch sees no GPU"):
+    with pytest.raises(ValueError, match="roofline: not timed: this operator: PyTorch sees no GPU"):
         found.roofline(tmp_path / "a.svg")
 
 

@@ -1,4 +1,4 @@
-"""Collectives of 64 and 1024 ranks, counted in one process: those of our modules are those of nn's."""
+"""Our modules issue the same collectives as those of nn, for 64 and 1024 ranks, counted in one process."""
 
 import dataclasses
 from collections import Counter
@@ -64,7 +64,7 @@ with_rule = Operator("test_collectives::doubled(Tensor x) -> Tensor y", twice, r
 
 
 def exchanged(operator: Any) -> Any:
-    """Has the first residual addition of a model call the operator."""
+    """Makes the first residual addition of a model call the operator."""
 
     class Exchanged(AddLayerNorm):
         def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]

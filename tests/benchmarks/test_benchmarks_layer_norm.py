@@ -189,7 +189,7 @@ def test_a_sum_is_allowed_the_rounding_of_its_terms_and_no_missing_row() -> None
     assert allowed == 64.0 + math.sqrt(m)
     # One row of so many is 1/√M of the result's mean size.
     assert allowed * torch.finfo(torch.float32).eps < 0.6 / math.sqrt(m)
-    # What is rounded to 16 bits in the end hardly shows it.
+    # The final rounding to 16 bits hides it.
     assert tolerance(Operand((8,), torch.bfloat16, terms=m)) == pytest.approx(2.0, abs=0.04)
     assert tolerance(Operand((8,), torch.float64, terms=m)) == 64.0 + math.sqrt(m)
 

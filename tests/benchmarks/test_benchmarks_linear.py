@@ -96,7 +96,7 @@ def test_gradients_behind_gelu_are_allowed_the_rounding_of_their_terms_and_nothi
             times = 1 if mine.direction == "forward" else 2
             for result, other in zip(mine.results, plain.results, strict=True):
                 assert tolerance(result) == times * tolerance(other)
-    # Of millions of sums of four terms, which were rounded before, one is further off than a rounding of its own explains.
+    # Among millions of sums of four rounded terms, one is further off than a single rounding explains.
     product, worst = linear.Product(4, 1024, 1024, torch.bfloat16, gelu=True), 0.0
     case = next(c for c in linear._each(product) if c.direction == "backward")
     generator = torch.Generator().manual_seed(0)  # versions of PyTorch draw different numbers

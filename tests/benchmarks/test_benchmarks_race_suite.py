@@ -1,4 +1,4 @@
-"""The suite of kernels with known faults: what is found is found, and the page has the results."""
+"""The suite of kernels with known faults: found faults are counted, and the page has the results."""
 
 import json
 from pathlib import Path

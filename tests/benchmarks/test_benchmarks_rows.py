@@ -281,7 +281,7 @@ def test_there_is_one_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_the_picture_of_the_rule_is_that_of_the_rule() -> None:
     assert row_picture.PATH.read_text(encoding="utf-8") == row_picture.draw(), "make figures"
     drawn = [row_picture.config(n) for n in row_picture.LENGTHS]
-    # What the page says of the five lengths.
+    # The statements of the page about the five lengths.
     assert [found.groups > 1 for found in drawn] == [True, True, False, False, False]
     assert [found.cluster > 1 for found in drawn] == [False, False, False, True, True]
     assert [found.stream for found in drawn] == [False, False, False, True, True]

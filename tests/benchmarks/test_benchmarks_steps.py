@@ -48,7 +48,8 @@ class Counted(Steps):
 
 @pytest.mark.thorough
 def test_turns_are_balanced_and_nothing_is_collected_inside_a_turn() -> None:
-    """A variant that always followed the same one would pay for what that one left behind, and one would pay for a collection."""
+    """If a variant always followed the same one, it would always meet that variant's caches, or pay for its garbage
+    collection."""
     taken: list[str] = []
     kept: list[int] = []
     collected: list[int] = []
@@ -81,7 +82,7 @@ def test_turns_are_balanced_and_nothing_is_collected_inside_a_turn() -> None:
 
 
 def test_the_first_step_of_a_turn_is_not_timed() -> None:
-    """It finds the host's caches as another variant has left them, which no step of a training loop does."""
+    """The first step after another variant meets that variant's host caches, unlike any step of a training loop."""
     found = timed({"torch": Counted("torch", lambda variant: None, first=0.25)}, 3, warm_up=0)["torch"]
     assert len(found.wall) == 3
     assert found.row()["p90"] < 250

@@ -113,7 +113,8 @@ def main(path: Path, ranks_break: bool) -> None:
     start = mp.start_processes
 
     def forked(function: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
-        """Starts processes that have imported what this one has; what is sent to a new interpreter can be pickled."""
+        """Starts processes by fork, which have this process's imports; a new interpreter only takes what can be
+        pickled."""
         pickle.dumps((function, arguments))
         return start(function, arguments, **{**options, "start_method": "fork"})
 

@@ -1,5 +1,5 @@
-"""A campaign: random trials of the whole library for as long as it is given, with a count of what was tried and held.
+"""A campaign: random trials of the whole library for a given time, with counts of trials and failures.
 
-The suite asks named questions. A campaign draws the questions: declarations, shapes, strides, dtypes, roads to
-derivatives, threads, streams, forks, kills and damaged files. It needs hypothesis, which shrinks what fails.
+The tests have fixed cases. A campaign draws its cases at random: declarations, shapes, strides, dtypes, ways to
+differentiate, threads, streams, forks, kills and damaged files. It needs hypothesis, which shrinks failing cases.
 """

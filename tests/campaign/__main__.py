@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0 if all trials held, 1 if one did not, 2 for what cannot be asked."""
+    """The command. Returns 0 if all trials passed, 1 if one failed, 2 for wrong options."""
     parser = build_parser()
     options = parser.parse_args(argv)
     try:

@@ -15,7 +15,7 @@ from hypothesis.errors import StopTest, UnsatisfiedAssumption
 
 __all__ = ["Area", "Record", "run"]
 
-# A trial draws what it needs, and raises where something does not hold.
+# A trial draws its data, and raises an error if a check fails.
 Trial = Callable[[st.DataObject, str], None]
 
 
@@ -73,7 +73,7 @@ class Area:
 
 
 class Record:
-    """What was tried and held, by area and backend, in a JSON file that is written whole after every slice.
+    """The counts of trials, by area and backend, in a JSON file that is replaced after every slice.
 
     Args:
         path: the file; it may not exist yet. None keeps nothing.

@@ -37,7 +37,7 @@ def both(
 
 
 def _columns(x: Any, by: int) -> Any:
-    """An operand for the last dimension of x; of what is no tensor, None."""
+    """An operand for the last dimension of x; None if it is not a tensor."""
     if not isinstance(x, Tensor):
         return None
     return torch.arange(x.shape[-1], device=x.device).remainder(by).to(x.dtype) / 8

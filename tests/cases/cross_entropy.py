@@ -76,7 +76,7 @@ MODELS = {
     ),
     "cross_entropy": model_of(cross_entropy, (4, 8, 5), torch.zeros(4, 5, dtype=torch.int64)),
 }
-# No case: the loss is no function of tensors of one shape.
+# No case: the loss is not a function of tensors of one shape.
 DATA = FamilyData(
     [],
     {

@@ -22,7 +22,7 @@ class Case:
 
     Attributes:
         ours, theirs: of tensors; PyTorch's own operator for comparison.
-        op: what ``torch.library`` knows it as.
+        op: its name in ``torch.library``.
         arguments: from the tensors to the arguments of ``op``.
         tensors: how many it takes, all of one shape.
         elementwise: each element of the result is made of the elements at its place alone.
@@ -57,7 +57,7 @@ class LaunchCase(NamedTuple):
 
     Attributes:
         operator: whose it is.
-        about: shapes, dtypes and what else tells it from others.
+        about: shapes, dtypes and other differences from similar cases.
         inputs: makes the tensors. Nobody has written their memory: :mod:`tests.gpu.stub_h200` runs no kernel.
         call: of these; what it returns is differentiated by those that require grad.
     """
@@ -118,7 +118,7 @@ class FamilyData:
 
 
 def last(x: Any) -> tuple[int, ...]:
-    """The last dimension; of what is no tensor, any."""
+    """The last dimension; any if it is not a tensor."""
     return tuple(getattr(x, "shape", (1,))[-1:])
 
 
@@ -131,7 +131,7 @@ def random(*shape: int, seed: int = 5, scale: float = 1.0) -> Tensor:
 
 
 def reference(name: str, *args: Any) -> Any:
-    """What an operator's reference makes of arguments."""
+    """Returns the results of an operator's reference."""
     return operator_of(getattr(torch.ops.cupyops, name).default).reference(*args)
 
 
@@ -159,7 +159,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def launch_case(operator: str, about: str, call: Callable[..., Any], *tensors: Any) -> LaunchCase:
-    """Tensors are (shape, dtype), (shape, dtype, whether it wants a gradient), or functions that make one."""
+    """Tensors are (shape, dtype), (shape, dtype, whether it requires a gradient), or functions that make one."""
     return LaunchCase(operator, about, lambda: [t() if callable(t) else _empty(*t) for t in tensors], call)
 
 

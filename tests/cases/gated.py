@@ -38,7 +38,7 @@ UNITS: dict[str, tuple[Callable[..., Tensor], Callable[[Tensor], Tensor]]] = {
 
 
 def _beside(x: Any) -> Any:
-    """Returns x as both halves; what is no tensor as it is."""
+    """Returns x as both halves; what is not a tensor stays as it is."""
     return x.repeat(*(1,) * (x.dim() - 1), 2) if isinstance(x, Tensor) else x
 
 

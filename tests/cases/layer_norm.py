@@ -106,7 +106,7 @@ SAMPLES = {
     "layer_norm_backward": _backward_samples,
     "layer_norm_jvp": _jvp_samples,
 }
-# Lengths of rows whose ways differ: by a warp, a block, persistent blocks with stages, clusters, streams; odd ones.
+# Row lengths of different kernels: a warp, a block, persistent blocks with stages, clusters, streams; odd lengths.
 LENGTHS = (1, 7, 64, 100, 128, 384, 768, 1000, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 200000)
 
 

@@ -26,7 +26,7 @@ from .data import (
 
 
 def _square(x: Any) -> Tensor:
-    """A weight that keeps x's last dimension; for what is no tensor, any."""
+    """A weight that keeps x's last dimension; any if it is not a tensor."""
     n = last(x)[0]
     numbers = torch.arange(n, device=getattr(x, "device", None))
     weight = (numbers.unsqueeze(1) * 7 + numbers * 3) % 11 / 11 - 0.5
@@ -34,7 +34,7 @@ def _square(x: Any) -> Tensor:
 
 
 def _with_weight(function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-    """A linear function of x alone; of very long rows, element by element, since the weight is a square."""
+    """A linear function of x only; for very long rows it is elementwise, since the weight would be a square matrix."""
 
     def of_x(x: Tensor) -> Tensor:
         long = last(x)[0] > 2048

@@ -14,7 +14,7 @@ M, N, K = 5, 11, 3
 # Small logits: a float32 loss shows how logits in 16 bits are rounded.
 X, WEIGHT, BIAS = random(M, K, scale=0.25), random(N, K, seed=9, scale=0.25), random(N, seed=10, scale=0.25)
 CLASS_WEIGHT = random(N, seed=11).abs()
-# One class is ignored. With an ignored target beside the classes, a check that changes the number would have a target that is no
+# One class is ignored. If the ignored target is outside the classes, a check that changes the number would have a target that is no
 # class, for which PyTorch's reference ends the process on a GPU.
 TARGET = torch.tensor([3, 0, 5, 10, 7])
 IGNORE = 3.0
@@ -107,7 +107,7 @@ MODELS = {
         torch.zeros(4, dtype=torch.int64),
     ),
 }
-# No case: the loss is no function of tensors of one shape.
+# No case: the loss is not a function of tensors of one shape.
 DATA = FamilyData(
     [],
     {

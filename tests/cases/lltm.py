@@ -28,7 +28,7 @@ from .data import (
 
 
 def _narrow(x: Any) -> Any:
-    """Rows short enough for a square of weights; of what is no tensor, itself."""
+    """Rows short enough for a square of weights; the argument itself if it is not a tensor."""
     n = last(x)[0] if isinstance(x, Tensor) else 1
     return x if n <= 64 else x.reshape(-1, max(d for d in range(1, 33) if n % d == 0))
 

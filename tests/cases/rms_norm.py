@@ -28,7 +28,7 @@ from .data import (
 
 
 def _row(x: Any) -> Any:
-    """A weight for the last dimension of x; of what is no tensor, None."""
+    """A weight for the last dimension of x; None if it is not a tensor."""
     if not isinstance(x, Tensor):
         return None
     return 1 + torch.arange(x.shape[-1], device=x.device).remainder(7).to(x.dtype) / 8

@@ -30,7 +30,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> T
 
 
 def _tables(x: Any, interleaved: bool = False) -> tuple[Any, Any]:
-    """Returns tables that all rows of x share, of all columns but an odd one; of what is no tensor, None."""
+    """Returns tables that all rows of x share, of all columns but an odd one; None if it is not a tensor."""
     if not isinstance(x, Tensor):
         return None, None
     angles = 10 ** -torch.arange(x.shape[-1] // 2, device=x.device).float()
@@ -95,7 +95,7 @@ DATA = FamilyData(CASES, {"rotary_embedding": _samples}, _launches, MODELS)
 
 # What is special
 
-# A queries' shape as a projection has it, whether it is transposed then, and the shape of the tables.
+# The shape of queries from a projection, whether they are then transposed, and the shape of the tables.
 SHAPES = [
     ((2, 5, 6, 32), True, (2, 1, 5, 32)),
     ((2, 5, 3, 32), True, (1, 1, 5, 32)),

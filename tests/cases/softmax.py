@@ -1,4 +1,4 @@
-"""softmax and log_softmax: test data; and tests beside PyTorch's of values, gradients, dimensions, extremes, dtypes, errors."""
+"""softmax and log_softmax: test data; and tests compared with PyTorch's of values, gradients, dimensions, extremes, dtypes, errors."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

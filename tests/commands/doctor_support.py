@@ -15,7 +15,7 @@ from cupyops.compile.cache import Binary
 from cupyops.simulator import host
 
 ROOT = Path(__file__).parents[2]
-SEARCH_FOR_HEADERS = toolchain.cuda_headers.__wrapped__  # behind its cache
+SEARCH_FOR_HEADERS = toolchain.cuda_headers.__wrapped__  # after its cache
 
 
 class NoDevice(RuntimeError):
@@ -23,7 +23,7 @@ class NoDevice(RuntimeError):
 
 
 def fake_cupy(driver: int = 13000, cuda: int = 12090, capabilities: tuple[int, ...] = (90,), problem: str = "") -> Any:
-    """As much of CuPy as the doctor asks, on a machine with these GPUs."""
+    """A stand-in for CuPy with the functions that the doctor calls, on a machine with these GPUs."""
 
     def count() -> int:
         if problem:
@@ -102,7 +102,7 @@ class Machine:
         self.patch.setattr(doctor, "compile_text", function)
 
     def report(self) -> tuple[int, list[str], list[tuple[str, str]], str]:
-        """What the command returns and prints: exit status, facts, faults with mending lines, last line."""
+        """Returns the command's exit status, facts, faults with their fixes, and last line."""
         status = main(["doctor"])
         lines = self.capsys.readouterr().out.splitlines()
         first = next((i for i, line in enumerate(lines) if line.startswith("FAULT ")), len(lines) - 1)

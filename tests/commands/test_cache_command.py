@@ -1,4 +1,4 @@
-"""``python -m cupyops cache``: it shows what is there, and removes what was asked for and nothing else."""
+"""``python -m cupyops cache``: it shows the entries, and removes only the requested ones."""
 
 import os
 import time

@@ -1,5 +1,5 @@
-"""python -m cupyops compile: every shipped kernel compiles for every architecture, and what is wrong with a text is
-told."""
+"""python -m cupyops compile: every shipped kernel compiles for every architecture, and errors of a text are
+reported."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""python -m cupyops doctor: each fault by its words and the line that mends it, on machines that are made up."""
+"""python -m cupyops doctor: the message of each fault and the line that fixes it, on simulated machines."""
 
 import importlib.machinery
 import importlib.metadata
@@ -70,7 +70,7 @@ def without(error: MissingDependencyError, *names: str) -> dict[str, Callable[..
 
 
 class Case(NamedTuple):
-    """A machine with one fault: what differs from one in order, what is printed, and the exit status."""
+    """A machine with one fault: its difference from a working one, the output, and the exit status."""
 
     id: str
     parts: dict[str, Callable[..., Any]]

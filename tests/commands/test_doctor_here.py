@@ -1,4 +1,4 @@
-"""The doctor itself: a check of its own that breaks, what it reads of PyTorch and of libraries, and this machine."""
+"""The doctor itself: a check that fails unexpectedly, its questions to PyTorch and libraries, and this machine."""
 
 import importlib.machinery
 import importlib.util

@@ -11,7 +11,8 @@ import kernels_cu
 from cupyops.__main__ import main
 from cupyops.launch.kernel import all_kernels
 
-# Runs modules as the command line does, each in a fork of a process that has imported cupyops alone, and says what is imported then.
+# Runs modules as the command line does, each in a fork of a process that has imported only cupyops, and returns the
+# modules imported since.
 RUN = """
 import json, os, runpy, sys
 import cupyops
@@ -60,7 +61,7 @@ WRONG = [
 
 @pytest.fixture(scope="module")
 def told() -> str:
-    """What the commands print."""
+    """Returns the output of a command."""
     asked = json.dumps([*HELP, *WRONG])
     return subprocess.run([sys.executable, "-c", RUN, asked], capture_output=True, text=True, check=True).stdout
 
@@ -98,7 +99,7 @@ def test_importing_reads_no_text_of_a_kernel() -> None:
 
 
 def test_every_declaration_of_this_package_can_be_read() -> None:
-    """What importing no longer shows."""
+    """Imports do not parse declarations, so a test must."""
     shipped = [kernel for kernel in all_kernels() if isinstance(kernel.text, kernels_cu.Text)]
     assert len(shipped) > 100
     for kernel in shipped:

@@ -1,4 +1,4 @@
-"""`python -m cupyops ide`: clangd has no complaint about a right text, and gdb stops where the page says."""
+"""`python -m cupyops ide`: clangd has no complaint about a correct text, and gdb stops where the page says."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = Path(kernels_cu.__file__).parent
 CLANGD = shutil.which("clangd", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 needs_clangd = pytest.mark.skipif(CLANGD is None, reason="needs clangd")
-# Every text and header takes a minute; these have the most of what clangd does not know.
+# Checking every text and header takes a minute; these have the most features that clangd does not know.
 SAMPLE = ("gelu.cu", "linear_gelu_sm90.cu", "column_sums.cu", "shared/rows.cuh")
 EVERY = os.environ.get("CUPYOPS_TEST_CLANGD") == "1"
 

@@ -1,4 +1,4 @@
-"""python -m cupyops new NAME: what it writes passes as it is, and nothing is written over."""
+"""python -m cupyops new NAME: the written files pass their checks, and no file is overwritten."""
 
 import importlib.util
 import os
@@ -60,7 +60,7 @@ def test_the_command_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, caps
         assert f'"""my_{kind}: {what}, and its gradient, as a PyTorch operator.' in path.read_text(encoding="utf-8")
 
 
-# PyTorch deprecates what its own forward mode imports.
+# PyTorch's forward mode imports a module that PyTorch has deprecated.
 WITHOUT_A_WARNING = """
 import runpy, warnings
 warnings.simplefilter("error")
@@ -71,7 +71,7 @@ runpy.run_path("swish.py", run_name="__main__")
 
 @pytest.mark.thorough
 def test_the_file_passes_its_check_as_it_is(tmp_path: Path) -> None:
-    """Where pytest is not installed, too."""
+    """The check does not need pytest."""
     (tmp_path / "pytest.py").write_text("1 / 0\n")
     (tmp_path / "swish.py").write_text(starter("swish"), encoding="utf-8")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -103,7 +103,7 @@ def test_the_kernels_of_the_other_kinds_are_right(
     assert len(report.passed) == len(FEW)
 
 
-# Pieces of the starter files, what breaks each, and the check that notices.
+# Pieces of the starter files, a fault for each, and the check that finds it.
 BROKEN = [
     ("elementwise", "convert<scalar_t>(x * sigmoid(x))", "convert<scalar_t>(x * sigmoid(-x))", "values"),
     ("elementwise", "(acc_t(1) + x * (acc_t(1) - s))", "(acc_t(1) - x * (acc_t(1) - s))", "gradients"),

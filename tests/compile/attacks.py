@@ -1,4 +1,4 @@
-"""What tests of attacks share: planted entries, their owners, and what a refusal is."""
+"""Helpers for the tests of attacks: planted entries, their owners, and the check of a refusal."""
 
 import os
 from pathlib import Path
@@ -31,14 +31,14 @@ def refused(folder: Path, words: str) -> None:
 
 
 def succeeds_where_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the guard off, by its switch, the planted code is loaded."""
+    """Without the guard, the planted code is loaded."""
     monkeypatch.setenv("CUPYOPS_CACHE_SHARED", "1")
     assert found(folder) == EVIL.code
     monkeypatch.delenv("CUPYOPS_CACHE_SHARED")
 
 
 def give_away(monkeypatch: pytest.MonkeyPatch, *paths: Path, to: int = STRANGER) -> None:
-    """Has the system report another owner of these files, which takes no rights of root."""
+    """Makes the system report another owner of these files, without the rights of root."""
     inodes = {(about.st_dev, about.st_ino) for about in map(os.lstat, paths)}
     real = os.fstat
 

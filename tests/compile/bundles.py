@@ -1,4 +1,4 @@
-"""What tests of attacks on bundles share: bundles, keys, and what a refusal is."""
+"""Helpers for the tests of attacks on bundles: bundles, keys, and the check of a refusal."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the tests of bundles share: no bundle is loaded, and one is written."""
+"""Fixtures of the tests of bundles: no bundle is loaded, and one is written."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Damages the bytes of a bundle: what disks, transfers and attackers do to a file."""
+"""Damages the bytes of a bundle, as disks, transfers and attackers may."""
 
 import io
 import random

@@ -143,7 +143,7 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], Any], **files: byte
 
 
 def flip(path: Path) -> None:
-    """One bit of a kernel, as it lies in the file."""
+    """Flips one bit of a kernel in the file."""
     data = bytearray(path.read_bytes())
     data[data.index(b".cubin") + 8] ^= 4
     path.write_bytes(data)
@@ -245,7 +245,7 @@ def test_the_command_takes_a_modules_kernels_and_the_types_of_its_calls(made: Pa
 
 @needs_nvrtc
 def test_the_same_kernels_and_nvrtc_give_the_same_bytes(made: Path) -> None:
-    """In whatever order processes finish."""
+    """The order in which processes finish does not matter."""
     names = ["--arch", "90,80", "--module", "ops", "--kernels", "halve"]
     command(made, *names, "-o", "again.bundle", "--jobs", "1")
     again = (made / "again.bundle").read_bytes()

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: found again, never mixed up, never half read, and never a failure of what uses them."""
+"""Compiled kernels on disk: found again, never confused, never read in part, and never the cause of a failure."""
 
 import errno
 import json
@@ -144,7 +144,7 @@ def test_an_interrupt_leaves_no_temporary_file(cache: DiskCache, monkeypatch: py
 
 
 def test_temporary_files_lie_beside_their_place(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From another file system they could not be moved there in one step."""
+    """A rename from another file system would not be atomic."""
     folders = []
     move = os.replace
 
@@ -231,7 +231,7 @@ def test_a_user_without_a_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_readers_see_all_of_an_entry_or_none(cache: DiskCache) -> None:
-    """Writers that disagree, which real ones do not, so that a mixture would show."""
+    """Writers with different contents, unlike real ones, so that a mixture would show."""
     binaries = [Binary(bytes([i]) * (50_000 + 999 * i), f"log {i}", {"k": (i, i)}, float(i)) for i in range(2)]
     right = [replace(b, path=cache.folder / "key.cubin") for b in binaries]
     wrong: list[object] = []

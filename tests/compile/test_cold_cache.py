@@ -27,7 +27,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(N
 
 
 class Asked(dict[Any, Any]):
-    """The table of what is running, which tells when so many threads have asked."""
+    """The table of running compilations, which signals when this many threads have asked."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def test_different_things_are_made_at_once() -> None:
 
 
 def test_threads_compile_a_text_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of kernels of their own with the same text: what they share is the cache."""
+    """Several kernels with the same text share only the cache."""
     looked, all_looked, compiled = [], threading.Event(), []
     get = DiskCache.get
 

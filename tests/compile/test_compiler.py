@@ -1,4 +1,4 @@
-"""NVRTC: what is compiled for which GPU, what is compiled again, and what an author is told."""
+"""NVRTC: the target for each GPU, when a text is compiled again, and messages for authors."""
 
 import re
 from pathlib import Path
@@ -127,7 +127,7 @@ def test_real_nvrtc_knows_the_gpus_of_today() -> None:
 
 
 def test_an_architecture_among_the_options_stands_for_the_target() -> None:
-    """As of a text that needs what one generation alone has: sm_90 has no setmaxnreg, sm_90a has."""
+    """Some texts need instructions of one generation: sm_90 has no setmaxnreg, and sm_90a has it."""
     text = """extern "C" __global__ void __launch_bounds__(128, 1) k() {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }"""
     with pytest.raises(CompileError):
@@ -209,7 +209,7 @@ def test_subnormals_are_not_flushed_to_zero(dtype: str) -> None:
 
 
 class Compiler:
-    """Stands in for NVRTC: what it makes names what it was given."""
+    """Stands in for NVRTC: its output names its inputs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.compiled = 0

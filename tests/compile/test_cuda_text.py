@@ -135,7 +135,7 @@ def test_only_keeps_conditions_whole() -> None:
 
 # Time
 
-# Texts by a number: a text of twice the number is twice as long.
+# Functions that make a text of a length: twice the number gives twice the length.
 ADVERSARIAL: dict[str, Callable[[int], str]] = {
     "specifiers": lambda n: "static " * n,
     "templates": lambda n: "template <" * n,
@@ -181,7 +181,8 @@ ADVERSARIAL: dict[str, Callable[[int], str]] = {
 
 
 def grows_with_its_length(run: Callable[[int], object], many: int) -> bool:
-    """Returns whether eight times the length takes less than 24 times the time. What looks back at every place takes 64 times the time."""
+    """Returns whether eight times the length takes less than 24 times the time. A scanner that looks back at every
+    position would take 64 times as long."""
 
     def time_of(n: int) -> float:
         start = time.process_time()
@@ -211,7 +212,7 @@ def test_no_text_takes_longer_than_its_length_says(kind: str, where: str) -> Non
             lambda: the_kernel(text),
             lambda: assemble(text, "k.cu", {}, {}, {"a.cuh": ""}),
         ):
-            with suppress(ValueError, TypeError):  # some are no text that has the kernel
+            with suppress(ValueError, TypeError):  # some are not text that has the kernel
                 step()
 
     assert grows_with_its_length(run, 625)

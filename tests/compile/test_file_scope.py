@@ -1,4 +1,4 @@
-"""What a text declares outside its kernels, found without a compiler."""
+"""The declarations of a text outside its kernels, found without a compiler."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_variables_of_namespaces_are_found_and_nothing_else() -> None:
 
 
 def test_the_scopes_of_functions_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That takes as long as the scan, and nearly all that a text declares for the device are functions."""
+    """The search takes as long as the scan, and nearly all device declarations of a text are functions."""
     places: list[int] = []
     monkeypatch.setattr(Code, "scope", lambda code, place: places.append(place) or ())
     text = "__device__ int f(int x) { return x; }\n__align__(8) __device__ __forceinline__ int g(int x) { return x; }\n"

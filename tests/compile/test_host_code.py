@@ -1,4 +1,4 @@
-"""A text for nvcc without its host code: what a GPU compiles stays, at its place, and the rest goes."""
+"""A text for nvcc without its host code: device code stays on its lines, and the rest is removed."""
 
 import re
 from pathlib import Path

@@ -62,7 +62,7 @@ def test_a_function_that_no_text_defines_is_named_by_the_linker() -> None:
 
 
 def test_each_text_is_compiled_apart_and_its_error_has_its_line() -> None:
-    """With no linker: each text of linked_kernel has a function `helper` of its own."""
+    """Needs no linker: each text of linked_kernel has its own function `helper`."""
     kernel = linked_kernel()
     texts = linking.parts(kernel.final_text(TYPES))
     assert len(texts) == 3

@@ -1,4 +1,4 @@
-"""Attacks on the folders of compiled code. Each is shown to succeed where its guard is off, and to fail where it is on."""
+"""Attacks on the folders of compiled code. Each attack succeeds without its guard, and fails with it."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def test_an_owner_that_the_system_itself_reports(folder: Path, monkeypatch: pyte
 
 
 def test_root_does_not_load_from_a_users_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under sudo that keeps HOME, or in a container with a mounted home. A user loads what root has made."""
+    """Under sudo that keeps HOME, or in a container with a mounted home. A user loads files that root has made."""
     give_away(monkeypatch, folder, folder.parent, to=1000)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     if folder.stat().st_uid == 0:

@@ -48,7 +48,7 @@ def outcome(path: Path) -> tuple[bundle.Bundle | None, Exception | None]:
 def test_a_damaged_file_is_a_value_error_that_names_it(
     form: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or it loads the kernels that were written: what differs then are fields that nobody reads."""
+    """Otherwise it loads the original kernels: only fields that nobody reads differ."""
     if form == "signed":
         write_bundle(path, entries(), VERSIONS, key_pair(tmp_path, "own")[0])
     content = path.read_bytes() if form != "first" else first_version(path)
@@ -87,7 +87,7 @@ def test_each_byte_of_a_file_counts(signed: bool, path: Path, tmp_path: Path) ->
 
 
 def rezipped(path: Path, change: Callable[[dict[str, bytes]], object], *extra: tuple[str, bytes]) -> None:
-    """The file again, with the digest of its new content: what an attacker can write who has no key."""
+    """The file with the digest of its new content, which an attacker without a key can write."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     change(members)

@@ -27,7 +27,7 @@ def signed(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def loads_where_not_required(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the guard off, by its switch, the attack succeeds."""
+    """Without the guard, the attack succeeds."""
     with monkeypatch.context() as off:
         off.setenv("CUPYOPS_REQUIRE_SIGNED", "0")
         load_bundle(path)
@@ -176,7 +176,7 @@ def test_a_bundle_loaded_before_signatures_were_required(signed: Path, monkeypat
 def test_an_entry_of_the_cache_is_no_signed_kernel(
     signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is in no signed bundle is compiled in this process, and neither read from the cache nor written to it."""
+    """Kernels that no signed bundle contains are compiled in this process, without reading or writing the cache."""
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(compiler, "nvrtc_version", lambda: (12, 9))
     monkeypatch.setattr(compiler, "compile_text", lambda *given: Binary(b"compiled", "", {}, 1.0))

@@ -1,4 +1,4 @@
-"""From an author's text to what NVRTC sees: types, constants, headers, and lines that keep their numbers."""
+"""From an author's text to the text for NVRTC: types, constants, headers, and line numbers."""
 
 import gc
 import importlib.util
@@ -25,7 +25,7 @@ def prelude(text: str) -> str:
 
 
 def error_of(text: str) -> str:
-    """What a compilation of this final text fails with."""
+    """Returns the error of compiling this final text."""
     pytest.importorskip("cupy")
     from cupyops.compile.compiler import compile_text
 
@@ -61,7 +61,7 @@ def test_c_types_have_the_size_and_sign_that_arrays_have(dtype: str) -> None:
         f'static_assert(sizeof(acc_t) == {DTYPES[entry.acc].itemsize}, "");'
     )
     if dtype in ("float16", "bfloat16"):
-        text = text.partition('"");')[0] + '"");'  # their conversions are no constant expressions
+        text = text.partition('"");')[0] + '"");'  # their conversions are not constant expressions
     compile_text(assemble(text, "k.cu", {"scalar_t": dtype}, {}), "k", "compute_80", ())
 
 
@@ -96,7 +96,7 @@ def test_a_header_is_spliced_where_it_is_first_included_and_nowhere_else() -> No
 
 
 def test_headers_of_similar_names_have_guards_of_their_own() -> None:
-    """A header in code of which the compiler decides is included again behind that code, and has a guard."""
+    """A header in code of which the compiler decides is included again after that code, and has a guard."""
     names = ("a-b.h", "a_b.h", "a/b.h")
     headers = {name: f"#pragma once\nint v{i};\n" for i, name in enumerate(names)}
     includes = "".join(f'#include "{name}"\n' for name in names)
@@ -332,7 +332,7 @@ def test_names_that_shared_headers_declare_are_searched_once(monkeypatch: pytest
 
 
 def test_the_headers_of_a_files_headers_are_read(tmp_path: Path) -> None:
-    """As a compiler finds them: beside the including file, then beside the text."""
+    """A compiler looks beside the including file, then beside the text."""
     (tmp_path / "parts").mkdir()
     (tmp_path / "k.cu").write_text('#include "parts/a.inl"\n#include <cub/cub.cuh>\n// #include "unread.h"\n')
     (tmp_path / "parts" / "a.inl").write_text('#include "b.h"\n#include "../top.h"\n#include "absent.h"\n')
@@ -342,7 +342,7 @@ def test_the_headers_of_a_files_headers_are_read(tmp_path: Path) -> None:
     (tmp_path / "unread.h").write_text("")
     text, headers = read(tmp_path / "k.cu")
     assert sorted(headers) == ["../top.h", "b.h", "parts/a.inl"]
-    assert headers["b.h"] == '#include "../top.h"\nconstexpr int B = 1;\n'  # a file has one name
+    assert headers["b.h"] == '#include "../top.h"\nconstexpr int B = 1;\n'  # a file keeps one name
     assert "parts/a.inl" in text
 
 

@@ -1,4 +1,4 @@
-"""The list of system headers: what it promises is found by NVRTC and by the simulator, and everything else is refused by name."""
+"""The list of system headers: NVRTC and the simulator find the listed ones, and refuse all others by name."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""The size of the caches: what is removed first, what stays, and that nothing but entries is removed."""
+"""The size limit of the caches: which entries are removed first, and that only entries are removed."""
 
 import os
 import time
@@ -132,7 +132,7 @@ def test_sizes(word: str, size: int | None) -> None:
 
 
 def test_what_cannot_be_removed_costs_nothing_else(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a shared folder that is sticky, the temporary files and the entries of other users."""
+    """In a shared sticky folder, the temporary files and the entries of other users cannot be removed."""
     (cache.folder / f".{key(1)}.cubin.half").touch()
     real = Path.unlink
 

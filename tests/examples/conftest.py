@@ -1,4 +1,4 @@
-"""What the tests of the training examples ask for by name."""
+"""Fixtures of the tests of the training examples."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the tests of the examples share: small data that can be learned, and short runs on it."""
+"""Helpers for the tests of the examples: small data that can be learned, and short runs on it."""
 
 import os
 import random
@@ -52,7 +52,7 @@ BATCH, TRAIN_COUNT = 32, 70  # two batches and a short one
 
 
 def synthetic(count: int, seed: int) -> ImageSet:
-    """Ten classes that can be told apart: a bright square whose place is the class, on noise."""
+    """Ten classes that can be distinguished: a bright square whose place is the class, on noise."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(10, (count,), generator=generator)
     images = torch.randint(0, 100, (count, 28, 28), generator=generator).to(torch.uint8)
@@ -66,7 +66,7 @@ TRAIN_SET, TEST_SET = synthetic(TRAIN_COUNT, 0), synthetic(60, 1)
 
 
 def lenet5_arguments(out: Path, *more: object) -> list[str]:
-    """The command line of a short run; what stands in `more` comes last and wins."""
+    """The command line of a short run; later options, from `more`, override earlier ones."""
     common = ["--device", "cpu", "--batch-size", str(BATCH), "--epochs", "3", "--out", str(out)]
     return [*common, *map(str, more)]
 
@@ -96,7 +96,7 @@ def corpus(context: int = CONTEXT) -> Corpus:
 
 
 def gpt_arguments(out: Path, *more: object) -> list[str]:
-    """The command line of a short run; what stands in `more` comes last and wins."""
+    """The command line of a short run; later options, from `more`, override earlier ones."""
     text = out.parent / "words.txt"
     # Renamed into place: another rank may read the file while this one writes it.
     written = text.with_name(f"{text.name}.{os.getpid()}")

@@ -1,4 +1,5 @@
-"""What two processes of torchrun do for test_example_parallel.py: ``torchrun --max-restarts 1 -m tests.examples.ranks DIR``.
+"""The program that two processes of torchrun run for test_example_parallel.py: ``torchrun --max-restarts 1 -m
+tests.examples.ranks DIR``.
 
 The first start runs each way of --parallel, then begins a run in which a rank is killed. The second start, torchrun's
 own, goes on with that run, and then with a run that one process began.

@@ -1,4 +1,4 @@
-"""examples/with_accelerate.py and with_lightning.py: cupyops' modules in the trainers of others."""
+"""examples/with_accelerate.py and with_lightning.py: cupyops' modules in other projects' trainers."""
 
 import runpy
 import sys

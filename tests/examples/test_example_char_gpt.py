@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_words_are_learned_and_written(tmp_path: Path) -> None:
     counts = torch.tensor([TEXT.count(c) for c in sorted(set(TEXT))], dtype=torch.float64)
     shares = counts / counts.sum()
-    entropy = -(shares * shares.log()).sum().item()  # the least that is to be had without looking at what came before
+    entropy = -(shares * shares.log()).sum().item()  # the least loss of a model that ignores the preceding characters
     size = ("--steps", 250, "--eval-every", 125, "--batch-size", 8, "--width", 32, "--sample-length", 150)
     history, sample = train(gpt_options(tmp_path / "out", *size), quiet)
     assert history[0]["validation_loss"] < entropy

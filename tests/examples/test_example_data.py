@@ -1,4 +1,4 @@
-"""examples/data.py: what is accepted as data, and what a failed download leaves behind."""
+"""examples/data.py: accepted data, and the files after a failed download."""
 
 import contextlib
 import functools

@@ -15,7 +15,7 @@ from tests.examples.example_support import CPU, quiet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BATCH = 8
-# With a short batch, without, that alone, and several graphs' worth.
+# Batches with and without a short one at the end, only a short one, and enough for several graphs.
 COUNTS = [4 * BATCH + 3, 4 * BATCH, BATCH - 1, 20 * BATCH + 1]
 
 

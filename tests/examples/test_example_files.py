@@ -1,4 +1,4 @@
-"""The files of the training examples: full disks, absent packages, and a GPU that does not tell."""
+"""The files of the training examples: full disks, absent packages, and a GPU without readings."""
 
 import re
 import sys
@@ -76,7 +76,8 @@ def events_of(out: Path) -> Run:
 def test_events_that_find_no_room_are_told_of_in_one_line(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are written by a thread, whose error Python would print whole. The thread may end after the run has told of it."""
+    """They are written by a thread, whose error Python would print whole. The thread may end after the run has reported
+    it."""
     files = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
     from torch.utils import tensorboard
 

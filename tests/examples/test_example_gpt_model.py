@@ -56,7 +56,7 @@ def textbook(state: dict[str, Tensor], characters: Tensor, *, layers: int, heads
         size = qkv.shape[-1] // (3 * heads)
         parts = []
         for head in range(heads):
-            q, k, v = qkv[..., 3 * head * size :].split(size, -1)[:3]  # a head's lie side by side
+            q, k, v = qkv[..., 3 * head * size :].split(size, -1)[:3]  # q, k and v of a head are adjacent
             scores = q @ k.mT / math.sqrt(size)
             parts.append(scores.masked_fill(later, -math.inf).softmax(-1) @ v)
         x = x + linear(torch.cat(parts, -1), f"blocks.{layer}.attention.out")

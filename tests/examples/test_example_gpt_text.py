@@ -83,7 +83,7 @@ def test_targets_follow_their_inputs_and_come_from_the_training_part() -> None:
 
 def test_every_window_can_be_drawn_the_first_and_the_last_too() -> None:
     subject = windows()
-    subject.train = torch.arange(19, dtype=torch.int32)  # three windows of 16 and the character behind
+    subject.train = torch.arange(19, dtype=torch.int32)  # three windows of 16 and the character after
     drawn = {row[0].item() for _ in range(40) for row in subject.draw()[0]}
     assert drawn == {0, 1, 2}
 

@@ -1,4 +1,4 @@
-"""examples/llama.py: it is the model of textbooks, its training is that of plain PyTorch, and what a run prints."""
+"""examples/llama.py: it equals the textbook model, trains as plain PyTorch does, and prints the right lines."""
 
 import math
 import re
@@ -21,7 +21,7 @@ SMALL = "--layers 2 --heads 4 --kv-heads 2 --width 32 --context 16 --batch-size 
 
 
 def arguments(folder: Path, *more: object) -> list[str]:
-    """The command line of a short run; what stands in `more` comes last and wins."""
+    """The command line of a short run; later options, from `more`, override earlier ones."""
     text = folder / "words.txt"
     text.write_text(TEXT, encoding="utf-8")
     common = ["--device", "cpu", "--text", str(text), "--plot", str(folder / "llama.png")]

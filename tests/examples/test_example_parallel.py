@@ -1,4 +1,5 @@
-"""--parallel: two processes of torchrun come to the numbers of one, and go on after a kill, on a CPU by gloo."""
+"""--parallel: two processes of torchrun reach the numbers of one process, and continue after a kill, on a CPU with
+gloo."""
 
 import json
 import os
@@ -33,7 +34,7 @@ CLOCKS = ("seconds", "train_seconds", "test_seconds", "gpu")
 
 
 def records(out: Path) -> list[dict[str, Any]]:
-    """The numbers of a run's metrics.json, without what depends on the clock."""
+    """The numbers of a run's metrics.json, without times."""
     metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
     found = metrics.get("evaluations") or metrics["epochs"]
     return [{key: value for key, value in record.items() if key not in CLOCKS} for record in found]
@@ -273,7 +274,7 @@ def test_a_gpu_for_each_process_is_asked_for(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.multi_gpu
 @pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
 def test_two_gpus_come_to_the_losses_of_one(way: str, tmp_path: Path) -> None:
-    """By NCCL, and on with two after a checkpoint of two."""
+    """Two ranks use NCCL, and continue from a checkpoint of two."""
     on_gpu = ("--device", "cuda", "--no-amp")
     assert char_gpt.main(gpt_arguments(tmp_path / "one", *on_gpu)) == 0
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NCCL_NVLS_ENABLE": "0"}

@@ -11,7 +11,7 @@ from examples.puzzles.judge import PUZZLES, Puzzle, judge, operator_of
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = re.split(r"^## ", (ROOT / "docs" / "puzzles.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
 HOLE = re.compile(r"^ *// YOUR CODE: .*\n", re.MULTILINE)
-# What the judge says of a hole: nothing is written, a part of the sum, or zeros.
+# The judge's message for a hole: nothing is written, a part of the sum, or zeros.
 SAYS = {
     "01_double": "elements of output still hold what was in memory before",
     "02_stride": "elements of output still hold what was in memory before",
@@ -47,7 +47,6 @@ def test_the_answer_of_the_page_passes(puzzle: Puzzle) -> None:
 
 @pytest.mark.simulator
 def test_a_missing_barrier_is_told_with_its_line() -> None:
-    """As the page says of the tile in shared memory."""
     puzzle = PUZZLES[3]
     attempt = "    tile[threadIdx.x] = x[at];\n    y[at] = tile[63 - threadIdx.x];\n"
     text = HOLE.sub(lambda _: attempt, puzzle.text.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Compares what cupyops.explain counts with what Nsight Compute counts on a GPU, kernel by kernel.
+"""Compares the counts of cupyops.explain with those of Nsight Compute on a GPU, kernel by kernel.
 
 ``python tests/gpu/explained.py count counts.json`` counts in the simulator, on any machine with a C++ compiler.
 ``python tests/gpu/explained.py compare counts.json`` profiles the same calls with ``ncu`` on this machine's GPU and
@@ -56,7 +56,7 @@ ATOMICS = ("l1tex__t_requests_pipe_lsu_mem_global_op_atom", "l1tex__t_requests_p
 
 
 def randoms(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    """Normally distributed tensors on the CPU, each of which wants a gradient."""
+    """Normally distributed tensors on the CPU that require gradients."""
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
 

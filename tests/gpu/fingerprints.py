@@ -32,13 +32,13 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("autograd_bridge.py", "cupyops", "examples", "kernels_cu", "tests")  # of a tree, that decide what a GPU does
-ARCHITECTURE = 90  # of the GPUs that make the record: the code for others has not run
+ARCHITECTURE = 90  # of the GPUs in the record: code for other GPUs has not run
 
 Source = Sequence[Any]  # the kernel's name, its final text, the options of NVRTC
 
 
 class Tree(NamedTuple):
-    """What a process saw of its tree.
+    """The kernels and launches of a tree, as one process determined them.
 
     Attributes:
         kernels: by name, the sources: all choices of types of the shipped kernels, and what a case launches.
@@ -50,7 +50,7 @@ class Tree(NamedTuple):
 
     @property
     def texts(self) -> dict[str, str]:
-        """By kernel, a hash of its texts and options."""
+        """A hash of the texts and options of each kernel."""
         return {n: _hash([(tokens(text), options) for _, text, options in of]) for n, of in self.kernels.items()}
 
 
@@ -192,7 +192,7 @@ def look(operators: Sequence[str] = ()) -> Tree:
 
 
 def look_at(tree: Path = ROOT, operators: Sequence[str] = ()) -> Tree:
-    """:func:`look` in a process of its own, at a tree that need not be this one."""
+    """Runs :func:`look` in another process, on any tree."""
     from tests import preloaded
 
     environment = {n: v for n, v in os.environ.items() if not n.startswith("CUPYOPS_")}
@@ -205,8 +205,8 @@ def look_at(tree: Path = ROOT, operators: Sequence[str] = ()) -> Tree:
 
 
 def changes(record: Mapping[str, Any], tree: Tree) -> Iterator[str]:
-    """Yields what a GPU would do otherwise than in the runs of a record, in words: the launches first, since a kernel whose text
-    differs has to be compiled, which takes seconds."""
+    """Yields, in words, how launches and code differ from those of the recorded runs. Launches come first, since a
+    kernel whose text differs has to be compiled, which takes seconds."""
     for operator in {**record["launches"], **tree.launches}:
         then, now = (of.get(operator, {}) for of in (record["launches"], tree.launches))
         for about in {**then, **now}:

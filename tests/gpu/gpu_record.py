@@ -9,8 +9,8 @@ The record, ``tests/gpu/gpu_record.json``, holds the ``kernels`` and ``launches`
 same texts and launches adds the code that its NVRTC makes. A run of any other tree replaces them, and the earlier runs stay as
 runs of another tree. ``tests/gpu/test_gpu_record.py`` compares the record with the tree at hand.
 
-If this machine's last run was of the same texts and launches, and tests failed, only these run again: a mend of a test, or of
-code that launches nothing, needs no whole run.
+If this machine's last run was of the same texts and launches, and tests failed, only these run again: a correction of a test, or of
+code that launches nothing, needs no complete run.
 """
 
 import argparse
@@ -73,7 +73,8 @@ def machine() -> dict[str, Any]:
 
 
 def run_suite(jobs: int, only: Sequence[str] = ()) -> dict[str, Any]:
-    """Runs all tests that need a GPU, or those of the given names; counts, and the names of what failed and of what was skipped and why."""
+    """Runs all tests that need a GPU, or those of the given names. Returns counts, the failed tests, and the reasons of
+    skipped ones."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-m", "gpu", *only]
@@ -93,7 +94,7 @@ def run_suite(jobs: int, only: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def both(before: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
-    """What :func:`run_suite` found, with the tests that failed and ran again."""
+    """Combines the results of :func:`run_suite` with those of the failed tests that ran again."""
     passed = len(before["failed"]) - len(again["failed"])
     if again["passed"] != passed:
         raise SystemExit(
@@ -104,7 +105,7 @@ def both(before: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sanitize() -> dict[str, str]:
-    """By tool, "clean" or what it said, each after it has shown that it finds a planted fault."""
+    """Returns "clean" or the report of each tool, which first has to find a planted fault."""
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if sanitizer is None:
         return dict.fromkeys(TOOLS, "not run: no compute-sanitizer")
@@ -113,7 +114,7 @@ def sanitize() -> dict[str, str]:
     def verdict(tool: str, fault: str | None) -> str:
         command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, script]
         if tool == "memcheck":
-            # The driver is asked for one parameter more than there should be, and says no: that is the check.
+            # The driver is asked for one parameter too many: its refusal confirms the number.
             command[3:3] = ["--report-api-errors", "no"]
         if fault is not None and subprocess.run([*command, "--plant", fault], capture_output=True).returncode != 9:
             return f"did not find the planted fault ({fault})"
@@ -145,7 +146,7 @@ def renewed(record: Mapping[str, Any], tree: Mapping[str, Any], name: str, run: 
     """A record with a further run.
 
     Args:
-        tree: what :func:`.fingerprints.recorded` gave for the tree that ran.
+        tree: the result of :func:`.fingerprints.recorded` for the tree that ran.
         name: the machine's. An earlier run of the same name is replaced.
     """
     kernels = tree["kernels"]

@@ -1,4 +1,4 @@
-"""A GPU that is not there: arrays that say they are on it, and a driver that writes down what it is asked to launch."""
+"""A fake GPU: arrays that claim to be on it, and a driver that records launches."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -67,7 +67,7 @@ class Stub:
 
 
 class StubLibrary:
-    """Has a generated launch where a test gives it one."""
+    """A kernel whose generated launch a test may set."""
 
     name = "stub"
     tensor_access: TensorAccess | None = None
@@ -146,7 +146,7 @@ class Driver:
         self.launches[-1] = self.launches[-1]._replace(cooperative=True)
 
     def launch_kernel(self, function: int, *rest: int) -> None:
-        """What the generated launch calls; its buffers live on in the variant."""
+        """The driver function that the generated launch calls. Its buffers stay alive in the variant."""
         *geometry, shared, stream, addresses, extra = rest
         assert extra == 0
         self.launches.append(Launch(function, tuple(geometry[:3]), tuple(geometry[3:]), shared, stream, addresses))

@@ -1,10 +1,9 @@
-"""An H200 that is not there: tensors in host memory that say they are on it, and a driver that writes down what it is asked to
-launch.
+"""A fake H200: tensors in host memory that claim to be on it, and a driver that records launches.
 
 :func:`install` changes PyTorch's and CuPy's functions for the rest of the process, and does so before cupyops is imported:
-operators then take the way that they take on a GPU, the generated functions included. So it belongs in a process of its own.
-No kernel is compiled and none runs; what NVRTC would make goes into the cache of binaries, which must be a folder of this
-process's own. What an operator returns has the right shape, and memory that nobody has written.
+operators then run the same code as on a GPU, the generated functions included. It therefore needs a process of its own.
+No kernel is compiled or run. Fake binaries go into the cache, which must be a folder of this process only. Results of
+operators have the right shapes, and unwritten memory.
 """
 
 import ctypes
@@ -74,13 +73,13 @@ class Machine:
         self._labels: dict[int, str] = {}  # by the address of a storage
 
     def watch(self, inputs: Sequence[Any]) -> None:
-        """Forgets what was, and calls these tensors ``input 0``, ``input 1``; others are labelled as they come."""
+        """Clears the record, and labels these tensors ``input 0``, ``input 1``; others are labelled in order of use."""
         self.events, self._kept, self._labels = [], list(inputs), {}
         for i, x in enumerate(inputs):
             self._labels.setdefault(x.untyped_storage().data_ptr(), f"input {i}")
 
     def _place(self, address: int) -> str | None:
-        """The label of the memory that an address lies in, and the distance to its beginning; None if it is no address."""
+        """The label of the memory that an address lies in, and the distance to its beginning; None if it is not an address."""
         for x in self._kept:
             storage = x.untyped_storage()
             start = storage.data_ptr()
@@ -129,7 +128,7 @@ class Machine:
         self.loaded[function - 1].limits[attribute] = value
 
     def _tensor_map(self, memory: Any, kind: Any, rank: Any, address: Any, sizes: Any, *rest: Any) -> int:
-        """What cuTensorMapEncodeTiled was told, in place of the bits that only the driver knows."""
+        """Records the arguments of cuTensorMapEncodeTiled in place of the bits that only the driver can compute."""
         steps, box, strides, *others = rest
         words = [kind.value, *sizes, *steps, *box, *strides, *(n.value for n in others)]
         content = struct.pack(f"=QI{len(words)}I", address.value, len(words), *words)

@@ -1,4 +1,4 @@
-"""What only a GPU shows: streams, devices, threads, graphs, the checks of a real launch, debug mode, sizes beyond 32
+"""Tests that need a GPU: streams, devices, threads, graphs, the checks of a real launch, debug mode, sizes beyond 32
 bits."""
 
 import subprocess
@@ -283,7 +283,7 @@ def test_a_misread_declaration_is_refused() -> None:
     """
     kernel = Kernel(text, "k", Threads("n"), dtypes=("float32",))
     assert kernel.declared
-    # What NVRTC compiles is not what was declared.
+    # The compiled kernel differs from the declaration.
     kernel.source = replace(kernel.source, text=text.replace("long long n", "int n"))
     with pytest.raises(CompileError, match=r"`n`: the launch passes a int64, and the compiler says that it is `int`"):
         kernel(torch.zeros(1, device="cuda"), 1)
@@ -325,7 +325,7 @@ def test_debug_mode_finds_a_write_past_the_end() -> None:
 
 
 def test_debug_mode_names_the_kernel_of_an_illegal_access() -> None:
-    """In a process of its own, since such an access ends a process's use of the GPU."""
+    """Runs in another process, since such an access ends a process's use of the GPU."""
     script = f"""
 import torch, cupyops
 from cupyops import Kernel, Threads

@@ -1,5 +1,5 @@
-"""Nothing is launched that has not run on a GPU: the committed record knows the compiled code of each kernel and what each operator
-asks the driver for, and everything passed."""
+"""All launched code has run on a GPU: the committed record has the compiled code of each kernel and the launches of
+each operator, and all tests passed."""
 
 import importlib.util
 import json
@@ -160,7 +160,7 @@ def test_no_kernel_may_be_warned_of() -> None:
 
 # Launches
 
-# The number's bytes and those of the gap behind it are an address in x, which lies in the lowest 4 GiB.
+# The number's bytes and those of the gap after it are an address in x, which lies in the lowest 4 GiB.
 BETWEEN_NUMBERS = """
 import mmap, struct
 from tests.gpu import stub_h200

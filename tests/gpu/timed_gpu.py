@@ -1,5 +1,4 @@
-"""A GPU that is not there, for tuned launches: its memory is the host's, its kernels are Python, its clock is told what each
-launch takes."""
+"""A fake GPU for tuned launches: its memory is the host's, its kernels are Python, and each launch sets its clock."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -42,7 +41,7 @@ def tuned(*blocks: int, **options: Any) -> Tuned:
 
 
 class Array(Stub):
-    """Numbers in host memory that say they are on a GPU."""
+    """Numbers in host memory that claim to be on a GPU."""
 
     def __init__(self, values: Any, device: int = 0) -> None:
         self.values = np.ascontiguousarray(values)
@@ -55,7 +54,7 @@ class Array(Stub):
 
 
 class Gpu:
-    """CuPy and its driver. A launch is written down, takes as long as `cost` says, and does what `result` says."""
+    """CuPy and its driver. Records a launch, which takes the time `cost` and has the results of `result`."""
 
     memcpyDeviceToDevice = memcpyDeviceToHost = 0  # noqa: N815
 
@@ -138,7 +137,7 @@ class Gpu:
         ctypes.memmove(to, source, size)
 
     def memsetAsync(self, pointer: int, value: int, size: int, stream: int) -> None:  # noqa: N802
-        self.now += 1000.0  # which is timed by nobody
+        self.now += 1000.0  # no measurement includes it
         self.flushed += size
 
     def streamSynchronize(self, stream: int) -> None:  # noqa: N802

@@ -6,11 +6,11 @@ __all__ = ["HEAD", "REFUSED", "Refusal", "table"]
 
 
 class Refusal(NamedTuple):
-    """A construct that raises ``NotTranslated`` where it stands.
+    """A construct that raises ``NotTranslated`` when it would run.
 
     Attributes:
         construct: what a program has.
-        told: what the error says of it.
+        told: the words of the error.
         text: a program with a function ``f`` of an ``int``.
     """
 

@@ -1,4 +1,4 @@
-"""What ``PYBIND11_MODULE`` defines besides functions: classes, enumerations, and what has no translation."""
+"""Definitions of ``PYBIND11_MODULE`` besides functions: classes, enumerations, and those without a translation."""
 
 import pytest
 import torch

@@ -45,7 +45,7 @@ def twice(x: Any) -> Any:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the program builder was asked for, and what it answers."""
+    """Records the arguments of the program builder, and returns a program."""
     answer = types.SimpleNamespace(functions={"twice": twice}, bound={}, source="", untranslated=[])
     seen: dict[str, Any] = {"answer": answer}
 

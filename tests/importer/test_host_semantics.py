@@ -1,4 +1,4 @@
-"""C++ means what C++ means: statements of host code have the values that g++ gives them."""
+"""Statements of host code compute the same values as compiled by g++."""
 
 import json
 import math
@@ -70,7 +70,8 @@ def test_what_has_no_translation_is_refused_by_name(refusal: Refusal) -> None:
 
 
 def test_sources_keep_their_names_to_themselves() -> None:
-    """Two files have a constant, a static function and a macro of one name, as files that are compiled apart may."""
+    """Two files may have a constant, a static function and a macro of the same name, since they are compiled
+    separately."""
     text = "#define W {0}\nconstexpr int K = {0};\nstatic int twice(int n) {{ return {0} * n; }}\nint {1}(int n) {{ return K * twice(n) + W; }}"
     found = program("apart", [("a.cpp", text.format(2, "f")), ("b.cu", text.format(3, "g"))], functions=["f", "g"])
     assert (found.functions["f"](5), found.functions["g"](5)) == (22, 48)

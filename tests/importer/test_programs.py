@@ -18,7 +18,7 @@ __all__ = ["device_of"]
 
 @pytest.fixture(autouse=True)
 def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with nvcc would build what has no translation."""
+    """A machine with nvcc would build programs without a translation."""
     monkeypatch.setattr(cpp_extension, "fallback", False)
 
 

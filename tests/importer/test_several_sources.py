@@ -1,4 +1,4 @@
-"""Programs of several sources: what they share, and what each keeps to itself."""
+"""Programs of several sources: shared and private names."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What of a CUDA file goes to NVRTC: what the kernels reach, and nothing of the host half."""
+"""The code of a CUDA file that is compiled by NVRTC: only what kernels reach."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What from_extension makes of a file: a module that runs with gradients, and what it says of files that it cannot read."""
+"""The files that from_extension writes: modules that run with gradients, and messages for files that it cannot read."""
 
 import importlib.util
 import re
@@ -246,7 +246,7 @@ def test_a_backward_is_the_gradient_if_the_names_match(tmp_path: Path) -> None:
     assert told in extension.starter
 
 
-# The device half
+# The device code
 
 
 def test_kernels_and_what_they_use_are_kept_and_nothing_else() -> None:

@@ -110,7 +110,7 @@ def test_a_function_that_turns_rows_is_found_by_what_it_computes(
     right = module()(q, k, angle.cos(), angle.sin(), unsqueeze_dim)
     ours: Any = module()
     ours.forward = MethodType(layers.RotaryEmbedding.forward, ours)
-    ours(q, k, angle.cos(), angle.sin(), unsqueeze_dim)  # what it computes is found once
+    ours(q, k, angle.cos(), angle.sin(), unsqueeze_dim)  # the first call finds out what it computes
     with simulate(), recording.recorded() as record:
         found = ours(q, k, angle.cos(), angle.sin(), unsqueeze_dim)
     assert {launch.kernel.name for launch in record} == kernels

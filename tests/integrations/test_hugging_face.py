@@ -36,7 +36,7 @@ def kernelized(model: nn.Module, mode: Any = MODES[0], use_fallback: bool = Fals
 
 
 def of_hub(module: nn.Module) -> bool:
-    """Whether another forward than its own computes a module."""
+    """Returns whether a replaced forward computes a module."""
     return "forward" in vars(module) and module.forward.__func__ is not type(module).forward
 
 

@@ -134,7 +134,7 @@ def test_inner_modules_take_the_path_without_hooks() -> None:
     model = Outer()
     with optimizing(found.append):
         model(torch.randn(4, 8))
-        model.inner(torch.randn(4, 8))  # later called by itself: it is optimized already
+        model.inner(torch.randn(4, 8))  # later called directly: it is already optimized
     assert inside == [nn.Module._wrapped_call_impl]
     assert places(found) == [3, 0]
 

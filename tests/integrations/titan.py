@@ -27,7 +27,7 @@ ROWS, LENGTH, STEPS = 4, 32, 3
 
 
 class Cpu:
-    """What the trainer asks ``torch.cuda``, of a CPU."""
+    """A stand-in for ``torch.cuda`` on a CPU."""
 
     device_count = staticmethod(lambda: 1)
     current_device = staticmethod(lambda: 0)
@@ -69,7 +69,7 @@ class Tokens:
 
 
 def summing(parallelize: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Has FSDP reduce gradients by plain sums: gloo has no sum that scales."""
+    """Makes FSDP reduce gradients by plain sums: gloo cannot scale a sum."""
     found = parallelize(*args, **kwargs)
     for module in found.modules():
         if isinstance(module, FSDPModule):
@@ -78,7 +78,7 @@ def summing(parallelize: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def counting(trainer: Any, calls: Calls, losses: list[float]) -> Any:
-    """Has the trainer's steps count calls, and keep their losses."""
+    """Makes the trainer's steps count calls and keep their losses."""
     step = trainer.forward_backward_step
 
     def counted(self: Any, **given: Any) -> Any:

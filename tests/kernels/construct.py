@@ -12,10 +12,8 @@ class Construct:
     """A kernel `text` of n elements of x that are written to y.
 
     Attributes:
-        text: with ``BODY`` for the loop's condition.
-        name: of the kernel.
-        result: the expected values.
-        fault: what is replaced in the text, and by what.
+        text: the source, with ``BODY`` for the loop's condition. name: of the kernel. result: the expected values.
+        fault: a part of the text, and its faulty replacement.
         dtype: of x and y.
         more: further arguments of the call.
         given: further arguments of the kernel.

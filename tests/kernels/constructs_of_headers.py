@@ -1,4 +1,4 @@
-"""Kernels whose headers have a half for the host, as those of frameworks have."""
+"""Kernels whose headers also have host code, as headers of frameworks do."""
 
 import torch
 

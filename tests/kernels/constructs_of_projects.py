@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parent / "project"  # a folder of headers
 
 OF_PROJECTS = {
     "structs with bases": Construct(
-        # `by` lies behind the base, and `more` in the padding behind `by`.
+        # `by` lies after the base, and `more` in the padding after `by`.
         "struct Empty { __device__ int zero() const { return 0; } };\n"
         "template <typename T> struct Base { T scale; char pad; };\n"
         "struct Middle : public Base<double>, Empty { char by; };\nstruct Sizes : Middle { short more; };\n"

@@ -379,7 +379,7 @@ def test_a_fault_in_a_construct_is_noticed(name: str) -> None:
 
 @pytest.mark.thorough
 def test_nvrtc_compiles_every_construct() -> None:
-    """What is green in the simulator compiles for a GPU: for either architecture half of the constructs, in turn."""
+    """The constructs of the simulator also compile for GPUs, half of them for either architecture."""
     pytest.importorskip("cupy")
     from cupyops.compile.compiler import OPTIONS, compile_text, warnings_in
 

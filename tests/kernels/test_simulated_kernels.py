@@ -1,4 +1,4 @@
-"""Each shipped kernel for itself in the simulator, on arrays of every length and alignment that its text tells apart."""
+"""Each shipped kernel in the simulator, on arrays of every length and alignment that its text distinguishes."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from tests.support import EACH_FLOAT, with_floats
 
 pytestmark = pytest.mark.simulator
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Around the elements of a tile, for 16-bit floats and for doubles, and whole tiles with something behind.
+# Around the elements of a tile, for 16-bit floats and for doubles, and whole tiles with something after.
 LENGTHS = (1, 7, 255, 256, 257, 1023, 1024, 1025, 2047, 2048, 2049, 5000)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", EACH_FLOAT)
 FORMS = pytest.mark.parametrize("form", ["none", "tanh"])
@@ -33,7 +33,7 @@ def _simulated():  # type: ignore[no-untyped-def]
 
 
 def values(n: int, dtype: torch.dtype, offset: int, seed: int = 0) -> Tensor:
-    """n numbers that lie `offset` elements behind an address that is a multiple of 64."""
+    """n numbers that lie `offset` elements after an address that is a multiple of 64."""
     memory = torch.empty(n + 64, dtype=dtype)
     start = -memory.data_ptr() // memory.element_size() % (64 // memory.element_size()) + offset
     view = memory[start : start + n]
@@ -77,7 +77,7 @@ def test_gelu_is_what_the_naive_kernels_give(dtype: torch.dtype, form: str) -> N
     "types", [("float16", "bfloat16", "float32"), ("int8", "int64", "int64"), ("int16", "float64", "float64")], ids=str
 )
 def test_add2_gives_the_bits_of_the_naive_kernel(types: tuple[str, str, str]) -> None:
-    """Of one layout, with a number in place of an operand, and with an operand that is broadcast."""
+    """Operands of one layout, a number in place of an operand, and an operand that is broadcast."""
     naive = naive_kernel("add2", "add2_naive", Threads("n"), dtypes=NUMBERS)
     n, (a, b, out) = 2050, (torch.arange(2050).to(getattr(torch, t)) for t in types)
     wanted, row = torch.empty_like(out), b[:41]
@@ -95,8 +95,8 @@ def test_add2_gives_the_bits_of_the_naive_kernel(types: tuple[str, str, str]) ->
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 @FORMS
 def test_gelu_forward_is_exact_to_the_rounding_of_16_bits(dtype: torch.dtype, form: str) -> None:
-    """Of every number from -6.5 to 14, no more than half a ULP and what a few roundings to float32 add to it; what lies
-    farther out is small beside what it is added to, and the polynomial was not fitted there."""
+    """The error for numbers from -6.5 to 14 is at most half a ULP and a few roundings to float32. Farther out, the
+    polynomial's term is negligible, and the polynomial was not fitted."""
     x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype)
     x = x[(x >= -6.5) & (x <= 14)]
     y = torch.empty_like(x)

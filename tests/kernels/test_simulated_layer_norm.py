@@ -39,7 +39,8 @@ def drawn(*shape: int, dtype: torch.dtype, mean: float = 0.0) -> Tensor:
 
 
 def assert_near(got: Tensor, exact: Tensor, what: object) -> None:
-    """As near as some roundings of the arithmetic and one of the result leave it, relative to the largest value."""
+    """Raises unless the error, relative to the largest value, is at most some roundings of the arithmetic and one of
+    the result."""
     acc = torch.float64 if got.dtype == torch.float64 else torch.float32
     scale = exact.abs().max().clamp_min(1)
     error = float((got.double() - exact.double()).abs().max() / scale)
@@ -56,7 +57,7 @@ def assert_near(got: Tensor, exact: Tensor, what: object) -> None:
 def test_forward(
     n: int, kinds: tuple[torch.dtype, torch.dtype], affine: bool, bias: bool, residual: bool, stats: bool
 ) -> None:
-    """With and without weight, bias, residual and statistics, and with a result of another dtype."""
+    """Has cases with and without weight, bias, residual and statistics, and with a result of another dtype."""
     dtype, parameters = kinds
     m = 5 if stats else 1
     x, r = drawn(m, n, dtype=dtype, mean=2), drawn(m + 1, n, dtype=dtype)[:m] if residual else None
@@ -156,7 +157,7 @@ def test_a_gradient_of_another_dtype() -> None:
 @pytest.mark.parametrize("of_bias", FLAGS)
 @pytest.mark.parametrize("result", [None, "float64"])
 def test_tangent(n: int, affine: bool, of_weight: bool, of_bias: bool, result: str | None) -> None:
-    """With and without the weight and the tangents of weight and bias."""
+    """Has cases with and without the weight and the tangents of weight and bias."""
     x, t = drawn(5, n, dtype=torch.float32, mean=1), drawn(6, n, dtype=torch.float32)[:5]
     w, tw = drawn(n, dtype=torch.float32, mean=1), drawn(n + 1, dtype=torch.float32)[:n]
     tb = drawn(n, dtype=torch.float32)
@@ -174,7 +175,7 @@ def test_tangent(n: int, affine: bool, of_weight: bool, of_bias: bool, result: s
 
 
 def test_statistics_of_another_dtype_are_refused() -> None:
-    """By the launch, before a kernel could read them as those of the arithmetic."""
+    """The launch raises before a kernel misreads them."""
     x = drawn(3, 40, dtype=torch.bfloat16)
     for dtype in (torch.bfloat16, torch.float64):
         stats = torch.ones(2, 3, 1, dtype=dtype)

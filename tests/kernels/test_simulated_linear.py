@@ -28,7 +28,7 @@ linear_gelu_module = sys.modules["cupyops.ops.linear.fused_gelu"]
 pytestmark = pytest.mark.simulator
 EVERY_DTYPE = pytest.mark.parametrize("dtype", EACH_FLOAT)
 
-# rows, columns, dtype; of the sums alone and of those behind GELU's gradient: blocks that add up their sums in a cluster,
+# rows, columns, dtype; of the sums alone and of those after GELU's gradient: blocks that add up their sums in a cluster,
 # and groups whose sums are added up by another launch.
 WAYS = [
     (7, 5, torch.float16, (1, 1), (1, 1)),
@@ -124,7 +124,7 @@ def test_the_gradient_of_gelu_is_that_of_the_naive_kernel(
 
 
 def assert_sums(sums: Tensor, terms: Tensor, dtype: torch.dtype) -> None:
-    """Rounded once, and off by no more than a sum in the arithmetic's own type is; a term that is left out is more."""
+    """The error is at most one rounding and that of a sum in the arithmetic's type; a missing term exceeds it."""
     arithmetic = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
     exact = terms.sum(0)
     allowed = torch.finfo(dtype).eps * exact.abs() + arithmetic * (8 * terms.abs().sum(0) + 8)
@@ -175,7 +175,8 @@ def test_alignment_of_a_bias_on_the_way_does_not_change_a_bit(at: tuple[int, int
 
 
 def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To products in float32 that are in the table: tensors of any leading dimensions, NumPy's arrays, gradients."""
+    """The kernel adds the bias for float32 products in the table: tensors of any leading dimensions, NumPy arrays,
+    gradients."""
     monkeypatch.setattr(products, "LEAST_APART_K", 0)
     monkeypatch.setattr(products, "LEAST_APART_ROWS", 0)
     monkeypatch.setattr(linear_config, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})
@@ -215,7 +216,7 @@ def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_product_that_is_made_without_the_bias_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the library's addition in place: to a result of its own, of any leading dimensions."""
+    """The library's addition in place adds it to a new result, of any leading dimensions."""
     monkeypatch.setattr(products, "LEAST_APART_K", 0)
     monkeypatch.setattr(products, "LEAST_APART_ROWS", 0)
     monkeypatch.setattr(linear_config, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})

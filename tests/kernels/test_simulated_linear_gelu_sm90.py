@@ -1,5 +1,5 @@
-"""The matrix kernel of sm_90 on the CPU, sanitized: tails along each dimension, several tiles a cluster, both cuts; and
-what its twins make of a wait or a barrier that is not there."""
+"""The matrix kernel of sm_90 on the CPU, sanitized: tails along each dimension, several tiles a cluster, both tilings;
+and the simulator's headers with a missing wait or barrier."""
 
 import math
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
 def launched(
     x: Tensor, weight: Tensor, bias: Tensor | None, config: Sm90Config, approximate: str, clusters: int
 ) -> tuple[Tensor, Tensor]:
-    """y and z by so many clusters; what they leave out is NaN."""
+    """y and z from this many clusters; elements that they do not write are NaN."""
     (m, k), n, dtype = x.shape, len(weight), str(x.dtype)[6:]
     z, y = (torch.full((m, n), torch.nan, dtype=x.dtype) for _ in range(2))
     boxes = ((x, TILE_M), (weight, TILE_N // 2), (z, 64), (y, 64))
@@ -78,7 +78,7 @@ WAYS = [
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way[:4])))
 def test_y_and_z_against_float64(way: tuple[int, int, int, torch.dtype, Sm90Config, str, int, bool]) -> None:
-    """As on a GPU: to half of the last bit, and what sums in float32 lose."""
+    """The error is at most half of the last bit, and the error of sums in float32."""
     m, n, k, dtype, config, approximate, clusters, with_bias = way
     x, weight, bias = operands(m, n, k, dtype)
     given = bias if with_bias else None
@@ -122,7 +122,7 @@ def test_what_is_infinite_stays_in_its_row_and_column() -> None:
 
 
 def test_the_operator_takes_it_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, for tensors of any leading dimensions and NumPy's arrays; gradients follow from z."""
+    """Takes tensors of any leading dimensions and NumPy arrays; gradients follow from z."""
     x, weight, bias = operands(24, 40, 72, FP16)
     x = x.view(4, 6, 72)
     for taken in (False, True):
@@ -160,7 +160,7 @@ extern "C" __global__ void places(const scalar_t* x, int* places, int pairs_m, i
     assert places.tolist() == [[m, n] for group in groups for n in range(tiles_n) for m in group]
 
 
-# What the twins make of a fault, in a kernel as small as it can be.
+# The simulator's headers find a fault in a minimal kernel.
 
 
 def broken(old: str, new: str = "") -> str:
@@ -204,7 +204,7 @@ def test_what_nobody_waited_for_is_not_there(left_out: str, wrong: str) -> None:
 
 
 def test_a_barrier_of_some_orders_what_they_wrote_and_read() -> None:
-    """And nothing of others: the two halves of a block meet apart."""
+    """It does not order other threads: each half of a block has its own barrier."""
     text = """
 #include "wgmma.cuh"
 extern "C" __global__ void reverse(

@@ -92,7 +92,7 @@ def test_gelu_behind_a_product_of_few_rows_changes_no_bit(
     approximate = "none" if few == 3 else "tanh"
     for r, k, vector_width, offset in sizes(dtype):
         many, less, bias = drawn(r, k, few, dtype, offset, few_is_x)
-        less /= k / 16  # where the forms and the roundings of z tell
+        less /= k / 16  # in this range, the forms of GELU and the roundings of z differ
         for b in (bias / 4, None):
             config = NarrowConfig(few_is_x, few, vector_width, rows_each, split)
             z, y = multiplied(config, many, less, b, approximate)
@@ -146,14 +146,14 @@ def test_what_a_product_of_few_rows_leaves_alone() -> None:
 
 Layer = Callable[..., Tensor]
 LAYERS = {"alone": (linear, F.linear), "gelu": (linear_gelu, lambda *operands: F.gelu(F.linear(*operands)))}
-# What each launches where the product is the library's.
+# The launches of each if the library computes the product.
 BEHIND_THE_LIBRARY = {"alone": [], "gelu": ["gelu_forward"]}
 EACH_LAYER = pytest.mark.parametrize("name", LAYERS)
 OURS = ["linear_narrow"]
 
 
 def launched(layer: Layer, wanted: Tensor, *inputs: Tensor | None) -> list[Launch]:
-    """The layer's launches, after a look at what they gave."""
+    """Checks the layer's results, and returns its launches."""
     with launches.recorded() as noted:
         y = layer(*inputs)
     eps = torch.finfo(wanted.dtype).eps
@@ -188,7 +188,7 @@ def test_few_rows_go_to_our_kernel_where_the_others_are_many_or_the_product_is_s
         (x, weight, bias[:, None].expand(-1, 2)[:, 1]),
     ):
         assert names(launched(layer, theirs(*inputs), *inputs)) == OURS
-    # What the kernel cannot take goes to the library, and what nobody can is said as ever.
+    # The library computes what the kernel cannot, and arguments that neither takes raise the usual error.
     assert names(launched(layer, wanted, x.t().contiguous().t(), weight, bias)) == BEHIND_THE_LIBRARY[name]
     for inputs in ((x, weight.double(), bias), (x, weight[:, :32], bias), (x, weight, bias.double())):
         with pytest.raises(RuntimeError, match=r"linear(_gelu)?: (mat1 and mat2|.*`bias` must have dtype float32)"):

@@ -69,7 +69,7 @@ def assert_rounded(found: Tensor, exact: Tensor, what: str, terms: float = 1) ->
 
 
 def moved(t: Tensor) -> Tensor:
-    """The values an element behind an aligned address."""
+    """The values an element after an aligned address."""
     return t.new_empty(t.numel() + 1)[1:].view(t.shape).copy_(t)
 
 

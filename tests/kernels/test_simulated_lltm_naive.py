@@ -184,7 +184,7 @@ def test_a_sequence_is_that_of_the_naive_kernel(way: str) -> None:
     launch.kernel(weights, h0, c0, *results[0], counters, *sizes, *launch.counts)
     unrounded = blank(batch, state, dtype=wide(dtype))
     naive("lltm_sequence", "lltm_sequence", batch, weights, h0, c0, *results[1], unrounded, *sizes)
-    # What is rounded another way at one step goes on to the next.
+    # A different rounding at one step affects the next.
     for found, reference, what in zip(*results, ("z", "h", "c", "the last"), strict=True):
         assert_near(found, reference, what, 4)
 

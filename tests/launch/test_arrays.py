@@ -1,4 +1,4 @@
-"""What launches and bodies know of arrays: their library, their layout, their conversion."""
+"""Launches and bodies ask arrays for their library, their layout and conversions."""
 
 import ctypes
 import itertools
@@ -37,7 +37,7 @@ from tests import preloaded
 
 
 def addresses(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Where each element lies, in C order."""
+    """The address of each element, in C order."""
     indices = itertools.product(*(range(n) for n in shape))
     return [sum(i * s for i, s in zip(index, strides, strict=True)) for index in indices]
 
@@ -156,7 +156,7 @@ def test_what_no_kernel_runs_on_is_named(x: Any, name: str) -> None:
 
 
 def test_tensors_are_known_without_anybody_importing_the_part_that_knows_them() -> None:
-    """In a process where only torch and the launcher have been imported, and the first tensor is of a user's class."""
+    """Only torch and the launcher have been imported, and the first tensor is of a user's class."""
     script = """
 import torch
 from cupyops.arrays import library_of
@@ -181,7 +181,7 @@ def test_info_of_tensors() -> None:
 
 
 def test_info_of_cupy_arrays() -> None:
-    """On host memory in place of a GPU's, which is looked at but not used."""
+    """Uses host memory in place of a GPU's, which is inspected but not used."""
     cupy = pytest.importorskip("cupy")
     memory = ctypes.create_string_buffer(4096)
     start = ctypes.addressof(memory)

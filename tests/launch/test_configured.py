@@ -73,7 +73,7 @@ def test_numbers_of_threads_round_up_to_blocks() -> None:
         (
             (4, 32, 0, 0),
             TypeError,
-            r"\[grid, block, shared\].* got \(4, 32, 0, 0\)\. Launches are on PyTorch's current",
+            r"\[grid, block, shared\].* got \(4, 32, 0, 0\); .*\. Launches are on PyTorch's current",
         ),
         ((4, 32, None), TypeError, r"`shared` must be a number of bytes.*torch\.cuda\.stream"),
         ((4, 32, -1), ValueError, "`shared` must be at least 0"),

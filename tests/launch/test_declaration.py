@@ -1,4 +1,4 @@
-"""What a declaration must agree with: the types that arrays decide, the sizes that are counted by, the rest of the text."""
+"""A declaration must agree with the types that arrays decide, the sizes that are counted, and the rest of the text."""
 
 import pytest
 import torch

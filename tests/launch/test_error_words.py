@@ -1,4 +1,4 @@
-"""What a user who got something wrong is told: kernel, parameter, what was expected, what came, and what mends it."""
+"""Error messages for users' mistakes: kernel, parameter, expected value, given value, and the fix."""
 
 import ctypes
 import re
@@ -40,7 +40,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 class Wrong(Stub):
-    """An array whose elements do not lie one behind the other."""
+    """An array whose elements do not lie one after another."""
 
     def __init__(self) -> None:
         super().__init__(2, 2)
@@ -166,8 +166,8 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "half a thread": (
         lambda: Kernel(TEXT)[0.5](X, Y, 1.0, 4),  # type: ignore[index]
         TypeError,
-        "softclip[...]: `the configuration` must be [n] for n threads, [grid, block] or [grid, block, shared]; "
-        "softclip.forall(N, M) has N x M threads, got 0.5",
+        "softclip[...]: the launch configuration must be [n] for n threads, [grid, block] or [grid, block, shared], got 0.5; "
+        "softclip.forall(N, M) has N x M threads",
     ),
     "less than no thread": (
         lambda: Kernel(TEXT)[-4](X, Y, 1.0, 4),
@@ -206,7 +206,7 @@ LAUNCHES = {
 
 @pytest.mark.parametrize("said", LAUNCHES)
 def test_a_launch_that_fails_is_told_from_one_that_is_refused(gpu: Driver, said: str) -> None:
-    """A kernel that does what it must not is told of at a later launch, which is not the one at fault."""
+    """The fault of a kernel is reported at a later launch, which is not at fault."""
     gpu.failure = RuntimeError(said)
     with pytest.raises(LaunchError) as caught:
         softclip()(X, Y, 1.0, 4)
@@ -280,7 +280,7 @@ def compile_error(kernel: Kernel) -> list[str]:
 
 
 def test_a_compile_error_is_at_the_line_of_the_file(tmp_path: Path) -> None:
-    """Also behind an include, and in a header that lies beside the file."""
+    """Also after an include, and in a header beside the file."""
     (tmp_path / "clip.cuh").write_text("// clips\n__device__ float clip(float v) { return v / nothing; }\n")
     text = '#include "scalar.cuh"\n#include "clip.cuh"\n' + TEXT.replace("limit * ", "clip(limt) * ")
     (tmp_path / "mine.cu").write_text(text)

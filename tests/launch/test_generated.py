@@ -1,4 +1,4 @@
-"""The function written for each signature, without a GPU: it launches what is right and hands everything else back."""
+"""The function generated for each signature, without a GPU: it launches correct calls and passes on all others."""
 
 import ctypes
 import threading
@@ -34,7 +34,7 @@ SIGNATURE = Signature.parse(TEXT, "many")
 
 
 class Array:
-    """A tensor as far as a generated launch looks at one."""
+    """The parts of a tensor that a generated launch reads."""
 
     def __init__(
         self, *shape: int, dtype: str = "float32", device: int = 0, contiguous: bool = True, pointer: int = 4096
@@ -66,7 +66,7 @@ class Wrapper(Array):
 
 
 class Gpu:
-    """The driver: what it was asked to launch, with the values as they lie in memory at that moment."""
+    """The driver: records launches, with the argument values in memory at that moment."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, current: int = 0, devices: int = 2) -> None:
         self.current, self.devices = current, devices
@@ -99,7 +99,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 
 class Written:
-    """One kernel's generated launch, loaded on both GPUs, and the calls that it handed back."""
+    """The generated launch of a kernel that is loaded on both GPUs, and the calls that it passed on."""
 
     def __init__(
         self, gpu: Gpu, signature: Signature, geometry: Geometry, types: dict[str, str], constants: dict[str, int]
@@ -181,7 +181,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-# What a caller answers for that has looked at shapes and layouts, and allocated its outputs.
+# The checks that are left out for a caller that has checked shapes and layouts, and allocated its outputs.
 VOUCHED = {"dtype of an output", "an output on the host", "a layout of an output", "a layout", "too few elements"}
 VOUCHED |= {"too many elements", "a size", "negative sizes whose product fits"}
 
@@ -387,7 +387,7 @@ def test_threads_share_no_buffer(gpu: Gpu) -> None:
 
 
 def test_a_refusal_is_raised_once(gpu: Gpu) -> None:
-    """What the checked launch raises used to be caught by the generated one, which then called the checked launch again."""
+    """The generated launch used to catch exceptions of the checked launch, and to call it again."""
     asked: list[int] = []
 
     def checked(*args: object) -> None:

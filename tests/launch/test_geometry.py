@@ -1,5 +1,5 @@
-"""How many blocks each policy configs: enough for every element, none for no element, never more than the hardware
-has."""
+"""The number of blocks of each policy: enough for every element, none without elements, never more than the hardware
+allows."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Kernel without a GPU: what a declaration and a call are refused for."""
+"""Kernel without a GPU: errors of declarations and calls."""
 
 import re
 from collections.abc import Iterator

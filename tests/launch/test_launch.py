@@ -1,4 +1,4 @@
-"""The checked launch up to the driver, without a GPU: what a right call gives it, and what a wrong one is refused for."""
+"""The checked launch up to the driver, without a GPU: the arguments of a correct call, and the errors of wrong ones."""
 
 import ctypes
 from collections.abc import Iterator
@@ -271,4 +271,4 @@ def test_calls_that_say_their_threads_stay_in_the_checked_launch(gpu: Driver, mo
     kernel[7](Stub(3, 4), Stub(12), 2.0, 3, 4)
     assert kernel.launch == kernel.checked_launch
     with pytest.raises(AttributeError):
-        scale()(Stub(3, 4), Stub(12), 2.0, 3, 4)  # one with a policy opens it
+        scale()(Stub(3, 4), Stub(12), 2.0, 3, 4)  # a launch with a policy opens the generated one

@@ -1,4 +1,4 @@
-"""The layouts of structs, which the compiler tells."""
+"""The layouts of structs, which the compiler reports."""
 
 import ctypes
 import secrets
@@ -63,7 +63,7 @@ def test_a_layout_is_that_of_c() -> None:
         ("class S { int a; public: double b; int get() { return a; } };", [0, 8], 16),
         ("#ifdef M\nstruct S { int a; };\n#else\nstruct S { double a, b; };\n#endif", [0], 4),
         ("struct S { int a;\n#if M == 2\n float* b;\n#else\n char b;\n#endif\n char c; };", [0, 8, 16], 24),
-        # By the Itanium C++ ABI: members lie in the padding behind a base that is no POD, and not behind a POD.
+        # By the Itanium C++ ABI: members lie in the padding after a base that is not a POD, and not after a POD.
         ("struct B { double a; char b; }; struct S : public B { char c; };", [0, 8, 16], 24),
         ("struct B { double a; char b; B(); }; struct S : B { char c; };", [0, 8, 9], 16),
         ("struct A { double a; }; struct B : A { char b; }; struct S : B { char c; };", [0, 8, 9], 16),

@@ -47,7 +47,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Gpus:
 
 
 def test_a_kernel_is_loaded_on_the_gpu_of_its_arrays(gpus: Gpus) -> None:
-    """And not on the current one: a handle of one GPU is worth nothing on another."""
+    """The current GPU does not matter: a handle of one GPU is invalid on another."""
     found = scale()
     assert [found.variant({"scalar_t": "float32"}, device).function for device in (1, 0, 1)] == [101, 100, 101]
 

@@ -1,4 +1,4 @@
-"""A memo finds a result by all that the result may depend on, and keeps it no longer than it may."""
+"""The key of a memo has everything that a result depends on, and results are not kept too long."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ def asked() -> list[tuple[Any, ...]]:
 def counting(asked: list[tuple[Any, ...]], most: int = 100) -> Any:
     @memo("x", "weight?", most=most)
     def found(x: Any, weight: Any, eps: float, shape: tuple[int, ...]) -> str:
-        """What is found."""
+        """Describes the arguments."""
         asked.append((x.shape, eps))
         if eps < 0:
             raise ValueError("eps")
@@ -34,7 +34,7 @@ def test_what_is_alike_is_found_once(asked: list[tuple[Any, ...]]) -> None:
     for _ in range(3):
         assert found(x, weight, 0.5, (3,)) == found(torch.zeros(2, 3), weight, 0.5, (3,))
     assert len(asked) == 1
-    assert found.__doc__ == "What is found."
+    assert found.__doc__ == "Describes the arguments."
 
 
 def test_each_thing_that_it_may_depend_on_counts(asked: list[tuple[Any, ...]]) -> None:

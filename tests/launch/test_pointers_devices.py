@@ -53,7 +53,7 @@ def addresses(arrays: list[torch.Tensor], device: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_an_array_of_addresses(device: str) -> None:
-    """Without checks, which allow the addresses of a launch's arrays alone."""
+    """Runs without checks, which would allow only the addresses of the launch's arrays."""
     n = 300
     xs = [torch.arange(n, dtype=torch.float32, device=device) * k for k in (1, 10, 100)]
     ys = [torch.zeros(n, device=device) for _ in range(2)]

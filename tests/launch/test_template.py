@@ -19,7 +19,7 @@ __global__ void k(const T* x,  // (n)
 
 
 def expression(name: str, types: dict[str, str] | None = None, text: str = TEXT, **given: object) -> str:
-    """What NVRTC is asked to instantiate."""
+    """The name expression that NVRTC instantiates."""
     final = Kernel(text, name, Threads("n"), **given).final_text(types or {})  # type: ignore[arg-type]
     found = re.search(r"^#define CupyopsKernel (.*)$", final, re.MULTILINE)
     assert found
@@ -121,7 +121,7 @@ def test_names_are_split_at_brackets_and_not_at_commas_within() -> None:
 
 
 def test_another_instance_has_another_key() -> None:
-    """The compile cache, bundles and the simulator tell kernels apart by the final text."""
+    """The compile cache, bundles and the simulator distinguish kernels by the final text."""
     final = {Kernel(TEXT, f"k<float, {n}, false, int>", Threads("n")).final_text({}) for n in (1, 2)}
     assert len(final) == 2
 

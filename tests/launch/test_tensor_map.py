@@ -1,4 +1,4 @@
-"""Tensor maps: what the driver is told, what a launch takes, and how they lie among the arguments."""
+"""Tensor maps: the arguments for the driver, the maps that a launch accepts, and their place among the arguments."""
 
 import ctypes
 import struct
@@ -22,7 +22,7 @@ TEXT = """extern "C" __global__ void k(
 
 
 class Encoder:
-    """Stands for the driver: writes down what it is asked, and gives back the address it was told."""
+    """Stands in for the driver: records its arguments, and returns the address that it was given."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> None:
         self.asked: list[list[Any]] = []
@@ -113,7 +113,7 @@ def test_a_map_is_declared_for_an_array_of_its_name(declared: str, words: str) -
 
 
 def test_a_launch_takes_the_maps_of_its_arrays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the words of the checked launch, which the generated one falls back to."""
+    """The message is that of the checked launch, which the generated one falls back to."""
     import cupyops
 
     encoder = Encoder(monkeypatch)
@@ -165,7 +165,7 @@ def test_the_generated_launch_asks_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         for wrong in ((x, y, bytes(of_x), of_y), (x, y, of_y, of_y), (x, y, short, of_y)):
             launch(*wrong, 4, 64)
         assert (len(launched), len(back)) == (2 * vouched + 1, 4 * vouched + 3)
-        launch(x, None, of_x, of_y, 4, 64)  # whose map does not matter
+        launch(x, None, of_x, of_y, 4, 64)  # the map of a missing array does not matter
         assert (len(launched), len(back)) == (2 * vouched + 2, 4 * vouched + 3)
         launch(x, None, of_x, b"short", 4, 64)
         assert (len(launched), len(back)) == (2 * vouched + 2, 4 * vouched + 4)

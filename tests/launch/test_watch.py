@@ -289,7 +289,7 @@ def test_a_removed_file_leaves_the_text_running(gpu: Gpu, file: Path, capsys: py
 
 
 def test_a_capture_keeps_the_kernel_that_it_began_with(gpu: Gpu, file: Path) -> None:
-    """To load a kernel would end the capture. The replaced kernel stays loaded for the graph's replays."""
+    """Loading a kernel would end the capture. The replaced kernel stays loaded for the graph's replays."""
     kernel = Kernel(file, "scale", Threads("n"), watch=True)
     call(kernel)
     loaded = next(iter(kernel._variants.values()))

@@ -1,4 +1,4 @@
-"""What a model calls."""
+"""Records the operators that a model calls."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the tests of whole models share."""
+"""Fixtures of the tests of whole models."""
 
 import pytest
 

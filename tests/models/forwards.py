@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .stand_ins import NewGELU
 
 UNITS = 8
-OUTSIDE = NewGELU()  # a module that is no part of a model
+OUTSIDE = NewGELU()  # a module that is not part of a model
 
 
 class Base(nn.Module):

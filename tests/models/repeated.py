@@ -1,5 +1,5 @@
-"""What a call in generated code asks the driver for: by the body, and repeated. Run in a process of its own, since the GPU is not
-there (tests/gpu/stub_h200.py); prints JSON."""
+"""Prints the launches of a call in generated code, by the body and by repeated steps. Runs in a separate process with a
+fake GPU (tests/gpu/stub_h200.py), and prints JSON."""
 
 import json
 import sys
@@ -89,7 +89,7 @@ def _several(found: Any) -> tuple[Any, ...]:
 
 
 def _kept(torch: Any, direct: Any, op: Any) -> bool:
-    """Whether the body stays in the scope, since its record cannot be repeated."""
+    """Returns whether the body stays in use, since its record cannot be repeated."""
     scope: dict[str, Any] = {}
     scope["f"] = direct(op.qualified_name, "cuda", scope, "f", True)
     scope["f"](torch.randn(4, 8))

@@ -115,7 +115,7 @@ class NamedChannelsNorm(nn.LayerNorm):
 
 
 class FlaggedNorm(nn.LayerNorm):
-    """Calls PyTorch's function behind a branch, as timm's does."""
+    """Calls PyTorch's function after a branch, as timm's does."""
 
     fast = False
 

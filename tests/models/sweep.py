@@ -125,7 +125,7 @@ def functions_of(function: FunctionType) -> Iterator[str]:
 
 
 def look(folder: str) -> dict[str, Any]:
-    """What optimize() finds in the largest model of a folder."""
+    """Returns the findings of optimize() in the largest model of a folder."""
     largest: nn.Module | None = None
     errors = []
     for cls in model_classes(folder)[:MOST_CLASSES]:

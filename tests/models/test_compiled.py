@@ -30,7 +30,7 @@ def _fresh() -> None:
 
 @contextmanager
 def no_cache() -> Iterator[None]:
-    """Has graphs compiled, and not taken from the disk; what the C++ compiler has made may come from there."""
+    """Compiles graphs instead of loading them from disk; the output of the C++ compiler may be loaded."""
     import torch._functorch.config
     import torch._inductor.config
 
@@ -145,7 +145,7 @@ def test_generated_code_calls_bodies_and_no_registered_operator(backend: str, de
 
 
 def test_this_pytorch_has_all_private_parts() -> None:
-    """Else a warning of each use would stand in the log of each program."""
+    """Otherwise each program would print a warning for each missing part."""
     uses = [private.DIRECT, private.INLINED, private.KEYS, private.RECOMPUTED, private.REWRITTEN]
     assert uses == list(private._NEEDED)
     assert all(map(private.has, uses))

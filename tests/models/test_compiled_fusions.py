@@ -39,7 +39,7 @@ class PreNorm(nn.Module):
 
 
 class PostNorm(nn.Module):
-    """As in BERT: the sum is normalised, and used no more."""
+    """BERT's block: only the norm reads the sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class PostNorm(nn.Module):
 
 
 class PostRMSNorm(nn.Module):
-    """The sum is used again behind its norm."""
+    """The sum is used again after its norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class PostRMSNorm(nn.Module):
 
 
 class TwoNorms(nn.Module):
-    """As in GPT-NeoX: two norms of one sum, which goes on."""
+    """GPT-NeoX's block: two norms read one sum, which is used again."""
 
     def __init__(self, *kinds: type[nn.Module]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def spelled_erf(z: Tensor) -> Tensor:
 
 
 class Conv1D(nn.Module):
-    """As in GPT-2: addmm with the weight's transpose, and a view of its result."""
+    """GPT-2's layer: addmm with the transposed weight, and a view of its result."""
 
     def __init__(self, gelu: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Conv1D(nn.Module):
 
 
 class Gated(nn.Module):
-    """As in Llama, and the halves of one tensor as in ModernBERT."""
+    """Llama's gated unit, and the halves of one tensor as in ModernBERT."""
 
     def __init__(self, act: Callable[[Tensor], Tensor], halves: bool = False) -> None:
         super().__init__()
@@ -390,7 +390,7 @@ def test_on_a_gpu_models_train_as_they_did(mode: str, autocast: bool) -> None:
 
 
 def test_operators_stand_for_pytorchs() -> None:
-    """What is fused is what the operators compute of the same arguments."""
+    """Fused graphs compute the same as the operators with the same arguments."""
     model, x = PostNorm(), torch.randn(2, N)
     fusions = Fusions(devices="cpu", backend="aot_eager")
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Repeated launches of a call with fixed shapes: the driver is asked for what the body asks for."""
+"""Repeated launches of a call with fixed shapes equal the launches of the body."""
 
 from typing import Any
 

@@ -339,7 +339,7 @@ def test_a_body_in_place_is_a_function(body: Any) -> None:
 
 
 def test_a_node_that_writes_may_have_no_value_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with PyTorch 2.11."""
+    """PyTorch 2.11 has such nodes."""
     from torch._inductor.graph import GraphLowering
 
     def fill(x: Tensor, value: float) -> None:

@@ -231,7 +231,7 @@ def test_an_edited_dtype_of_a_result_changes_the_key_of_inductor() -> None:
     keys.prepare()
     op = Operator(DOUBLED, lambda x: 2 * x)
     found = []
-    for dtype in (torch.int32, torch.float32, torch.int32):  # of one size: the layouts are the same
+    for dtype in (torch.int32, torch.float32, torch.int32):  # dtypes of one size have the same layouts
         graph = symbolic_trace(by_its_overload(op))
         (node,) = (node for node in graph.graph.nodes if node.target is torch.ops.tests.kept_double.default)
         node.meta["val"] = torch.empty(2, 4, dtype=dtype)

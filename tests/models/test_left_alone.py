@@ -1,4 +1,5 @@
-"""optimize(): what it does not touch is named with a reason, what observes a module sees what it saw, and bad input is refused."""
+"""optimize(): modules that it leaves alone are reported with a reason, observers of a module see no difference, and bad
+input raises errors."""
 
 from collections.abc import Callable
 from typing import Any

@@ -68,7 +68,7 @@ def test_a_linear_layer_calls_the_operator_if_its_product_is_padded(
 
 
 def test_a_weight_that_a_wrapper_holds_as_a_vector_or_elsewhere_is_not_padded() -> None:
-    """Its shape says nothing about the product."""
+    """Its shape does not determine the product."""
     flat, without, absent = nn.Linear(1024, 513), nn.Linear(1024, 513), nn.Linear(1024, 513)
     flat.weight = nn.Parameter(flat.weight.detach().view(-1))
     del without.weight
@@ -171,7 +171,7 @@ def chain(first: nn.Module) -> nn.Module:
 
 
 class Pairs(nn.Module):
-    """Two linear layers in a method, with GELU behind each."""
+    """Two linear layers in a method, with GELU after each."""
 
     def __init__(self, first: nn.Module) -> None:
         super().__init__()

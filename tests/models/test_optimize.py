@@ -1,4 +1,4 @@
-"""optimize(): a model computes what it computed, by the operators, and is otherwise the model it was."""
+"""optimize(): a model computes the same results by the operators, and is otherwise unchanged."""
 
 import copy
 import pickle
@@ -78,7 +78,7 @@ def test_a_model_computes_what_it_computed(name: str, backend: str, device: str)
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_calls_the_operators_and_no_other(name: str) -> None:
-    """An operator that is found and not called, or called beside PyTorch's own."""
+    """An operator that is found and not called, or called compared with PyTorch's own."""
     module = model(name)
     optimize(module)
     with Calls() as calls, torch.no_grad():
@@ -158,7 +158,7 @@ def test_under_autocast_results_have_the_dtypes_they_had(name: str, dtype: torch
 
 @pytest.mark.parametrize("made", [FlaggedNorm, CastNorm, ChannelsNorm, nn.LayerNorm])
 def test_under_autocast_a_norm_of_16_bits_calls_the_operator_as_its_forward_calls_pytorchs(made: Any) -> None:
-    """Which dtype such a norm returns depends on its forward: PyTorch's function returns float32 under autocast."""
+    """The dtype of the result depends on its forward: PyTorch's function returns float32 under autocast."""
     module, x = made(WIDTH), torch.randn(2, WIDTH, 3, WIDTH, dtype=torch.bfloat16)
     with autocast_of_both():
         wanted = gradients(module, x)

@@ -39,7 +39,7 @@ MOVES = "moved_between_ranks"
 
 
 class Layer(nn.Module):
-    """A norm, an addition and a norm, and two linear layers with GELU between them or behind an operation."""
+    """A norm, an addition and a norm, and two linear layers with GELU between them or after an operation."""
 
     def __init__(self, norm: Callable[..., nn.Module], act: bool) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def whole(x: Any) -> Tensor:
 
 
 def given(mesh: Any, split: Any) -> tuple[Tensor, Tensor]:
-    """An argument, and what a rank has of it."""
+    """An argument, and the piece of it that a rank has."""
     torch.manual_seed(1)
     x = torch.randn(3, 4, WIDTH, dtype=torch.float64)
     own = x.chunk(RANKS, 1)[mesh.get_local_rank()] if split is over_the_sequence else x

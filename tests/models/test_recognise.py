@@ -1,4 +1,4 @@
-"""What a module computes is found from its results, and the recorded sweep over a library's models."""
+"""Modules are recognised by their results; and the recorded sweep over a library's models."""
 
 import json
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_silu_and_relu_are_known_by_the_values_of_their_class(module: nn.Module,
 
 
 class LearnedGELU(nn.Module):
-    """Has a parameter, so that its values may change."""
+    """A GELU with a parameter, so that its values may change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def test_a_normalisation_is_known_by_its_values(module: nn.Module, found: Norm |
 
 
 class ConvolvedConv1D(nn.Module):
-    """Has the parameters of a Conv1D, and computes something else."""
+    """A module with the parameters of a Conv1D that computes something else."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""What a compiled layer saves for its backward, beside the same layer of PyTorch's modules: counted in the partitioned graph."""
+"""The tensors that a compiled layer saves for its backward, compared with the same layer of PyTorch's modules, in the
+partitioned graph."""
 
 from collections.abc import Callable
 from functools import partial
@@ -214,8 +215,8 @@ def test_an_elementwise_operator_of_a_user_is_recomputed_too() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_gradient_of_gelu_is_freed_before_the_products(dtype: torch.dtype, bias: bool) -> None:
-    """One operation computed all gradients of linear_gelu: it held the gradients of y and of z, and z, beside those of x and
-    the weight. A compiled ViT took an activation more than PyTorch's."""
+    """When one operation computed all gradients of linear_gelu, the gradients of y and z, and z itself, were alive
+    together with those of x and the weight: one activation more than PyTorch's in a compiled ViT."""
     module = nn.Sequential(bridge.LinearGELU(WIDTH, 4 * WIDTH, bias=bias), nn.Linear(4 * WIDTH, WIDTH))
     graph = backward_of(module, dtype)
     targets = [str(n.target) for n in graph.nodes]

@@ -46,7 +46,7 @@ class Gated(nn.Module):
 
 
 class Pixels(nn.Module):
-    """ConvNeXt's block: a norm behind a convolution and a permutation, then the layers of an MLP."""
+    """ConvNeXt's block: a norm after a convolution and a permutation, then the layers of an MLP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "autocast": torc
 
 
 class Stack(nn.Module):
-    """A layer in front, so that the input of the first block is no input of the graph, and blocks."""
+    """A layer in front, so that the input of the first block is not an input of the graph, and blocks."""
 
     def __init__(self, autocast: bool, *blocks: nn.Module) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Saved(NamedTuple):
 
 
 def counted(mode: str, *make: Callable[[], nn.Module], exclude: str = "") -> tuple[Saved, Saved]:
-    """What the compiled blocks save after optimize(), and before."""
+    """Returns the bytes that the compiled blocks save before and after optimize()."""
     found: list[Saved] = []
     for ours in (True, False):
         module = Stack(mode == "autocast", *(block() for block in make))

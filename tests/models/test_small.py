@@ -36,7 +36,7 @@ FEW, MANY = (6, WIDTH), (7, WIDTH)
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CPU tensors that say they are on a GPU. PyTorch's dispatcher still computes on the CPU."""
+    """CPU tensors that claim to be on a GPU. PyTorch's dispatcher still computes on the CPU."""
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
     monkeypatch.setattr(small, "LEAST_ELEMENTS", LEAST)
 
@@ -188,7 +188,7 @@ def test_few_elements_have_the_gradients_of_the_module() -> None:
 
 
 @pytest.mark.usefixtures("on_gpu")
-def test_a_captured_call_takes_the_road_of_the_calls_before_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captured_call_takes_the_path_of_the_calls_before_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator that a capture calls first loads its kernel, which CUDA forbids during a capture."""
     module = nn.Sequential(nn.LayerNorm(WIDTH), nn.GELU())
     optimize(module)
@@ -281,7 +281,7 @@ class Skipping(nn.Module):
 
 
 def test_dynamo_compiles_no_function_of_its_own_where_it_cannot_compile_the_model() -> None:
-    """A graph of one operator takes more of the host's time than the operator, so PyTorch's functions are no graphs, either."""
+    """A graph of one operator takes more of the host's time than the operator, so PyTorch's functions are not graphs, either."""
     model, x = Skipping(), torch.randn(FEW)
     graphs: list[int] = []
 

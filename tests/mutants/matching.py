@@ -39,7 +39,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Occurrence:
-    """Where a pattern stands in a text, and what its ``$name`` are there."""
+    """A match of a pattern in a text: its place, and the identifiers of its ``$name``."""
 
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""The mutants of ``tests/mutants/mutate.py``: what is broken, where, and what it is broken into."""
+"""The mutants of ``tests/mutants/mutate.py``: the file, the original code, and the faulty code."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ def _of(kernel: str, tests: str, *faults: tuple[str, str, str, str], stem: str =
 ELEMENTWISE, STRIDED, ADD2, GELU, SCALAR = "elementwise.cuh", "strided.cuh", "add2.cu", "gelu.cuh", "scalar.cuh"
 GELU_KERNELS = "gelu.cu"
 
-# The faults of the loop that add2, add2_scalar and both GELUs share, dealt out among them.
+# The faults of the loop that add2, add2_scalar and both GELUs share; each kernel has some of them.
 _BOUND = ("off by one in the tail's bound", ELEMENTWISE, "i < n; i += BLOCK_THREADS", "i <= n; i += BLOCK_THREADS")
 _SHORT = ("the last element left out", ELEMENTWISE, "i < n; i += BLOCK_THREADS", "i < n - 1; i += BLOCK_THREADS")
 _WHOLE = (

@@ -1,5 +1,5 @@
-"""The mutants of what lets a text for nvcc run as it is: the reading of declarations, the leaving out of host code, and the
-simulator's functions of 16-bit floats."""
+"""The mutants of the code that lets texts for nvcc run unchanged: the reading of declarations, the removal of host
+code, and the simulator's functions of 16-bit floats."""
 
 _NUMBERS = "cupyops/importer/numbers.py"
 _ARITHMETIC = "cupyops/importer/arithmetic.py"

@@ -1,6 +1,6 @@
 """The mutants of linear layers: by kernel, the tests held against it and its faults (``mutants.py``).
 
-The faults of ``columns.cuh`` are dealt out between the two kernels that include it.
+Each fault of ``columns.cuh`` is tried with one of the two kernels that include it.
 """
 
 COLUMNS, LINEAR_TEXT, GELU_TEXT = "columns.cuh", "linear.cu", "linear_gelu.cu"

@@ -1,6 +1,6 @@
 """The mutants of the LLTM's cell: by kernel, the tests held against it and its faults (``mutants.py``).
 
-The faults of ``lltm.cuh`` are dealt out among the kernels that include it, to those that would show them first.
+Each fault of ``lltm.cuh`` is tried with one of the kernels that include it, the one that would show it first.
 """
 
 FORWARD, BACKWARD, OPERAND, SUMS = "lltm_step.cu", "lltm_step_backward.cu", "lltm_inputs.cu", "lltm_sums.cu"
@@ -8,7 +8,7 @@ CELL, CELL_BACK = "lltm_cell.cu", "lltm_cell_backward.cu"
 UNIT, GRADIENT, OF_CELL = "lltm.cuh", "lltm_gradient.cuh", "lltm_operand.cuh"
 SUMMED, TILES, VECTOR = "warp_sums.cuh", "tiles.cuh", "vector.cuh"
 
-# How two kernels begin, which are alike but for their first check of an alignment.
+# The beginnings of two kernels, which are equal but for their first check of an alignment.
 INPUTS, INPUTS_BACK = (
     "    if (place.column >= K) return;\n    const bool of_h = place.column < S;\n    const bool vectors =" + check
     for check in ("\n        aligned<VECTOR_WIDTH>(first_h)", " aligned<VECTOR_WIDTH>(grad_inputs)")

@@ -1,6 +1,6 @@
 """The mutants of the LLTM over a sequence: by kernel, the tests held against it and its faults (``mutants.py``).
 
-The faults of ``team.cuh``, and of what both kernels share, are dealt out between them.
+Each fault of ``team.cuh``, and of the code that both kernels share, is tried with one of them.
 """
 
 FORWARD, BACKWARD, SHARED = "lltm_sequence.cu", "lltm_sequence_backward.cu", "lltm_sequence.cuh"

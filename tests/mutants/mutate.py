@@ -1,4 +1,4 @@
-"""Breaks the kernels in ways that people break kernels in, and counts what the tests that need no GPU notice.
+"""Plants typical faults in the kernels, and counts those that the tests without a GPU find.
 
     python -m tests.mutants.mutate                     # every mutant; 20 minutes on 16 cores
     python -m tests.mutants.mutate --kernels 'gelu*'   # those of kernels with such names
@@ -49,7 +49,8 @@ TESTS = (
 WANTED = 0.95
 RUNS = ("not thorough", "thorough")
 NO_TESTS = 5  # pytest's exit status where -k leaves none
-# Seconds for those of a mutant, beside four times what they take without it: one that hangs has been noticed.
+# Seconds for the tests of a mutant, in addition to four times their time without it: a mutant that hangs counts as
+# found.
 PATIENCE = 60
 PROJECT = ("autograd_bridge", "cupyops", "kernels_cu", "tests")  # what the processes import anew
 # A process for each run, forked where what takes longest to import is there.
@@ -59,7 +60,7 @@ PROCESSES.set_forkserver_preload(["pytest", "torch"])
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: the first test that failed, or nothing; and the run that it is of."""
+    """The outcome of a mutant: the first test that failed, or none; and its run."""
 
     mutant: Mutant
     noticed: str
@@ -69,7 +70,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the tests of a kernel do without a fault: the runs and files that hold any, and the seconds that a mutant has."""
+    """The tests of a kernel without a fault: the runs and files that have any, and the time limit of a mutant."""
 
     files: tuple[tuple[str, str], ...]
     limit: float
@@ -79,7 +80,7 @@ def broken(text: str, mutant: Mutant) -> str:
     """The text with its fault; formatting and comments of the text do not matter (``matching.py``).
 
     Raises:
-        ValueError: what is to be replaced does not stand there exactly once.
+        ValueError: the text to replace does not occur exactly once.
     """
     try:
         return replace_once(text, mutant.old, mutant.new)
@@ -115,7 +116,7 @@ def baseline_of(mutant: Mutant, checkout: Path) -> Baseline:
 
 
 def run(mutant: Mutant, checkout: Path, baseline: Baseline) -> Outcome:
-    """Runs the tests on a copy with this fault until the first failure, and mends the copy."""
+    """Runs the tests on a copy with this fault until the first failure, and restores the copy."""
     path = mutant.path_in(checkout)
     text = path.read_text(encoding="utf-8")
     path.write_text(broken(text, mutant), encoding="utf-8")
@@ -163,8 +164,8 @@ def _run_pytest(checkout: str, options: list[str], output: str) -> None:
 
 
 def enter(checkout: str) -> None:
-    """Has this process import the project from a checkout, whatever it has imported of the project already: the starting of a
-    process imports this module, and with it the texts that have no fault."""
+    """Makes this process import the project from a checkout, whatever it has imported of the project already: the
+    starting of a process imports this module, and with it the texts that have no fault."""
     os.chdir(checkout)
     os.environ["PYTHONPATH"] = checkout
     sys.path[:] = [checkout, *(p for p in sys.path if p and Path(p) not in (ROOT, ROOT / "tests"))]
@@ -173,7 +174,7 @@ def enter(checkout: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the mutants and prints what became of them."""
+    """Runs the mutants and prints their outcomes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", default="*", metavar="PATTERN", help="only kernels with such names, as in a shell")
     parser.add_argument("--what", default="", help="only mutants whose description holds these words")

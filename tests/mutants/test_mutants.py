@@ -42,7 +42,7 @@ def test_what_a_mutant_replaces_stands_there_once(kernel: str) -> None:
 
 @cache
 def reformatted(path: Path) -> str:
-    """A text with each token on a line of its own and a comment behind it: what no formatter does, and more than any does."""
+    """A text with each token on a line of its own and a comment after it: what no formatter does, and more than any does."""
     return "  // the words of another day\n".join(t.text for t in tokens_of(path.read_text(encoding="utf-8")))
 
 
@@ -104,7 +104,7 @@ def test_every_kernel_is_broken_in_at_least_eight_ways() -> None:
     counts = Counter(m.kernel for m in MUTANTS)
     kernels |= counts.keys() & {path.stem for path in (ROOT / "kernels_cu" / "shared").glob("*.cuh")}
     assert {k: counts[k] for k in kernels if counts[k] < LEAST} == {}
-    # The constructs of texts for nvcc are no kernel of kernels_cu.
+    # The constructs of texts for nvcc are not kernels of kernels_cu.
     kernels.add("constructs")
     assert counts["constructs"] >= LEAST
     assert set(counts) <= kernels

@@ -1,4 +1,4 @@
-"""%%cu: what a cell of CUDA C++ becomes, and errors that point into the cell."""
+"""%%cu: operators from cells of CUDA C++, and errors that point into the cell."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the tests of the export to ONNX share."""
+"""Fixtures of the tests of the export to ONNX."""
 
 from collections.abc import Iterator
 from functools import cache

@@ -1,4 +1,4 @@
-"""What the tests of ONNX share: models out of functions, files run by onnxruntime, and a text of what a file is made of."""
+"""Helpers of the tests of ONNX: models from functions, files run by onnxruntime, and a text of a file's structure."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +49,7 @@ def functions(path: Path) -> dict[tuple[str, str, str], list[str]]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """What lies in a folder, hidden files included."""
+    """The contents of a folder, hidden files included."""
     return sorted(p.name for p in folder.iterdir())
 
 

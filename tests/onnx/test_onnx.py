@@ -78,7 +78,7 @@ def test_every_dtype_is_as_accurate_as_pytorch(dtype: torch.dtype, custom_domain
 def test_float64_is_not_made_of_float32_constants(tmp_path: Path) -> None:
     """Runtimes hold Gelu's constants and LayerNormalization's eps in float32, which costs 1e-9."""
     x = torch.linspace(-8, 8, 4001, dtype=torch.float64)
-    small = x * 1e-6  # whose variance is beside eps
+    small = x * 1e-6  # its variance is about eps
     path = tmp_path / "model.onnx"
     model = Model(lambda x, small: (gelu(x), gelu(x, "tanh"), layer_norm(small, 4001, eps=1e-11)))
     export_onnx(model, (x, small), path)

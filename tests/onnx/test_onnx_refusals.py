@@ -1,4 +1,4 @@
-"""What cannot be exported is refused by its name, and leaves no file; and other ways in which an export can end."""
+"""A failed export names the operator and leaves no file; and other ways in which an export can end."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def _operator(name: str, onnx: Any = None, reference: Any = torch.sin) -> Operat
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
-    """Where a file would go: behind the test there is what was there before it, and nothing beside."""
+    """A folder for files, whose contents must be the same after the test."""
     old = tmp_path / "model.onnx"
     old.write_text("an earlier export")
     yield old

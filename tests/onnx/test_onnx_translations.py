@@ -1,4 +1,4 @@
-"""Translations: those of linear layers and of the LLTM on operators of the tests' own, and a stranger's operator."""
+"""Translations: those of linear layers and of the LLTM on test operators, and a user's operator."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -210,7 +210,7 @@ def test_a_strangers_operator_by_the_same_call_in_its_own_domain(custom_domain: 
 
 
 def test_a_runtimes_own_kernel_runs_a_node_without_a_body(tmp_path: Path) -> None:
-    """Of an operator without a form, with attributes, an absent tensor and two results; beside one with a body."""
+    """Exports an operator without a form, with attributes, an absent tensor and two results, and one with a body."""
 
     def split(x: Tensor, shift: Tensor | None, factor: float, powers: list[int]) -> tuple[Tensor, Tensor]:
         return factor * x + (0.0 if shift is None else shift), x.pow(powers[0]).sum(-1)

@@ -132,7 +132,7 @@ def test_numbers_beyond_the_dtype_become_what_pytorch_makes_of_them(
 
 
 def test_a_launch_is_given_a_number_of_the_host_as_pytorch_converts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the kernel for numbers is handed, on arrays that need no GPU."""
+    """The arguments of the kernel for numbers, on arrays that need no GPU."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from cupyops.ops.add2 import SCALAR, forward
@@ -188,7 +188,7 @@ def test_gradient_of_a_host_scalar(device: str) -> None:
 
 @pytest.mark.gpu  # torch.add, the reference on a CPU, hands out one tensor twice
 def test_each_leaf_has_a_gradient_of_its_own(device: str) -> None:
-    """One tensor serves both operands on its way; what the leaves are given must not be one memory."""
+    """Both operands share one gradient tensor internally; the gradients of leaves must not share memory."""
     a, b = (torch.randn(3, device=device, requires_grad=True) for _ in range(2))
     grad_out = torch.ones(3, device=device)
     add2(a, b).backward(grad_out)
@@ -282,7 +282,7 @@ def test_cupy_arrays(dtype: str) -> None:
 
 
 def walk(sizes: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
-    """Offsets in output order of a loop given innermost first."""
+    """The offsets of a loop in the order of the output. Dimensions are passed innermost first."""
     ranges = [range(n) for n in reversed(sizes)]
     return [sum(i * s for i, s in zip(reversed(index), strides, strict=True)) for index in itertools.product(*ranges)]
 

@@ -1,4 +1,5 @@
-"""add_rms_norm beside the addition and rms_norm one after the other: values, gradients, dtypes, shapes, errors, the module."""
+"""add_rms_norm compared with an addition followed by rms_norm: values, gradients, dtypes, shapes, errors, the
+module."""
 
 import itertools
 from pathlib import Path
@@ -180,7 +181,7 @@ def test_what_does_not_belong_together_is_refused(device: str, of: Any, kind: ty
 
 
 def test_the_sum_is_normalised_as_memory_holds_it() -> None:
-    """In bfloat16 256 + 1 is 256, and a norm of 257 would show in the element beside."""
+    """In bfloat16 256 + 1 is 256; a norm of 257 would show in the next element."""
     x, residual = torch.full((1, 1024), 256.0).bfloat16(), torch.ones(1, 1024).bfloat16()
     x[0, 0], residual[0, 0] = 1, 0
     with cupyops.simulate():

@@ -1,4 +1,4 @@
-"""cross_entropy beside PyTorch's: values, gradients, every argument, shapes, extremes, dtypes, errors, the module."""
+"""cross_entropy compared with PyTorch's: values, gradients, every argument, shapes, extremes, dtypes, errors, the module."""
 
 from collections.abc import Callable
 from typing import Any

@@ -86,7 +86,7 @@ def test_classes_in_the_second_of_several_dimensions(place: str) -> None:
 
 @pytest.mark.parametrize("each", [2, 2**24])
 def test_rows_with_gaps_between_them_are_taken(place: str, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a product leaves them whose rows begin at multiples of 16 bytes. What lies in the gaps stays."""
+    """Products whose rows begin at multiples of 16 bytes have such gaps. The values in the gaps do not change."""
     monkeypatch.setattr("cupyops.torch.programs.overwriting._AT_ONCE", each * 19)
     leaf, target = operands(place, 5, 19)
     weight = torch.rand(19, device=place)
@@ -183,7 +183,7 @@ def test_the_module_overwrites_on_request_alone(place: str) -> None:
 
 
 def saved(x: Tensor) -> tuple[Tensor, Tensor]:
-    """What the forward saves of each row: max x and 1/Σ e^(x - max x)."""
+    """The values that the forward saves for each row: max x and 1/Σ e^(x - max x)."""
     m = x.detach().amax(-1)
     return m, 1 / (x.detach() - m[:, None]).exp().sum(-1)
 

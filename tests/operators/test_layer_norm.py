@@ -24,7 +24,7 @@ EACH_LENGTH = pytest.mark.parametrize(("n", "device"), LENGTHS)
 
 
 def operands(m: int, n: int, dtype: torch.dtype, device: str, mean: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """x, weight and bias that want gradients; x away from 0, so that a forgotten mean shows."""
+    """x, weight and bias that require gradients; x away from 0, so that a forgotten mean shows."""
     generator = torch.Generator().manual_seed(n)
     shapes = ((m, n), (n,), (n,))
     x, weight, bias = (torch.randn(shape, generator=generator) + mean for shape in shapes)
@@ -60,7 +60,7 @@ def test_values_and_gradients_against_float64(n: int, device: str, dtype: torch.
         assert a.grad is not None
         assert b.grad is not None
         assert c.grad is not None
-        if n <= 2 and name == "x":  # nothing, or what rounding leaves of it: one element has nothing to differ from
+        if n <= 2 and name == "x":  # 0 up to rounding, since one element equals its mean
             assert a.grad.abs().max() <= 2 * b.grad.abs().max() + 1e-3 * torch.finfo(dtype).eps ** 0.5
             continue
         assert_close_to_exact(a.grad, b.grad, c.grad, f"gradient of {name}")
@@ -102,7 +102,7 @@ def test_many_long_rows(n: int, dtype: torch.dtype, parameters: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("n", [65_536, 65_544, 100_003, 131_068, 131_072, 196_616, 262_144])
 def test_many_long_rows_of_a_sum(n: int, dtype: torch.dtype, parameters: str) -> None:
-    """As above, of two summands, with gradients of the norm and of the sum: of both, and of the norm alone."""
+    """The same for a sum of two tensors, with gradients of both the norm and the sum, and of the norm only."""
     if parameters == "float32" and dtype is torch.float32:
         return
     m = 133
@@ -326,7 +326,7 @@ def test_add_layer_norm_is_the_sum_and_its_norm(n: int, device: str, dtype: torc
     )
     for i, (got, right) in enumerate(zip(ours, (wanted[0], *wanted), strict=True)):
         if n == 1 and i < 3:
-            continue  # what rounding leaves of nothing
+            continue  # 0 up to rounding
         tolerance = 8 * torch.finfo(dtype).eps
         torch.testing.assert_close(
             got.double(), right, rtol=tolerance, atol=tolerance * max(float(right.abs().max()), 16.0)

@@ -52,8 +52,8 @@ def test_y_is_rounded_once_and_its_gradient_taken_as_it_comes(
 
 
 def test_a_result_of_its_own_is_what_the_rounded_one_was_rounded_from(device: str) -> None:
-    """Of 16-bit rows: float32 holds what was rounded to 16 bits, apart from the last bits of its statistics, which the
-    kernel takes by another pass there, and PyTorch in another order."""
+    """Rounded to 16 bits, the float32 result is the 16-bit result, up to the last bits of the statistics, which are
+    summed in another order."""
     x, weight, bias = (t.detach() for t in operands(7, 200, torch.bfloat16, device))
     wide = layer_norm(x, 200, weight, bias, dtype=torch.float32)
     narrow = layer_norm(x, 200, weight, bias)

@@ -52,7 +52,7 @@ def _gradients_by_our_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def operands(m: int, n: int, k: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """x, weight and bias that want gradients."""
+    """x, weight and bias that require gradients."""
     generator = torch.Generator().manual_seed(m + n + k)
     shapes = ((m, k), (n, k), (n,))
     x, weight, bias = (

@@ -1,4 +1,4 @@
-"""How a linear layer's kernels are cut: what every config must hold, whatever the table says."""
+"""The configs of a linear layer's kernels: conditions that every entry of the table must meet."""
 
 import itertools
 from typing import Any

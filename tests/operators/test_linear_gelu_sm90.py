@@ -1,4 +1,4 @@
-"""The matrix kernel of sm_90: where it is taken, what it is compiled for; its values, on such a GPU."""
+"""The matrix kernel of sm_90: when it is chosen, its targets, and its values on such a GPU."""
 
 import math
 import sys
@@ -42,7 +42,8 @@ def test_its_shared_memory_is_what_a_block_of_sm_90_may_have(config: Sm90Config)
 
 
 def test_the_table() -> None:
-    """As measured: no other GPU, no long products, none that leave multiprocessors without work or tiles half empty."""
+    """The measured table excludes other GPUs, long products, and products that leave multiprocessors idle or tiles half
+    empty."""
     for shape in ((16_384, 3072, 768), (4096, 3072, 768), (1024, 4096, 1024), (16_384, 4096, 128)):
         assert sm90_config(*shape, 90, 132) == SHORT
     for shape in ((4096, 4096, 4096), (16_384, 768, 3072), (65_536, 256, 1024), (16_384, 1000, 1000)):
@@ -63,7 +64,7 @@ def test_the_table() -> None:
 
 
 class Taken:
-    """What the body would launch on a GPU of sm_90, noted instead."""
+    """Records the launches of the body for a GPU of sm_90."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -113,7 +114,7 @@ def test_what_the_kernel_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert call[9:] == (300, 264, 72, 264, 4)  # two pairs of tiles along M, two tiles along N
     assert taken.takes(torch.zeros(4096, 64, dtype=torch.float16), torch.zeros(4096, 64, dtype=torch.float16))
-    assert taken.calls[1][9:] == (4096, 4096, 64, 0, 66)  # as many clusters as run at once
+    assert taken.calls[1][9:] == (4096, 4096, 64, 0, 66)  # the number of clusters that run at once
 
 
 def test_what_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +201,8 @@ def launched(*args: Any) -> Tensor:
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize(("approximate", "with_bias"), [("none", True), ("none", False), ("tanh", True)])
 def test_values(shape: tuple[int, int, int], dtype: torch.dtype, approximate: str, with_bias: bool) -> None:
-    """Of both results, to half of the last bit and what sums in float32 lose: the tensor cores cut off where others round."""
+    """Both results are exact to half of the last bit and the error of float32 sums: tensor cores truncate where others
+    round."""
     x, weight, bias = operands(*shape, dtype)
     given = bias if with_bias else None
     y, z = torch.ops.cupyops.linear_gelu(x, weight, given, approximate)

@@ -1,4 +1,4 @@
-"""Products in 16 bits whose rows are no multiples of 16 bytes: the padded products, on tensors in host memory."""
+"""Products in 16 bits whose rows are not multiples of 16 bytes: the padded products, on tensors in host memory."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
 
 
 def close(got: Tensor, exact: Tensor) -> None:
-    """One rounding of a sum in float32."""
+    """Compares with a tolerance of one rounding of a float32 sum."""
     assert got.shape == exact.shape
     torch.testing.assert_close(got.double(), exact, rtol=2 * torch.finfo(got.dtype).eps, atol=1e-4 * exact.abs().max())
 

@@ -64,7 +64,7 @@ def test_small_gradients_are_pytorchs_own_and_large_ones_ours(monkeypatch: pytes
 
 
 def test_a_small_layer_is_recorded_without_further_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And whatever is out of the ordinary by the body that says what is wrong."""
+    """The body handles special cases and raises errors."""
     module = sys.modules["cupyops.torch.ops.linear"]
     monkeypatch.setattr(linear_config, "LEAST_GRADIENT", 2**40)
     asked: list[tuple[Tensor, ...]] = []
@@ -92,7 +92,7 @@ def test_a_small_layer_is_recorded_without_further_questions(monkeypatch: pytest
 def test_pytorch_records_a_small_layer_with_gelu_in_16_bits(
     dtype: torch.dtype, approximate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the operator records whatever is smaller, larger, in another dtype, or out of the ordinary."""
+    """The operator records layers of other sizes and dtypes, and special cases."""
     record = sys.modules["cupyops.torch.ops.linear_gelu"]._record_linear_gelu
     monkeypatch.setattr(linear_config, "LEAST_GRADIENT", 40 * 32 + 1)
     monkeypatch.setattr(linear_config, "LEAST_RECORDED", 40 * 32 - 1)
@@ -190,7 +190,7 @@ def test_autocast_is_in_the_lower_type(kind: str, ours: Callable[..., Tensor], t
 
 @pytest.mark.gpu
 def test_autocast_converts_a_parameter_once() -> None:
-    """As PyTorch's own operators find it in autocast's cache, and without the gradient that a copy of no_grad lacks."""
+    """PyTorch's operators find the copy in autocast's cache. A copy that was cached under no_grad lacks a gradient."""
     weight = nn.Parameter(torch.randn(48, 32, device="cuda"))
     x = torch.randn(8, 32, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):

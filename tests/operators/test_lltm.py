@@ -23,7 +23,7 @@ LARGE = [(64, 512, 1024), (100_000, 32, 128), (3, 700, 1500)]
 
 
 def operands(sizes: tuple[int, int, int], dtype: torch.dtype, device: str) -> list[Tensor]:
-    """input, weights, bias, old_h, old_cell that want gradients."""
+    """input, weights, bias, old_h, old_cell that require gradients."""
     b, f, s = sizes
     generator = torch.Generator().manual_seed(b + f + s)
     scale = (f + s) ** -0.5
@@ -77,7 +77,7 @@ def compare(sizes: tuple[int, int, int], dtype: torch.dtype, device: str) -> Non
 def test_values_and_gradients_against_float64(
     sizes: tuple[int, int, int], device: str, dtype: torch.dtype, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one kernel each way, and with PyTorch's products."""
+    """Covers the single kernel of each direction, and PyTorch's products."""
     monkeypatch.setattr(body, "WHOLE_WORK", 2**40 if whole else 0)
     compare(sizes, dtype, device)
 
@@ -161,7 +161,7 @@ def test_each_subset_of_inputs_requires_grad(device: str, wanted: int, monkeypat
 def test_gradients_of_one_result_alone_and_of_any_strides(
     device: str, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a sum a gradient has strides of 0; after a transposition, those of columns."""
+    """The gradient of a sum has strides of 0, and that of a transposed tensor has column strides."""
     monkeypatch.setattr(body, "WHOLE_WORK", 2**40 if whole else 0)
     ours = operands((6, 3, 8), torch.float32, device)
     theirs = [x.detach().double().requires_grad_() for x in ours]
@@ -197,7 +197,7 @@ def test_gradients_and_gradients_of_gradients(device: str, monkeypatch: pytest.M
 @pytest.mark.simulator
 @pytest.mark.parametrize("few", [True, False])
 def test_what_the_forward_made_is_not_made_again(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By products a backward is one launch between them, and one more to copy gradients apart."""
+    """With PyTorch's products, a backward has one launch between them, and one more to split gradients."""
     monkeypatch.setattr(body, "WHOLE_WORK", 0)
     monkeypatch.setattr(body, "FEW_ROWS", 5 if few else 4)
     sums = [] if few else ["lltm_sums"]
@@ -277,7 +277,7 @@ def test_every_layout_gives_the_bits_of_a_contiguous_copy(device: str, kernels: 
     x, weights, bias, h, c = (t.detach() for t in operands((6, 6, 8), dtype, device))
 
     def moved(t: Tensor) -> Tensor:
-        """The values an element behind an aligned address."""
+        """The values an element after an aligned address."""
         memory = t.new_empty(t.numel() + 1)
         return memory[1:].view(t.shape).copy_(t)
 

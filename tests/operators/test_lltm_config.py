@@ -1,4 +1,4 @@
-"""The configs of the LLTM's sequences: within what a GPU has, and the same for a row whatever the batch."""
+"""The configs of the LLTM's sequences: within a GPU's limits, and equal for a row in every batch."""
 
 from dataclasses import replace
 

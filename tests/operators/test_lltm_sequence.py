@@ -34,12 +34,12 @@ EACH_WAY = pytest.mark.parametrize("way", list(WAYS))
 
 
 def widest(way: str) -> torch.dtype:
-    """Of the dtypes that go this way."""
+    """The widest dtype that these kernels take."""
     return torch.bfloat16 if isinstance(WAYS[way][-1], TensorCoresConfig) else torch.float32
 
 
 def taking(config: SequenceConfig | TensorCoresConfig | None) -> Callable[..., TeamLaunch | None]:
-    """What finds the way, made to find this one for either direction."""
+    """Returns a function that always selects these kernels, for either direction."""
 
     def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamLaunch | None:
         if config is None or (isinstance(config, TensorCoresConfig) and dtype == "float32"):
@@ -61,7 +61,7 @@ def sized(way: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int, int
 
 
 def operands(sizes: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> list[Tensor]:
-    """input, weights, bias, h0, c0 that want gradients."""
+    """input, weights, bias, h0, c0 that require gradients."""
     t, b, f, s = sizes
     generator = torch.Generator().manual_seed(t + b + f + s)
     scale = (f + s) ** -0.5
@@ -73,7 +73,7 @@ def operands(sizes: tuple[int, int, int, int], dtype: torch.dtype, device: str) 
 def plainly(
     input: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One cell after the other, by PyTorch's operators: what the operator gives."""
+    """Computes the sequence cell by cell with PyTorch's operators."""
     steps = []
     for x in input:
         gates = torch.addmm(bias, torch.cat((h, x), 1), weights.t())
@@ -114,7 +114,7 @@ def test_values_and_gradients_against_float64(
 @pytest.mark.sample(5)
 @EACH_WAY
 def test_gradients_of_each_result_alone(way: str, sized: tuple[int, int, int, int], device: str) -> None:
-    """What no gradient comes back to is a null pointer to the kernel, not zeros."""
+    """The kernel gets a null pointer, not zeros, for a result without a gradient."""
     ours = operands(sized, torch.float32, device)
     theirs = [x.detach().double().requires_grad_() for x in ours]
     for i in range(4):
@@ -182,7 +182,7 @@ def test_rows_shared_in_another_way_give_the_same_bits(
 
 
 def test_the_backward_of_float64_leaves_the_gradient_of_h_as_it_is(device: str, kernels: bool) -> None:
-    """Float64 goes by steps, each of which adds to the gradient of the step before."""
+    """In float64 each step is a launch, which adds to the gradient of the step before."""
     if not kernels:
         return
     inputs = [x.detach() for x in operands((3, 2, 1, 3), torch.float64, device)]
@@ -272,7 +272,7 @@ def test_layouts(device: str) -> None:
     "sizes", [(16, 16, 32, 128), (9, 64, 8, 128), (7, 16, 5, 200), (16, 16, 32, 256), (9, 70, 8, 256)], ids=str
 )
 def test_plans_of_a_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    """In a block and in clusters, as the configs have them."""
+    """Has configs of one block and of clusters."""
     compare_on_gpu(sizes, dtype)
 
 
@@ -303,7 +303,7 @@ def compare_on_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None
 
 @pytest.mark.gpu
 def test_two_grids_on_two_streams_do_not_wait_for_each_other() -> None:
-    """Each wants more than half of the GPU; half of each running would be for ever."""
+    """Each needs more than half of the GPU; if half of each ran, neither would end."""
     inputs = [x.detach() for x in operands((64, 8, 16, 1024), torch.float32, "cuda")]
     wanted = op(*inputs)[0]
     streams = [torch.cuda.Stream() for _ in range(2)]

@@ -1,4 +1,4 @@
-"""What holds for every operator's function as users call it, and what ``check_op`` does not ask: bits, other shapes, PyTorch's machinery.
+"""Properties of every operator's function that ``check_op`` does not test: bits, other shapes, PyTorch's machinery.
 
 ``test_check_op.py`` asks the rest of the operators themselves.
 """

@@ -22,7 +22,7 @@ OURS = {
 
 @pytest.mark.parametrize("name", OURS)
 def test_results_and_gradients_of_every_sample_are_pytorchs(name: str) -> None:
-    """In a process of its own: the database freezes settings of PyTorch."""
+    """Runs in another process: the database freezes settings of PyTorch."""
     pytest.importorskip("expecttest", reason="PyTorch's database of samples needs it")
     root = str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, "-m", "tests.operators.test_opinfo", name], cwd=root, capture_output=True)

@@ -278,7 +278,7 @@ def test_a_package_launches_without_cupyops(tmp_path: Path) -> None:
 
 
 def test_no_graph_of_another_process_is_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names of launches stand for other kernels there. Nor is one of this process in another's."""
+    """There, the names of launches belong to other kernels. Nor is one of this process in another's."""
 
     def compiled(*_: Any, options: dict[str, Any]) -> Any:
         raise KeyboardInterrupt(options["fx_graph_cache"])

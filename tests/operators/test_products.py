@@ -1,4 +1,4 @@
-"""Products and sums of columns as somebody else's operator has them: a linear layer with a square behind it."""
+"""Products and sums of columns as somebody else's operator has them: a linear layer with a square after it."""
 
 from collections.abc import Iterator
 from typing import Any

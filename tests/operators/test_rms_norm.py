@@ -1,4 +1,4 @@
-"""rms_norm beside PyTorch's: values, gradients, dtypes, shapes, errors, the module, and what PyTorch makes of an operator."""
+"""rms_norm compared with PyTorch's: values, gradients, dtypes, shapes, errors, the module, and compiled graphs."""
 
 import itertools
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def test_a_weight_of_another_dtype_gives_the_dtypes_that_pytorchs_gives(
     wanted = torch.autograd.grad(exact(doubles[0], 1, doubles[1], eps), doubles, grad.double())
     for g, w, x in zip(found, wanted, inputs, strict=True):
         assert g.dtype == x.dtype
-        # A gradient in float64 of what was computed in float32 is as good as float32.
+        # The float64 gradient of a float32 result is as accurate as float32.
         assert_near(g.float() if g.dtype == torch.float64 and dtype != torch.float64 else g, w)
 
 
@@ -235,7 +235,7 @@ def test_kernels_are_declared_ahead_for_every_dtype() -> None:
 def test_the_exported_norm_is_of_standard_operators_and_as_accurate(dtype: torch.dtype, tmp_path: Path) -> None:
     onnx_support = pytest.importorskip("tests.onnx.onnx_support")
     x, weight = torch.randn(3, 4, 6).to(dtype), torch.rand(4, 6).to(dtype)
-    # The mean of what is small is beside eps: either of them in float32 would show in float64.
+    # The mean of small elements is about eps, so float32 arithmetic in either would show in float64.
     model = onnx_support.Model(lambda x, s: (rms_norm(x, 6), rms_norm(x, (4, 6), weight), rms_norm(s, 6, eps=1e-6)))
     path = tmp_path / "m.onnx"
     cupyops.torch.export_onnx(model, (x, x / 1024), path, dynamic_shapes=({0: "batch"}, {0: "batch"}))

@@ -1,4 +1,4 @@
-"""Arrays that belong together by shapes in letters, and what is said of those that do not."""
+"""Arrays whose shapes match by letters, and the errors for those that do not."""
 
 import re
 from collections.abc import Callable

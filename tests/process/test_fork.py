@@ -1,4 +1,4 @@
-"""A fork in the midst of things: the child simulates, compiles and sets as if its other threads had never been."""
+"""A fork while other threads work: the child simulates, compiles and changes settings without those threads."""
 
 import os
 import subprocess
@@ -12,7 +12,8 @@ from tests.support import give_runtime
 
 ROOT = Path(__file__).parents[2]
 
-# Python warns, from 3.12 on, of a fork beside threads, which is what this is about. A child that hangs is ended by its alarm.
+# From 3.12 on, Python warns of a fork in a process with threads, which this file tests. A child that hangs is ended by
+# its alarm.
 BEGIN = """
 import os, signal, sys, threading, traceback, warnings
 warnings.simplefilter("ignore")

@@ -45,7 +45,7 @@ def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(params=["below a file", "below nothing that can be made"])
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where no folder can be made, for the superuser neither."""
+    """A home in which no folder can be made, not even by root."""
     (tmp_path / "file").touch()
     if request.param == "below a file":
         return str(tmp_path / "file" / "home")

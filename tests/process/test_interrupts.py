@@ -1,4 +1,4 @@
-"""Ctrl-C before a program's own try: while Python imports what takes seconds."""
+"""Ctrl-C before a program's own try, during imports that take seconds."""
 
 import os
 import subprocess

@@ -115,7 +115,7 @@ def test_the_next_start_removes_what_a_killed_process_has_left(code: str, folder
     with halted(code):
         left = names(folder / below)
         assert [name for name in left if name.startswith(".")], "the process was killed too late"
-        if code != EVICTING:  # which holds no lock: what it has moved aside is nobody's
+        if code != EVICTING:  # an evicting process holds no lock on files that it has moved aside
             assert upkeep.sweep(folder / below) == 0
             assert names(folder / below) == left, "a file of a process that lives"
     assert names(folder / below) == left

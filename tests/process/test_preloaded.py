@@ -1,4 +1,4 @@
-"""A process of tests.preloaded is to its program what a process of Python is."""
+"""A program runs in a process of tests.preloaded as in a new process of Python."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ ENDS = {
 
 
 def both(folder: Path, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
-    """What the two kinds of processes answer."""
+    """The answers of the two kinds of processes."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "ONLY": "here"}
     options = {"env": environment, "capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
     fresh = subprocess.run([sys.executable, *arguments], cwd=folder, check=False, **options)

@@ -1,4 +1,4 @@
-"""What threads share: settings whose blocks end in any order."""
+"""Settings that threads share, whose blocks end in any order."""
 
 import sys
 import threading
@@ -30,7 +30,7 @@ BLOCKS = [
 def test_a_block_that_ends_before_an_older_one_leaves_nothing_on(
     block: Callable[[], AbstractContextManager[object]], holds: Callable[[], bool]
 ) -> None:
-    """As blocks of two threads may: the first to begin is the first to end."""
+    """Blocks of two threads may overlap in this order."""
     before = holds()
     first, second = block(), block()
     first.__enter__()
@@ -67,7 +67,7 @@ def test_blocks_of_many_threads_leave_the_default() -> None:
 
 
 def test_no_list_of_launches_is_lost_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list that ends takes away itself, and not what has been added meanwhile."""
+    """A list that ends removes only itself, not lists that were added meanwhile."""
     note = launches.Launch(Kernel.__new__(Kernel), {}, host(), (1, 1, 1))
 
     def work(_: int) -> None:

@@ -62,7 +62,9 @@ OPERATORS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], int]] =
 EACH = pytest.mark.parametrize("name", OPERATORS)
 # A row of a few threads, which it fills, and one over warps that it does not fill.
 SIZES = [*with_floats((pytest.param(name, (6, 64), id=f"{name}-few") for name in OPERATORS), each=1)]
-MANY = dict.fromkeys(OPERATORS, torch.float32) | {"cross_entropy": torch.bfloat16}  # of few elements it has float32
+MANY = dict.fromkeys(OPERATORS, torch.float32) | {
+    "cross_entropy": torch.bfloat16
+}  # float32 is tested with few elements
 SIZES += [pytest.param(name, (2, 1030), dtype, id=f"{name}-many") for name, dtype in MANY.items()]
 
 
@@ -123,7 +125,7 @@ def test_opcheck(device: str, op: Operator) -> None:
     torch.library.opcheck(op.op, tuple(inputs))
 
 
-# Of known and of unknown sizes: the operator of a CUDA text both ways, and the programs in turn.
+# With static and with dynamic sizes: the operator of a CUDA text with both, and the programs in turn.
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "dynamic"),
@@ -162,7 +164,7 @@ def test_a_graph_replays_with_new_data(name: str) -> None:
 
 @EACH
 def test_the_bits_of_a_row_do_not_depend_on_the_others(device: str, kernels: bool, name: str) -> None:
-    if not kernels or name in ("rotary", "cross_entropy"):  # whose rows know where they stand
+    if not kernels or name in ("rotary", "cross_entropy"):  # their results depend on the position of a row
         return
     ours, _, count = OPERATORS[name]
     inputs = [torch.randn(37, 100, device=device) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""What programs compute: without a reference, so that a CPU simulates them, under checks."""
+"""Results of programs without a reference, which the simulator runs on a CPU, with checks."""
 
 import pytest
 import torch
@@ -106,7 +106,7 @@ def test_sums_over_rows_and_columns(place: str, n: int) -> None:
 @pytest.mark.parametrize("n", [36, 2300, 40_000, 70_000])
 @pytest.mark.simulator
 def test_a_reduction_forgets_a_part_or_adds_one_that_is_not_there(n: int) -> None:
-    """A maximum below 0, a minimum above 0, an infinite maximum, and a sum of exponentials behind another reduction."""
+    """A maximum below 0, a minimum above 0, an infinite maximum, and a sum of exponentials after another reduction."""
     op = row_reduce(
         "s = sum(x); m = max(x); p = exp(x - m); e = sum(p); low = min(x)",
         results=["s", "m", "p", "e", "low"],
@@ -129,7 +129,7 @@ def test_a_reduction_forgets_a_part_or_adds_one_that_is_not_there(n: int) -> Non
 
 @pytest.mark.simulator
 def test_the_rows_of_a_block_are_summed_in_another_order() -> None:
-    """In float32, 2^24 + 1 + 1 is 2^24 in this order alone."""
+    """In float32, 2^24 + 1 + 1 is 2^24 only in this order."""
     op = row_reduce("r = sum(x); y = x * r; z = column_sum(x)", results=["y", "z"], name="programs_test::order")
     x = torch.ones(8, 40)
     x[0] = 2**24
@@ -258,7 +258,7 @@ def test_an_element_at_an_index_is_there_before_the_first_reduction(place: str) 
 def test_few_rows_over_more_threads_have_the_bits_of_many(
     n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In each fold, and in reductions behind one another, which take turns at the tables of shared memory."""
+    """Also in successive reductions, which take turns at the tables of shared memory."""
     program = """
         m = max(x); a = sum(x) / N; low = min(x)
         v = sum((x - a) * (x - a)) / N
@@ -281,7 +281,7 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
     assert not found[[0, 2]].isnan().any()
 
 
-# A thread's turns over a warp's; accesses beyond the end of the row; over several warps; and two turns of a thread.
+# A warp whose threads take several turns; accesses beyond the end of the row; several warps; and two turns of a thread.
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("n", "dtype"),
@@ -298,7 +298,7 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
 def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The sums of x³ are rounded at every addition, so that their bits tell their order.
+    # The sums of x³ are rounded at every addition, so that their bits show their order.
     program = "m = max(x); z = m + log(sum(exp(x - m))); a = sum(x * x * x); low = min(x); at = x[t]"
     name = f"programs_test::turns_{n}_{str(dtype)[6:]}"
     results = ["z", "a", "low", "at", "m"]
@@ -417,7 +417,7 @@ def test_values_of_rows_and_their_gradients(place: str) -> None:
 
 @pytest.mark.parametrize("parameters", [torch.float32, torch.bfloat16])
 def test_a_gradient_of_what_the_backward_does_not_read_is_rounded_once(place: str, parameters: torch.dtype) -> None:
-    """For rows in 16 bits. The sums are whole numbers of 10 bits, of which bfloat16 has 8."""
+    """The sums of 16-bit rows are whole numbers of 10 bits, of which bfloat16 has 8."""
     op = row_reduce(
         "y = x + shift + offset",
         "grad_x = grad_y; grad_shift = column_sum(grad_y); grad_offset = sum(grad_y)",

@@ -1,4 +1,4 @@
-"""What a program may say, and how what it may not say is refused."""
+"""The language of programs, and the errors for what is not allowed."""
 
 import pytest
 import torch

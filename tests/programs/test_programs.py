@@ -188,7 +188,7 @@ def test_what_a_function_makes_for_several_passes_is_kept() -> None:
         return of_rows("k", program, ("x",), ("y",)).kept
 
     assert kept("e = tanh(x); s = sum(e); y = e / s") == {"e"}
-    assert kept("e = tanh(x); s = sum(e); y = x / s") == set()  # one pass alone reads e
+    assert kept("e = tanh(x); s = sum(e); y = x / s") == set()  # only one pass reads e
     assert kept("e = 2 * x; s = sum(e); y = e / s") == set()
     # The first pass does not know the maximum, so it computes another value.
     assert kept("m = max(x); e = exp(x - m); s = sum(e); y = e / s") == set()

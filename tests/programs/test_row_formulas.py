@@ -71,7 +71,7 @@ def l2_normalisation() -> tuple[Written, tuple[Any, ...]]:
 
 
 def gated_norm() -> tuple[Written, tuple[Any, ...]]:
-    """As in Mamba 2: a norm of x·silu(z)."""
+    """Mamba 2's norm of x·silu(z)."""
 
     def reference(z: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         h = wide(x) * F.silu(wide(z))
@@ -98,7 +98,7 @@ def gated_norm() -> tuple[Written, tuple[Any, ...]]:
 
 
 def log_sum_exp() -> tuple[Written, tuple[Any, ...]]:
-    """With a temperature, and an infinite maximum as PyTorch has it."""
+    """Has a temperature, and PyTorch's result for an infinite maximum."""
     op = row_reduce(
         "a = x * t; m = max(a); s = sum(exp(a - m)); y = isinf(m) ? m / t : (m + log(s)) / t",
         "grad_x = grad_y * exp((x - y) * t)",
@@ -126,7 +126,7 @@ def _indices(x: Tensor) -> Tensor:
 
 
 def entropy() -> tuple[Written, tuple[Any, ...]]:
-    """Of the distribution that softmax makes of a row."""
+    """The entropy of softmax of a row."""
 
     def reference(x: Tensor) -> Tensor:
         logs = torch.log_softmax(wide(x), -1)
@@ -142,7 +142,7 @@ def entropy() -> tuple[Written, tuple[Any, ...]]:
 
 
 def kullback_leibler() -> tuple[Written, tuple[Any, ...]]:
-    """Of the distributions of two rows: two sums of exponentials, each in one pass with its maximum."""
+    """The divergence of the softmax of two rows: two sums of exponentials, each in one pass with its maximum."""
 
     def reference(x: Tensor, z: Tensor) -> Tensor:
         p, q = torch.log_softmax(wide(x), -1), torch.log_softmax(wide(z), -1)
@@ -169,7 +169,7 @@ def kullback_leibler() -> tuple[Written, tuple[Any, ...]]:
 
 
 def norm_of_two_residuals() -> tuple[Written, tuple[Any, ...]]:
-    """One gradient for three terms."""
+    """The three terms have the same gradient."""
 
     def reference(x: Tensor, u: Tensor, v: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         s = (wide(x) + wide(u) + wide(v)).to(x.dtype)
@@ -204,7 +204,8 @@ FORMULAS: list[Callable[[], tuple[Written, tuple[Any, ...]]]] = [
 @pytest.mark.thorough
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda f: f.__name__)
 def test_a_formula_passes_the_checks(formula: Callable[[], tuple[Written, tuple[Any, ...]]]) -> None:
-    """In the sample's float32 and one dtype in turn, each of which has its kernels to compile."""
+    """Each formula is checked in float32 and one other dtype in turn, since each dtype's kernels have to be
+    compiled."""
     op, sample = formula()
     check_op(op, sample, checks=CHECKS, dtypes=("float32", ("float16", "float64")[FORMULAS.index(formula) % 2]))
 
@@ -222,7 +223,7 @@ def test_an_operator_without_a_gradient_passes_opcheck() -> None:
 
 
 def test_a_reference_with_the_inputs_in_another_order_is_refused() -> None:
-    """By position, its arguments would be exchanged, and a CPU would compute something else than a GPU."""
+    """Arguments are passed by position, so a CPU would compute something else than a GPU."""
     words = (
         r"masked: the inputs are in the order in which the program reads them, \(keep, x\), and the reference takes "
         r"\(x, keep\): give its parameters the order of the inputs"

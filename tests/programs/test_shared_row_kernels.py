@@ -65,7 +65,7 @@ def run(op, config: ProgramConfig, inputs: list[Tensor], *scalars: float, off: i
     ],
 )
 def test_softmax_and_a_norm_of_two_arrays(n: int, cluster: int, dtype: torch.dtype) -> None:
-    """Of 4 blocks, some have no element of a short row."""
+    """Some of the 4 blocks have no element of a short row."""
     width = 16 // dtype.itemsize
     x, u, weight = torch.randn(3, n).to(dtype), torch.randn(3, n).to(dtype), torch.rand(n)
     close = {"rtol": 2**-7, "atol": 2**-9} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}

@@ -122,10 +122,10 @@ def test_a_formula_is_what_cpp_computes_in_the_kernel_and_in_its_derivative(seed
     translated, _ = torch.func.jvp(lambda x: op(x, w, t), (x,), (torch.ones_like(x),))
     for i, text in enumerate(formulas, 1):
         wanted = want[..., i - 1]
-        for road, found in (("kernel", got[i]), ("translation", translated[i])):
+        for path, found in (("kernel", got[i]), ("translation", translated[i])):
             of = found if found.shape == x.shape else found.unsqueeze(-1).expand_as(x)
             torch.testing.assert_close(
-                of, wanted, rtol=1e-12, atol=0, equal_nan=True, msg=f"{road} of {text}: {of} for {wanted}"
+                of, wanted, rtol=1e-12, atol=0, equal_nan=True, msg=f"{path} of {text}: {of} for {wanted}"
             )
 
 

@@ -30,7 +30,7 @@ ROOMS = (
     ("cupyops.programs",),
     ("cupyops.ops", "cupyops.tuning", "cupyops.simulator"),
     ("cupyops.profiling", "cupyops.proving"),
-    # what a person meets without PyTorch
+    # the parts that work without PyTorch
     ("cupyops",),
     ("cupyops.commands",),
     ("cupyops.__main__",),
@@ -60,8 +60,8 @@ FIRST_WITH_TORCH = FLOORS["cupyops.torch.compiled"]
 
 # What the package of a room has at its top is the face of what lies below it, so these are said by name: the face loads the part
 # that knows tensors at the first tensor, the reader of extensions at its first use, and the notebook's magic at %load_ext, and none
-# when it is imported. It looks whether the program has imported PyTorch and used a GPU. Clang's tree is read for a text with a host
-# half alone, whose device half is not on disk.
+# when it is imported. It looks whether the program has imported PyTorch and used a GPU. Clang's tree is read only for a text
+# with host code whose device code is not on disk.
 WHEN_ASKED_FOR = {
     ("cupyops", "cupyops.torch.core.tensors"),
     ("cupyops", "cupyops.importer.starting_file"),

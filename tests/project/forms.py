@@ -1,4 +1,5 @@
-"""Compares what pages, tables and lists say with the source: `make lint`. Each line of output is a file, a line and a fault."""
+"""Compares statements of pages, tables and lists with the source: `make lint`. Each line of output is a file, a line
+and a fault."""
 
 import ast
 import re
@@ -136,7 +137,7 @@ def compatibility() -> Findings:
 
 
 NONE, HOST = "no header is needed", "as with NVRTC"
-MOST_NAMES = 12  # that a line has of headers that no package brings
+MOST_NAMES = 12  # the most names in a line of headers without a package
 
 
 def header_rows() -> list[str]:
@@ -153,7 +154,7 @@ def header_rows() -> list[str]:
 
 
 def _treated(of: SystemHeader) -> tuple[str, str]:
-    """Who brings a header for NVRTC, and what the simulator does."""
+    """The package with a header for NVRTC, and the simulator's treatment."""
     if of.host:
         instead = f", or `{of.shared}` in its place if device code uses the names of `{of.shared}`" if of.shared else ""
         return f"left out{instead}: {of.reason}", HOST
@@ -184,7 +185,7 @@ def simulator() -> Findings:
 
 
 def coming_from_load_inline() -> Findings:
-    """The table of what has no translation, which is that of the tests."""
+    """The table of constructs without a translation, from the tests."""
     page = DOCS / "coming_from_load_inline.md"
     yield from lines_are(page, refused.table())
     rows = "\n".join([*refused.HEAD, *refused.table()])
@@ -224,7 +225,7 @@ def operators() -> Findings:
 
 
 def texts() -> Findings:
-    """A kernel's text begins with what it computes, and PTX stands where the simulator has twins of it."""
+    """A kernel's text begins with its formula, and PTX is only in headers that the simulator replaces."""
     for path in files("kernels_cu/**/*.cu*"):
         if not re.match(r"// .*\n//", read(path)):
             yield path, 1, "must begin with a comment of more than one line: formula, shapes and dtypes"
@@ -244,7 +245,8 @@ def source() -> Findings:
 
 
 def commands() -> Findings:
-    """Commands of pip name packages of pyproject.toml. A message is of a wheel, which has no checkout, and is on no index."""
+    """Commands of pip name packages of pyproject.toml. A message must also be valid for a wheel, which has no checkout
+    and is on no index."""
     project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
     extras = project["optional-dependencies"]
     packages = {
@@ -253,7 +255,7 @@ def commands() -> Findings:
     required = {"": project["dependencies"]} | extras
     if any(list(names) != required[name] for name, names in EXTRAS.items()):
         yield LIBRARY / "installing.py", 1, "EXTRAS has other packages than pyproject.toml"
-    # {wheel} is the cuBLAS of CuPy's own products, and a sentence may go on behind the command.
+    # {wheel} is the cuBLAS of CuPy's own products, and a sentence may go on after the command.
     packages |= {"{wheel}", "nvidia-cublas", "nvidia-cublas-cu12", "on"}
     everywhere = files("*.md", "*.py", "Makefile", "docs/**/*.md", "notebooks/*", "*/*.md")
     everywhere += files("cupyops/**/*.py", "kernels_cu/**/*.*", "examples/**/*.*", "benchmarks/**/*.py")

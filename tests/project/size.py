@@ -1,7 +1,7 @@
-"""Prints the lines of the repository by room: `make size`.
+"""Prints the lines of the repository by room, and the bytes of its pages: `make size`.
 
-A line of code has a token that is no comment and no docstring. Blank lines count nowhere. Of a page, every line that is not
-blank is prose.
+A line of code has a token that is neither a comment nor part of a docstring. Blank lines count nowhere. Every line of a
+page that is not blank is prose.
 """
 
 import ast
@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CPP = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+DRAWN = re.compile(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", re.DOTALL)
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -56,6 +57,17 @@ def room(path: Path) -> str:
     return "/".join(parts[: 2 if parts[:1] == ("cupyops",) else 1]) or "."
 
 
+def pages() -> tuple[int, int, int]:
+    """Returns the bytes of the pages in docs/: all, without what scripts draw from results, and also without tables."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    written = [DRAWN.sub("", text) for text in texts]
+    prose = ["".join(line for line in text.splitlines(True) if not line.startswith("|")) for text in written]
+    whole, without_results, without_tables = (
+        sum(len(text.encode()) for text in kind) for kind in (texts, written, prose)
+    )
+    return whole, without_results, without_tables
+
+
 def main() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -70,6 +82,8 @@ def main() -> None:
         print(f"{'  ' * name.count('/') + name:24}{numbers[0]:7}{numbers[1]:9}{numbers[2]:9}")
     total = [sum(n[i] for name, n in rooms.items() if "/" not in name) for i in range(3)]
     print(f"{'total':24}{total[0]:7}{total[1]:9}{total[2]:9}")
+    sizes = [f"{size / 1000:.0f} kB" for size in pages()]
+    print(f"pages of docs/: {sizes[0]}; without results {sizes[1]}; without tables, too, {sizes[2]}")
 
 
 if __name__ == "__main__":

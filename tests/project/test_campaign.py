@@ -1,4 +1,5 @@
-"""The campaign of random trials: it fails when a trial does, counts, goes on from its file, and repeats a slice."""
+"""The campaign of random trials: it fails if a trial fails, counts trials, continues from its file, and repeats a
+slice."""
 
 import json
 from pathlib import Path
@@ -170,7 +171,7 @@ def test_two_failures_of_one_slice_are_one_report(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_wrong_result_is_told_from_a_sum_that_cancels() -> None:
-    """In float64, the exact result is rounded as the operator's, and so is the result for changed inputs."""
+    """Results in float64, for the inputs and for changed inputs, are rounded as the operator's are."""
     from tests.campaign.areas.operators import assert_near, moved
 
     x = torch.tensor([1.0, 2.0, 2.0**-40 - 3.0], dtype=torch.float64)

@@ -18,7 +18,7 @@ from cupyops.compile.linking import parts
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-SIMULATED = (ROOT / "docs" / "operators.md", *TUTORIALS)  # whose samples run kernels without saying so
+SIMULATED = (ROOT / "docs" / "operators.md", *TUTORIALS)  # their samples run kernels without simulate()
 
 
 def samples(page: Path) -> list[re.Match[str]]:
@@ -76,14 +76,12 @@ def test_samples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_figures_are_those_of_the_committed_results() -> None:
     """Every number on the page is drawn from the results file by the committed script."""
     from benchmarks import results_file
-    from benchmarks.table import BEGIN, Form, insert
+    from benchmarks.table import BEGIN, insert
 
     document = results_file.load(ROOT / "benchmarks" / "results" / "nvidia-h200.json")
-    pages: tuple[tuple[str, Form], ...] = (("README.md", "short"), ("docs/benchmarks.md", "all"))
-    for name, form in pages:
-        page = (ROOT / name).read_text(encoding="utf-8")
-        assert BEGIN in page
-        assert page == insert(page, document, form), f"{name} has other figures: make figures"
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert BEGIN in page
+    assert page == insert(page, document, "all"), "docs/benchmarks.md has other figures: make figures"
 
 
 def test_figures_of_the_examples_are_those_of_their_results() -> None:
@@ -96,16 +94,20 @@ def test_figures_of_the_examples_are_those_of_their_results() -> None:
 
 
 @pytest.mark.thorough
-def test_the_plots_of_the_tutorials_are_those_of_the_committed_results(tmp_path: Path) -> None:
+def test_the_plots_of_tutorials_and_of_the_front_page_are_those_of_the_committed_results(tmp_path: Path) -> None:
     matplotlib = pytest.importorskip("matplotlib")
-    from benchmarks.tutorial_plots import FOLDER, PLOTS, draw
+    from benchmarks import front_plots, tutorial_plots
 
-    assert sorted(PLOTS) == [page.stem for page in TUTORIALS] == sorted(path.stem for path in FOLDER.iterdir())
+    assert sorted(tutorial_plots.PLOTS) == [page.stem for page in TUTORIALS]
+    pairs = [(module.FOLDER, module.PLOTS) for module in (front_plots, tutorial_plots)]
+    for folder, plots in pairs:
+        assert sorted(plots) == sorted(path.stem for path in folder.iterdir())
     pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     if not pinned or matplotlib.__version__ != pinned[1]:
         pytest.skip(f"matplotlib {matplotlib.__version__} may place text elsewhere than the pinned version")
-    for path in draw(tmp_path):
-        assert path.read_bytes() == (FOLDER / path.name).read_bytes(), f"{path.name} is another: make figures"
+    for folder, plots in pairs:
+        for path in tutorial_plots.draw(tmp_path, plots=plots):
+            assert path.read_bytes() == (folder / path.name).read_bytes(), f"{path.name} is another: make figures"
 
 
 def test_figures_of_the_lltm_are_those_of_their_results() -> None:

@@ -138,7 +138,7 @@ def test_the_check_without_torch_fails_on_a_planted_fault(file: str, line: str, 
     assert "No module named 'torch'" in result.stderr
 
 
-# A check, modules that it goes without, a planted line, and what the check says; the last copy is whole.
+# A check, modules that it does without, a planted line, and the check's message; the last copy has no fault.
 FAULTS = [
     (WITHOUT_CUPY, ("cupy",), "cupyops/ops/gelu.py", "import cupy", "No module named 'cupy'"),
     (WITHOUT_CUPY, ("cupy",), "autograd_bridge.py", "import cupy.cuda", "No module named 'cupy'"),

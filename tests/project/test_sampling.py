@@ -1,4 +1,4 @@
-"""Which cases of a test run by default."""
+"""The cases of a test that run by default."""
 
 from itertools import pairwise, product
 from types import SimpleNamespace

@@ -14,7 +14,7 @@ DOCS = ROOT / "docs"
 
 
 def loaded(name: str) -> Any:
-    """Returns a module of docs/, which is no package."""
+    """Returns a module of docs/, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec
     assert spec.loader
@@ -24,7 +24,6 @@ def loaded(name: str) -> Any:
 
 
 def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
-    """By the functions of the hook that makes the pages, without mkdocs."""
     site_hooks = loaded("site_hooks")
 
     class File:
@@ -50,7 +49,6 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
 
 
 def test_a_notebook_is_a_page_with_its_cells_and_outputs() -> None:
-    """By the function of the hook that makes the page, without mkdocs."""
     site_hooks = loaded("site_hooks")
     linked = site_hooks.outside(DOCS / "notebooks.md", DOCS)
     assert linked == sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -60,7 +58,7 @@ def test_a_notebook_is_a_page_with_its_cells_and_outputs() -> None:
         assert part in first
     for page in (first, inline, second):
         assert page.count('src="data:image/png;base64,') == 1
-    assert inline.count('<div class="report">') == 1
+    assert inline.count('<div class="report">') == first.count('<div class="report">') == 1
     assert "````python\nimport matplotlib.pyplot as plt\n" in second
     cell = {
         "cell_type": "code",
@@ -68,6 +66,17 @@ def test_a_notebook_is_a_page_with_its_cells_and_outputs() -> None:
         "outputs": [{"output_type": "stream", "text": ["\x1b[31mred\x1b[0m\n"]}],
     }
     assert site_hooks.markdown_of({"cells": [cell]}) == "````python\n1\n````\n\n````text\nred\n````\n"
+
+
+def test_the_front_page_shows_a_cell_of_a_notebook_with_its_report() -> None:
+    site_hooks = loaded("site_hooks")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+    made = site_hooks.on_page_markdown((DOCS / "index.md").read_text(encoding="utf-8"), page, {}, [])
+    assert "<!-- cell:" not in made
+    assert "cupyops.explain(transpose, x" in made
+    assert made.count('<div class="report"><iframe') == 1
+    with pytest.raises(ValueError, match="has 0 headings '## Nothing', and a page shows what is below one"):
+        site_hooks.section_of("notebooks/first_operator.ipynb", "Nothing")
 
 
 def test_cuda_in_strings_of_python_is_coloured_as_cuda() -> None:
@@ -83,7 +92,6 @@ def test_cuda_in_strings_of_python_is_coloured_as_cuda() -> None:
 
 
 def test_the_search_finds_guides_before_sources_and_faults_first() -> None:
-    """By the function of the hook that sets what a word of a page counts; `make docs` builds the index."""
     site_hooks = loaded("site_hooks")
     names = ("source/examples/own_op_py.md", "reference/cupyops.md", "operators.md", "troubleshooting.md")
     pages = [SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={}) for name in names]
@@ -93,7 +101,7 @@ def test_the_search_finds_guides_before_sources_and_faults_first() -> None:
 
 
 def test_a_message_is_split_into_its_words() -> None:
-    """By the separator of the search, as JavaScript splits."""
+    """Python and JavaScript split alike by this separator."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     separator = re.findall(r"separator: '(.*)'$", text, re.MULTILINE)[0].replace("''", "'")
     message = (
@@ -104,7 +112,6 @@ def test_a_message_is_split_into_its_words() -> None:
 
 
 def test_docstrings_become_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the function of the extension that the site's build loads, without the extension's package."""
     monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object))
     as_markdown = loaded("site_docstrings").as_markdown
     assert as_markdown("See :class:`.Kernel`::\n\n    code\n") == "See `Kernel`:\n\n    code\n"

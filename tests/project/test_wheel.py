@@ -143,7 +143,7 @@ def test_a_public_address_gives_project_urls_and_absolute_links(
     assert f"\nProject-URL: Homepage, {home}\n" in metadata
     assert f"\nProject-URL: Documentation, {blob}docs/index.md\n" in metadata
     assert f"[docs/benchmarks.md]({blob}docs/benchmarks.md)" in text
-    assert f"]({home}/raw/main/docs/plots/layer_norm-rows.svg)" in text
+    assert f"]({home}/raw/main/docs/plots/front/gelu.svg)" in text
 
     monkeypatch.setenv("CUPYOPS_PROJECT_URL", "example.org")
     with pytest.raises(AssertionError, match="CUPYOPS_PROJECT_URL must begin with https://, got 'example.org'"):

@@ -10,7 +10,7 @@ from tests import conftest
 
 
 class Item:
-    """What the hook asks of a case of a test."""
+    """The part of a pytest item that the hook reads."""
 
     path = Path(__file__)
 

@@ -1,4 +1,4 @@
-"""Which arguments CUDA's functions take, and what they return: a table that NVRTC fills, and the simulator is held to.
+"""The arguments and results of CUDA's functions: a table that NVRTC fills, and that the simulator must match.
 
 ``python -m tests.simulator.cuda_functions`` writes ``cuda_functions.txt`` anew. Each line is the answer to one question: the
 letters of :data:`TYPES` in turn stand for ``T`` in the call, and ``.`` for a call that is refused. ``clock64()``, say, has no ``T``
@@ -118,7 +118,7 @@ def asking(asked: Iterable[str], simulated: bool) -> str:
         if not parts:
             lines.append(f"template <class T> __device__ constexpr char q{i}(int) {{ return {code}; }}\n")
         else:
-            # The second parameter is a type, so that a call that does not exist is no error.
+            # The second parameter is a type, so that a call that does not exist is not an error.
             lines.append(
                 f"template <class T, class = Two<{has}decltype({call})>> __device__ constexpr char q{i}(int) {{ return {code}; }}\n"
                 f"template <class T> __device__ constexpr char q{i}(...) {{ return '.'; }}\n"
@@ -224,7 +224,7 @@ def existing(names: list[str]) -> list[str]:
 
 
 def overloads(names: list[str]) -> dict[str, list[tuple[str, ...]]]:
-    """Returns the parameters of a function's overloads, as NVRTC's errors tell them."""
+    """Returns the parameters of a function's overloads, from NVRTC's errors."""
     found: dict[str, list[str]] = {name: [] for name in names}
     head = f'{HEADERS}struct S{{}}; template <class...> struct P;\n#line 1 "k.cu"\n'
     for some in pieces(names, 45):

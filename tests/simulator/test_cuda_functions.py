@@ -27,7 +27,7 @@ def test_the_simulator_takes_what_nvrtc_takes_and_no_more(piece: int) -> None:
 
 
 def test_an_answer_that_differs_is_seen() -> None:
-    """The probes tell a refused call, another result and a size."""
+    """The probes detect a refused call, another result and another size."""
     asked = ["__ldg(T*)", "pow(T, int)", "sizeof(char3)", "T << int", "clock()", "make_uint3(T, T, T)", "nonsense(T)"]
     found = cuda_functions.of_simulator(asked)
     assert found["nonsense(T)"] == "." * len(cuda_functions.TYPES)

@@ -1,4 +1,4 @@
-"""What the counters count for known access patterns. The numbers are derived by hand from the addresses of 32 lanes."""
+"""The counts of known access patterns. The numbers are derived by hand from the addresses of 32 lanes."""
 
 import re
 
@@ -140,7 +140,7 @@ def of_shared() -> Found:
         ("stride 2", 1, 8, 32),  # 256 bytes, of which every other word is needed
         ("stride 32", 1, 32, 32),  # a sector for each lane
         pytest.param("float4", 1, 16, 32, marks=splits),  # one request of 512 bytes, not four of a word
-        ("misaligned", 1, 5, 32),  # 128 bytes that begin 4 bytes behind a sector's begin
+        ("misaligned", 1, 5, 32),  # 128 bytes that begin 4 bytes after a sector's begin
         ("broadcast", 1, 1, 32),
         ("already loaded", 0, 0, 0),  # the compiler has x[i] in a register
         ("double", 1, 8, 32),
@@ -253,7 +253,7 @@ def copy() -> Kernel:
 
 @pytest.mark.parametrize("offset", [0, 1, 8])
 def test_an_array_lies_as_on_a_gpu(copy: Kernel, offset: int) -> None:
-    """A GPU's allocations begin at multiples of 256 bytes, wherever NumPy lays its own; a view is as far behind."""
+    """A GPU's allocations begin at multiples of 256 bytes, unlike NumPy's; a view has the same offset from them."""
     for shift in range(4):  # memory at every multiple of 4 bytes within 16
         memory = bytearray(4 * 600 + 64)
         address = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]

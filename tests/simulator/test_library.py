@@ -1,4 +1,5 @@
-"""CUDA's libraries in the simulator: the texts of library/ give on the simulator and on a GPU what NumPy says, and compile.
+"""CUDA's libraries in the simulator: the texts of library/ compile, and give NumPy's values in the simulator and on a
+GPU.
 
 A text has several constructs, so that one compilation tests them all. The same texts are compiled by NVRTC for sm_80 and
 sm_90: nothing may run in the simulator that does not compile there.

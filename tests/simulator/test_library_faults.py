@@ -16,8 +16,8 @@ pytestmark = pytest.mark.simulator
 
 @pytest.fixture(autouse=True)
 def _unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVRTC does not read the texts: it takes a second for the headers of a library, and takes all of them. What it takes is a
-    matter of test_library.py."""
+    """NVRTC does not read the texts: it takes a second for the headers of a library, and takes all of them.
+    test_library.py tests what it accepts."""
     monkeypatch.setattr(simulated, "has_nvrtc", lambda: False)
 
 

@@ -1,4 +1,4 @@
-"""Texts in the C++ of NVRTC: which names, macros and extensions they have, and what is refused as by NVRTC."""
+"""The C++ of NVRTC in the simulator: names, macros and extensions, and the code that both refuse."""
 
 import re
 from pathlib import Path
@@ -163,7 +163,7 @@ def test_a_text_sees_the_macros_of_nvrtc_alone() -> None:
     lines = [f"#ifdef {name}\n#error {name}\n#endif" for name in absent]
     lines += [f"#ifndef {name}\n#error {name}\n#endif" for name in present]
     lines += ["#if __GNUC__ != 13 || __EDG__ != 1 || __USE_FAST_MATH__\n#error values\n#endif"]
-    own = "#define EOF 3\n#define __FLT_MAX__ 4\n"  # definitions of the text stay, also behind a header of a library
+    own = "#define EOF 3\n#define __FLT_MAX__ 4\n"  # definitions of the text stay, also after a header of a library
     text = "\n".join(["#include <cmath>", *lines, own, "#include <cuda_fp16.h>", *lines[:4], *lines[-4:]])
     text += "\n__global__ void k(int* y) { y[0] = EOF + __FLT_MAX__ + int(__half2float(__float2half(1.f))); y[1] = __INT_MAX__ == 0x7fffffff; }"
     y = np.zeros(2, np.int32)

@@ -1,4 +1,4 @@
-"""What the simulator covers of CUDA, each construct by what a GPU gives for it, with and without checks."""
+"""The CUDA constructs that the simulator covers, compared with the results of a GPU, with and without checks."""
 
 import math
 from collections.abc import Callable, Sequence

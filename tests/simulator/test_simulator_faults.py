@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(bool(NO_COMPILER), reason=NO_COMPILER)
 
 
 def kernel(body: str, *, block: int = 64, shared: int = 0, before: str = "", const: bool = False) -> Kernel:
-    """One block a row; `n` elements in `x` and in `y`; the body begins in line 10 of k.cu."""
+    """Returns a kernel with one block a row and `n` elements in `x` and in `y`. The body begins in line 10 of k.cu."""
     parameters = "const float* x,  // (n)\n    float* y,        // (n)\n    long long M, int n, int k"
     text = f'{before}\nextern "C" __global__ void k(\n    {parameters}) {{\n'
     text += "\n" * (9 - text.count("\n")) + body + "\n}\n"
@@ -191,7 +191,7 @@ def test_threads_that_have_ended_count_as_a_gpu_counts_them_without_checks() -> 
     ],
 )
 def test_a_wait_for_what_nobody_does_any_more(wait: str) -> None:
-    """Also where others wait for the thread at a barrier, and in a grid of several blocks."""
+    """Also if other threads wait for the thread at a barrier, and in a grid of several blocks."""
     for more in ("", "\n__syncthreads();"):
         message = fault(kernel(f"x += 0;\nif (threadIdx.x == 5) {wait}{more}"))
         told = "waits for ever: the remaining threads only read memory that none of them changes"
@@ -201,7 +201,7 @@ def test_a_wait_for_what_nobody_does_any_more(wait: str) -> None:
 @pytest.mark.parametrize(
     "wait",
     [
-        "for (int i = 0; i < 20000; ++i) s += __ldcg(x);",  # it gets on, which only its registers tell
+        "for (int i = 0; i < 20000; ++i) s += __ldcg(x);",  # it makes progress, which shows only in its registers
         "for (int i = 0; i < 5000; ++i) if (atomicAdd(&y[0], 1.f) < 0) return;",
         "for (long long start = clock64(); clock64() - start < 20000000;) __nanosleep(100);",
         "volatile int n = 0; while (n < 3000) { n = n + 1; __nanosleep(100); }",

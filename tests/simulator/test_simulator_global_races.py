@@ -1,5 +1,5 @@
-"""Races in global memory: threads of one launch at one address, one of them writing, and nothing that orders them. Each pattern
-that is right passes, and the one that lacks what orders it is told with both its lines."""
+"""Races in global memory: threads of one launch at one address, one of them writing, and nothing that orders them. Each
+correct pattern passes, and the same pattern without its ordering is reported with both lines."""
 
 import importlib.util
 import re
@@ -122,7 +122,7 @@ def test_a_warp_is_ordered_by_syncwarp_and_not_by_shuffles() -> None:
     assert run(kernel(NEIGHBOUR.format("__syncwarp();", 1)))[1][:2].tolist() == [1, 0]
     assert "reads element 30 of `y`" in race(kernel(NEIGHBOUR.format("__shfl_sync(0xffffffff, 1, 0);", 1)))
     shuffled = "float v = y[i ^ 1];\nv += __shfl_sync(0xffffffff, v, t % 32);\ny[i] = v;"
-    run(kernel(shuffled))  # what a shuffle carries has been read
+    run(kernel(shuffled))  # a shuffled value has been read before
 
 
 def test_each_thread_its_own_element_in_place() -> None:
@@ -152,7 +152,7 @@ def test_an_input_that_is_also_written_is_looked_at() -> None:
 
 
 def test_one_launch_after_another() -> None:
-    """The second writes and reads what the first has, by other threads."""
+    """In the second launch, other threads write and read the memory of the first."""
     found = kernel("y[n - 1 - i] += x[i];\nz[i] = y[n - 1 - i];")
     x, y, z = np.arange(256, dtype=np.float32), np.zeros(256, np.float32), np.zeros(256, np.int32)
     turned = kernel("y[i] += z[n - 1 - i];")
@@ -189,7 +189,7 @@ def test_a_wide_access_over_one_byte() -> None:
 
 @pytest.mark.parametrize("page", [0, 506, 510])
 def test_an_access_over_the_end_of_a_page_of_the_checks(page: int) -> None:
-    """What is noted of accesses lies in pieces of 512 bytes."""
+    """The records of accesses lie in pages of 512 bytes."""
     body = f"char* c = (char*)z + {page};\nif (t == 0) memset(c, 1, {{}});\nif (t == 1) c[7] = 2;"
     assert run(kernel(body.format(7)))[1].view(np.int8)[page + 7] == 2
     assert f"writes element {(page + 7) // 4} of `z`" in race(kernel(body.format(8)))
@@ -205,7 +205,7 @@ def test_two_writes_of_the_same_value_are_told_as_such() -> None:
         assert f"k.cu:11 with nothing that orders the two {other} at k.cu:11, by" in message
         assert "writes element 7 of `y`" in message
         assert "same value" not in race(kernel(same.format("i").replace("x[i] >= 0", f"t % {wide} == 0")), rows)
-    # The values are told apart at the thread's end and at a barrier, too, where nothing else of it follows.
+    # The values are also distinguished at the thread's end and at a barrier, if the thread does nothing after it.
     assert other in race(kernel("y[0] = 1;"))
     assert other in race(kernel("y[0] = 1;\n__syncthreads();"))
     assert other in race(kernel("y[0] = 1;\natomicAdd(z, 1);"))
@@ -234,7 +234,7 @@ y[k];
 
 @pytest.mark.parametrize("optimize", [True, False])
 def test_the_block_that_is_done_last_reads_what_the_others_wrote(optimize: bool) -> None:
-    """As in the CUDA samples: it sets the counter back, too."""
+    """The kernel of the CUDA samples, which also resets the counter."""
     right = LAST_BLOCK.replace("FENCE", "__threadfence();").replace("TICKET", "atomicAdd(z, 1)")
     found = kernel(right)
     for _ in range(2):
@@ -327,7 +327,7 @@ z[0] = 0; }"""
 
 
 def test_a_flag_that_goes_by_a_third_block() -> None:
-    """What a thread has learnt by one flag it tells on by the next."""
+    """Order is transitive: the third block passes it on by its own flag."""
     body = """if (t == 0 && b == 0) { y[9] = 4; FENCE atomicExch(z, 1); }
 if (b == 1) { if (t == 0) while (*(volatile int*)z == 0) __nanosleep(20);
 __syncthreads();
@@ -362,7 +362,7 @@ def test_a_barrier_of_the_cluster() -> None:
 
 
 def test_a_barrier_of_the_cluster_hands_on_what_was_learnt_before() -> None:
-    """Of the first cluster one thread is told, and of the second another block reads."""
+    """One thread of the first cluster is notified, and another block of the second cluster reads."""
     body = """if (i == 0) { y[9] = 4; __threadfence(); atomicExch(z, 1); }
 if (b == 2 && t == 3) while (*(volatile int*)z == 0) __nanosleep(20);
 ARRIVE; __cluster_barrier_wait();

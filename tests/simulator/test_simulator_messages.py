@@ -1,4 +1,4 @@
-"""What the simulator tells its user: what is missing, what it does not cover, where a text is wrong, how long it still takes."""
+"""Messages of the simulator: what is missing, what is not covered, the line of an error, and the remaining time."""
 
 import os
 import re
@@ -182,7 +182,7 @@ def listening() -> Iterator[None]:
     "body",
     [
         "volatile long long i = 0; while (i >= 0) i = (i + 1) % 1000;",  # a thread that never gives way
-        "while (atomicAdd(&y[0], 0.f) == 0.f) y[1] += 1;",  # one that waits for ever
+        "while (atomicAdd(&y[0], 0.f) == 0.f) y[1] += 1;",  # a thread that waits for ever
         "for (;;) __syncthreads();",
     ],
 )
@@ -219,7 +219,7 @@ def test_python_catches_ctrl_c_again_behind_a_launch() -> None:
 
 
 def test_a_return_address_is_of_the_line_before_it() -> None:
-    """The instruction behind a call may be of another line."""
+    """The instruction after a call may be of another line."""
     locator = object.__new__(Locator)
     locator.base, locator._files = 1000, {"k.cu"}
     locator.__dict__["table"] = SimpleNamespace(at=lambda address: ("k.cu", address))

@@ -1,4 +1,4 @@
-"""What orders the accesses of threads in the simulator beside barriers: flags behind fences, and shuffles."""
+"""Order of accesses in the simulator without barriers: by flags after fences, and by shuffles."""
 
 from collections.abc import Iterator
 

@@ -23,7 +23,7 @@ BOUNDS = "out of bounds: writes 4 bytes at"
 NO_ARRAY = "memory that belongs to no array of the launch"
 DEEP = "needs a deeper stack than a thread has"
 SMASHED = "out of bounds: the function has written behind a local array"
-# By name, a body and what the error says. The bodies are the cases of one kernel.
+# By name, a body and the words of the error. The bodies are the cases of one kernel.
 ATTACKS = {
     "off by one": ("y[n] = 1;", f"{BOUNDS} element 4 of `y`"),
     "a negative index": ("y[-1] = 1;", f"{BOUNDS} element -1 of `y`"),
@@ -246,7 +246,7 @@ def test_more_threads_wait_than_a_gpu_has_room_for(limits: Any) -> None:
 
 
 def test_stacks_without_guard_pages_overflow_into_others() -> None:
-    """Beyond a number of stacks, and before Linux 6.13, stacks have no guard pages; the words between them tell."""
+    """Beyond a number of stacks, and before Linux 6.13, stacks have no guard pages; the words between them show an overflow."""
     script = f"""
 import ctypes, numpy
 from cupyops import Kernel, LaunchError, Threads, simulate

@@ -1,5 +1,5 @@
-"""The simulator as users meet it: what turns it on, which arrays run, what is kept; what it tells stands in
-``test_simulator_messages.py``."""
+"""The simulator for users: how to turn it on, which arrays it takes, and its cache. ``test_simulator_messages.py``
+tests its messages."""
 
 import ctypes
 import importlib.util
@@ -305,7 +305,7 @@ def test_more_elements_than_32_bits_count_in_a_broadcast(
 
 
 def recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """What the compiler is asked for from now on, with an empty cache but for the runtime."""
+    """Records further commands of the compiler. The cache is empty but for the runtime."""
     runtime = build.runtime_path()
     monkeypatch.setattr(build, "runtime_path", lambda: runtime)
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(folder))
@@ -340,8 +340,8 @@ def test_a_library_is_compiled_once_for_its_content(tmp_path: Path, monkeypatch:
             twice()(x, y, 3)
         assert compilations() == 1
         for library in tmp_path.rglob("kernel.so"):
-            half = library.read_bytes()[:1000]  # as a full disk leaves it
-            library.unlink()  # what is loaded stays as it is
+            half = library.read_bytes()[:1000]  # as a full disk would leave it
+            library.unlink()  # a loaded library stays as it is
             library.write_bytes(half)
         twice()(x, y, 3)
         assert compilations() == 1
@@ -383,7 +383,7 @@ def test_headers_are_precompiled_for_the_second_kernel(
     assert (asked(), as_text()) == (["kernel.cpp"], [False])
     with pytest.raises(CompileError, match=r"twice\.cu\D+6\b.*nothing"):
         run("nothing")
-    assert as_text() == [False, True]  # so the message is what it would be without
+    assert as_text() == [False, True]  # so the message is that of a compilation without precompiled headers
     (headers,) = (p for p in tmp_path.rglob("headers.*") if p.suffix in (".gch", ".pch"))
     assert "<cuda_fp16.h>" in headers.with_name("headers.h").read_text(), "they are not the text's"
     headers.write_bytes(headers.read_bytes()[:1000])

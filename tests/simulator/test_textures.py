@@ -101,8 +101,8 @@ def place(i: np.ndarray, n: int, image: Image) -> np.ndarray:
 
 
 def corners(x: np.ndarray, y: Any = 0, z: Any = 0) -> dict[tuple[int, int, int], np.ndarray]:
-    """The share of each texel of a linear filter, of 256, as on an H200 all of 65536 shares in two dimensions and 20000 in three
-    were read back."""
+    """The weight of each texel in a linear filter, in 256ths. They are those that an H200 uses, by 65536 reads in two dimensions
+    and 20000 in three."""
     found: dict[tuple[int, int, int], np.ndarray] = {}
     for up, slice_ in ((0, 256 - z), (1, z)):
         right = (slice_ * x + 128) // 256

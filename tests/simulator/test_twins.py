@@ -31,14 +31,14 @@ MOVERS = {
     *("bulk_load", "reads_before_copies", "send", "shared_address_in"),
     *("bulk_store", "stores_commit", "stores_have_read", "stores_are_done", "show_to_copies"),
     *("count_at", "wait_at"),
-    "opaque",  # which moves nothing, and hides from the compiler where a value comes from
+    "opaque",  # it only hides the origin of a value from the compiler
 }
 # What sm_90's matrix kernels are made of, compared by two of them: one as small as it can be, and the one that is shipped. The
 # product's own instruction stands in a macro.
 MATRIX_PIECES = {
     *("load_box", "load_box_for_both", "store_box", "store_matrices"),
     *("meet", "meet_cluster", "arrive_in", "multiply_begin", "multiply_commit", "multiply_wait"),
-    *("keep_registers", "take_registers", "settle"),  # which say nothing to the simulator
+    *("keep_registers", "take_registers", "settle"),  # they have no effect in the simulator
 }
 TEXT = """
 #include "fast_math.cuh"
@@ -57,7 +57,7 @@ def kernel(function: str) -> Kernel:
 
 
 def numbers() -> np.ndarray:
-    """Every exponent with both signs and several significands, what exp2 is asked for, and what is special."""
+    """Every exponent with both signs and several significands, the arguments of exp2, and special values."""
     bits = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32).view(np.float32)
     near = np.linspace(-152, 130, 40_001, dtype=np.float32)
     tiny = np.float32(

@@ -1,4 +1,4 @@
-"""Sums of columns: what is compiled ahead, and how wide a strip is."""
+"""Sums of columns: the kernels that are compiled ahead, and the width of a strip."""
 
 import pytest
 

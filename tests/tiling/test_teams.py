@@ -1,4 +1,4 @@
-"""Rows dealt out to teams of blocks: all of them, to no more teams than run at once."""
+"""Distributing rows to teams of blocks: every row has a team, and all teams run at once."""
 
 from dataclasses import dataclass
 
@@ -73,7 +73,7 @@ def test_a_launch(config: Cut, count: int, counts: tuple[int, int, int], turns: 
 
 
 def test_a_launch_that_fits_and_ones_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the simulator, which has room for four blocks, or four clusters."""
+    """The simulator has room for four blocks, or four clusters."""
 
     def fitted(config: Cut, count: int) -> tuple[int, int, int] | None:
         launch = config.fitted(lambda cut: cut.kernel(TEXT, "count", {"scalar_t": "float32"}), "float32", count, host())

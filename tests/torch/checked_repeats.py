@@ -13,7 +13,7 @@ def checked(torch: Any, operator: Any, elementwise: Any) -> dict[str, Any]:
     from tests.models.repeated_ops import cases, dispatching, mixing, reading
 
     class OnAGpu(Subject):
-        """Its tensors say that they are on a GPU. Random gradients cannot be copied there."""
+        """Its tensors claim to be on a GPU. Random gradients cannot be copied there."""
 
         refusal = ""
 

@@ -1,4 +1,4 @@
-"""What the tests of DTensors share."""
+"""Fixtures of the tests of DTensors."""
 
 from collections.abc import Iterator
 from typing import Any

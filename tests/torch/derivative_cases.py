@@ -1,4 +1,4 @@
-"""Operators beside PyTorch's own, as functions of float64 tensors that are differentiated more than once."""
+"""Operators compared with PyTorch's own, as functions of float64 tensors that are differentiated more than once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 import autograd_bridge as bridge
 from cupyops import Kernel, Threads
 from cupyops.torch import Operator, elementwise, row_reduce
-from cupyops.torch.check.roads import Problem
+from cupyops.torch.check.methods import Problem
 from cupyops.torch.ops.layer_norm import _layer_norm_inference
 from cupyops.torch.ops.lltm import _lltm
 from examples.own_ops.softmax import softmax as softmax_of_x
@@ -65,8 +65,7 @@ def as_tuple(found: Any) -> tuple[Tensor, ...]:
 
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """By its formula: the third derivative of PyTorch's operator is not that of the second, whose statistics it takes for
-    constants."""
+    """Computes the formula: PyTorch's operator takes the statistics for constants in the third derivative."""
     centered = x - x.mean(-1, keepdim=True)
     y = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + 1e-5)
     return y if weight is None or bias is None else y * weight + bias

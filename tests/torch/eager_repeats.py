@@ -1,5 +1,5 @@
-"""What eager calls ask the driver for, by the body and by repeated steps. Run in a process of its own, since the GPU is not there
-(tests/gpu/stub_h200.py); prints JSON."""
+"""Prints the launches of eager calls, by the body and by repeated steps. Runs in a separate process with a fake GPU
+(tests/gpu/stub_h200.py), and prints JSON."""
 
 import inspect
 import json
@@ -150,7 +150,7 @@ def _several(found: Any) -> tuple[Any, ...]:
 
 
 def _summing(torch: Any, operator: Any) -> Any:
-    """A body with a function of PyTorch behind its launch."""
+    """A body with a function of PyTorch after its launch."""
     from tests.models.repeated_ops import _launches
 
     kernel = _launches(torch)

@@ -1,4 +1,4 @@
-"""Operators that declare by ``common=`` that a result follows from x, and leave out what it also follows from."""
+"""Operators whose ``common=`` declares that a result depends on x, and omits other values that it depends on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ def on_the_default_stream(x: Tensor, w: Tensor, factor: float) -> Tensor:
 
 
 def prefetched() -> Body:
-    """In a capture it takes what it has kept of the call before, whose memory the replay does not fill again."""
+    """In a capture it uses memory of an earlier call, which the replay does not fill again."""
     kept: dict[Any, Tensor] = {}
 
     def broken(x: Tensor, w: Tensor, factor: float) -> Tensor:

@@ -219,7 +219,8 @@ def another_mask_in_the_backward() -> tuple[Operator, Samples]:
     return op, [(normal(19, 7), 0.5, 3)]
 
 
-# By name: the check that finds (or several, in their order) the fault, the operator and its samples, and what the message says.
+# By name: the check (or checks, in order) that finds the fault, the operator and its samples, and the words of the
+# message.
 HIDDEN_BY_SAMPLES: dict[str, tuple[str, Callable[[], tuple[Operator, Samples]], str]] = {
     "a seed that is set": (
         "determinism",

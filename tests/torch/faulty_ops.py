@@ -1,4 +1,4 @@
-"""One right operator, and ways to break it: each fault is the kind that a check is for."""
+"""A correct operator, and ways to break it. Each check has a fault that it must find."""
 
 import inspect
 import threading
@@ -96,7 +96,7 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 @dataclass
 class Mix:
-    """The parts of an operator, right as they are.
+    """The parts of a correct operator.
 
     Attributes:
         backward: of (gradients, ctx, the operator of the backward).
@@ -167,7 +167,7 @@ def changed(*changes: tuple[str, str]) -> Body:
 
 
 def adds_up_in_one_element() -> Body:
-    """A sum of all elements that threads add to as they come, beside the right result. Threads take turns in the simulator, so
+    """A sum of all elements that threads add to as they come, beside the correct result. Threads take turns in the simulator, so
     the sum is right there."""
     text = r"""
 extern "C" __global__ void total(
@@ -249,7 +249,7 @@ def without_nan(x: Tensor, w: Tensor, factor: float) -> Tensor:
 
 
 def rows_by_name(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    rows = x.reshape(x.shape[0], -1)  # says nothing where there are no elements
+    rows = x.reshape(x.shape[0], -1)  # finds nothing without elements
     return body(rows, w.reshape(rows.shape), factor).view(x.shape)
 
 
@@ -394,7 +394,7 @@ def launched_in_backward(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
 
 
 def launched_as_it_comes(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
-    """By itself where nothing traces or differentiates it, on what may be a view with the negative bit."""
+    """Ignores the negative bit of views, except under tracing and differentiation."""
     watched = is_compiling() or transforms_active() or dispatch_modes()
     if watched or torch.is_grad_enabled():
         return gradient(grad_y, *ctx.saved_tensors, ctx.factor)
@@ -449,18 +449,18 @@ def detached_in_a_transform(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any
 
 
 def wrong_at_a_quarter(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
-    """As a backward that takes another number where it is not told of it."""
+    """A backward with a hidden special case for one number."""
     return gradient(grad_y, *ctx.saved_tensors, 1.0 if ctx.factor == 0.25 else ctx.factor)
 
 
 def only_factors_are_made_contiguous(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    """As if factor = 0 had a kernel of its own, which takes x alone."""
+    """Treats factor = 0 as if a separate kernel took x only."""
     return body(x, w, factor) if factor else without_contiguous(x, w, factor)
 
 
 @dataclass
 class OtherDefault(Mix):
-    """A way into the operator of its own, whose default is another than the schema's."""
+    """A separate wrapper of the operator with another default than the schema's."""
 
     schema: str = "(Tensor x, Tensor w, float factor=0.5) -> Tensor"
 
@@ -476,7 +476,7 @@ def both(x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
 
 
 class BothGradientsOrNone(Mix):
-    """Two results, and no gradient where one of them is not in use."""
+    """Two results, and no gradient if one of them is unused."""
 
     def operator(self) -> Operator:
         class Function(torch.autograd.Function):
@@ -501,7 +501,7 @@ class BothGradientsOrNone(Mix):
 
 
 def marked_in_the_function_alone() -> Operator:
-    """The Function says that its second result takes no gradient, and the reference does not."""
+    """The Function declares that its second result has no gradient, and the reference does not."""
 
     class Function(torch.autograd.Function):
         @staticmethod

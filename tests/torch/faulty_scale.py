@@ -50,7 +50,7 @@ def jvp_without_a_term(tangent_x: Tensor, tangent_w: Tensor, x: Tensor, w: Tenso
 
 
 def reference_with_a_product(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    """The reference, and a product of matrices of zeros, which a FLOP counter counts."""
+    """The reference plus a product of zero matrices, which a FLOP counter counts."""
     return x + factor * x * w + x.new_zeros(1, 1).mm(x.new_zeros(1, 1)).squeeze()
 
 
@@ -60,7 +60,7 @@ def of_matrices_alone(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
 
 
 def product_split_by_rows() -> Operator:
-    """A product that could be split along the rows of the weight, and says nothing of them."""
+    """A product that could be split along the rows of the weight, but declares no such split."""
 
     def product(x: Tensor, weight: Tensor) -> Tensor:
         return torch.nn.functional.linear(x, weight)

@@ -15,7 +15,7 @@ def samples(device: str = "cpu") -> list[tuple[Any, ...]]:
 
 
 def failing(op: Operator, backend: str, checks: Any = None, count: int = 2) -> dict[str, str]:
-    """What fails with so many samples, and its words."""
+    """Returns the checks that fail with this many samples, and their messages."""
     given = samples("cuda" if backend == "cuda" else "cpu")[:count]
     report = check_op(op, given, raises=False, backends=[backend], checks=checks)
     return {row.check: f"{row.words} What to change: {row.change}" for row in report.failed}

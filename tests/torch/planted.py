@@ -1,4 +1,4 @@
-"""The faults that the tests of check_op plant, with the check that is for each and what its message says."""
+"""The faults that the tests of check_op plant, with the check that finds each and the words of its message."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from tests.torch.faulty_ops import Body, Mix, changed
 
 Sample = Callable[[], tuple[Tensor, Tensor, float]]
 
-# In the simulator, all checks run and this one alone fails: the fault, and what the message says of it.
+# A fault, and the words of its message. In the simulator, all checks run and only this one fails.
 PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     "returns nothing": (
         "returned",

@@ -53,7 +53,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def on_all_roads(op: Operator) -> dict[str, Callable[[Tensor], Tensor]]:
+def on_all_paths(op: Operator) -> dict[str, Callable[[Tensor], Tensor]]:
     return {
         "called": op,
         "torch.ops": op.op,
@@ -65,18 +65,18 @@ def on_all_roads(op: Operator) -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bodies_and_backwards_see_no_autocast_on_any_road(kind: str) -> None:
+def test_bodies_and_backwards_see_no_autocast_on_any_path(kind: str) -> None:
     op = Operator(f"cupyops_test::quiet_{kind}(Tensor x) -> Tensor y", **KINDS[kind])
     x = torch.randn(4, 3)
     right, want = x @ x.t(), 2 * torch.ones(4, 4) @ x
-    for road, call in on_all_roads(op).items():
+    for path, call in on_all_paths(op).items():
         leaf = x.clone().requires_grad_()
         with cupyops.simulate(), torch.autocast("cpu", dtype=torch.bfloat16):
             y = call(leaf)
-            torch.testing.assert_close(y, right, msg=road)
-            if road != "vmap" or "reference" not in KINDS[kind]:  # vmap records PyTorch's own product
+            torch.testing.assert_close(y, right, msg=path)
+            if path != "vmap" or "reference" not in KINDS[kind]:  # vmap records PyTorch's own product
                 y.sum().backward()
-                torch.testing.assert_close(leaf.grad, want, msg=road)
+                torch.testing.assert_close(leaf.grad, want, msg=path)
 
 
 def test_a_body_that_dynamo_traces_sees_no_autocast() -> None:

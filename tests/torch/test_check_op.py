@@ -1,4 +1,4 @@
-"""check_op finds each fault that is planted in an operator, by the check that is for it and by no other."""
+"""check_op finds each planted fault of an operator by the check for it, and by no other."""
 
 from functools import cache
 

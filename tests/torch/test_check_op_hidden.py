@@ -1,4 +1,4 @@
-"""check_op finds faults that samples hide, and raises no alarm for right operators that are unusual."""
+"""check_op finds faults that samples hide, and raises no alarm for correct operators that are unusual."""
 
 import re
 

@@ -1,5 +1,5 @@
-"""What check_op makes of operators that are not of one mould: without a reference, a gradient or a dtype, with numbers that
-have defaults, with arguments that are written."""
+"""check_op of unusual operators: without a reference, a gradient or a dtype, with numbers that have defaults, with
+arguments that are written."""
 
 import re
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""How check_op is asked, what it skips, what it says of faults, and which calls it refuses."""
+"""check_op: its arguments, skipped checks, messages of faults, and calls that it refuses."""
 
 import math
 import re
@@ -76,16 +76,16 @@ def test_the_reason_reaches_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
 # A kernel that does not compile
 
 
-def _does_not_compile(mix: Kernel, road: str) -> Any:
-    """A body whose kernel does not compile, and what its author makes of that."""
+def _does_not_compile(mix: Kernel, path: str) -> Any:
+    """A body whose kernel does not compile, and the exceptions that its author raises from that."""
 
     def body(x: Tensor, w: Tensor, factor: float) -> Tensor:
         try:
             return faulty.body(x, w, factor, mix)
         except CompileError as error:
-            if road == "raised from":
+            if path == "raised from":
                 raise ValueError("mix failed") from error
-            if road == "raised within":
+            if path == "raised within":
                 raise RuntimeError("mix failed")  # noqa: B904 (as authors do)
             raise
 
@@ -94,11 +94,11 @@ def _does_not_compile(mix: Kernel, road: str) -> Any:
 
 @pytest.mark.sample(2)
 @pytest.mark.simulator
-@pytest.mark.parametrize("road", ["as it is", "raised from", "raised within"])
+@pytest.mark.parametrize("path", ["as it is", "raised from", "raised within"])
 @pytest.mark.parametrize("checks", [None, ["strides", "sizes", "fakes", "compile_static", "opcheck", "threads"]])
-def test_a_kernel_that_does_not_compile_is_said_once_with_the_authors_line(road: str, checks: Any) -> None:
+def test_a_kernel_that_does_not_compile_is_said_once_with_the_authors_line(path: str, checks: Any) -> None:
     op = Mix(
-        body=_does_not_compile(faulty.kernel("mix", ("acc_t(w[i]));\n    }", "acc_t(w[i]))\n    }")), road)
+        body=_does_not_compile(faulty.kernel("mix", ("acc_t(w[i]));\n    }", "acc_t(w[i]))\n    }")), path)
     ).operator()
     with pytest.raises(CheckFailed) as caught:
         check_op(op, samples(), backends=["simulator"], checks=checks)

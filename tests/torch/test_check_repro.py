@@ -1,4 +1,4 @@
-"""save_repro writes a file for each fault that check_op finds, and in a fresh process the file fails alike."""
+"""save_repro writes a file for each fault that check_op finds, and in a new process the file fails in the same way."""
 
 import json
 import os
@@ -39,14 +39,14 @@ for path in sys.argv[1:]:
         found[path] = [type(error).__name__, report.failed[0].words if report else str(error)]
 print(json.dumps(found))
 """
-# Of the faults, those that take little time: a launch and a check of each backend.
+# Faults that take little time: a launch and a check of each backend.
 SAMPLE = ("a bound off by one", "returns nothing", "a wrong factor", "takes every tensor for contiguous, and is told")
 CHOSEN = tuple(planted.PLANTED) if os.environ.get("CUPYOPS_TEST_REPRO") == "1" else SAMPLE
 
 
 def alike(words: str) -> str:
-    """The first line, without what is another in each process: the number of an operator, the Python file that holds the
-    text, and what each thread has got."""
+    """The first line, without the parts that differ between processes: the number of an operator, the Python file of
+    the text, and the values of threads."""
     first = re.sub(r"mix\d+", "mix", words.splitlines()[0])
     first = without_python_file(first)
     return re.sub(r"-?\d+(\.\d+)?", "number", first) if "in one of 4 threads" in first else first

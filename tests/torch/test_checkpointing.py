@@ -1,4 +1,4 @@
-"""Selective activation checkpointing: what policies for PyTorch's operators save of this project's modules."""
+"""Selective activation checkpointing: which results of this project's modules policies for PyTorch's operators save."""
 
 from argparse import Namespace
 from collections import Counter
@@ -26,10 +26,10 @@ PRODUCTS = {torch.ops.aten.addmm.default, torch.ops.aten.mm.default}
 
 
 class Seen:
-    """A policy that saves what `saved` names, and writes down the forward's operators.
+    """A policy that saves the operators in `saved`, and records the forward's operators.
 
     Attributes:
-        bytes: what the saved results of the forward take; :func:`step` writes them.
+        bytes: the size of the saved results of the forward; :func:`step` writes it.
     """
 
     def __init__(self, saved: set[Any]) -> None:
@@ -65,7 +65,7 @@ class Products(TorchDispatchMode):
 
 
 def step(module: Any, *inputs: Tensor, saved: set[Any]) -> tuple[Seen, int, list[Tensor]]:
-    """What is saved, how many products with a bias are computed, and the results and gradients."""
+    """Returns the saved tensors, the number of computed products with a bias, and the results and gradients."""
     seen = Seen(saved)
     inputs = tuple(x.detach().requires_grad_() for x in inputs)
     with Products() as products:
@@ -143,7 +143,8 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def entered(
     module: nn.Module, *inputs: Tensor, found: Counter[str], autocast: bool
 ) -> tuple[Counter[str], list[Tensor]]:
-    """What enters the modes in one step, and the results and gradients. No other mode is active."""
+    """Returns the operators that enter the modes in one step, and the results and gradients. No other mode is
+    active."""
     found.clear()
     inputs = tuple(x.detach().requires_grad_() for x in inputs)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

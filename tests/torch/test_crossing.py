@@ -125,7 +125,8 @@ def test_host_arrays_cross_to_pytorch() -> None:
 
 @pytest.mark.parametrize("stream", [0, 7])
 def test_memory_is_kept_until_the_work_on_cupys_stream_is_done(stream: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a GPU: a tensor that says that it is on one. PyTorch would reuse its memory in the order of PyTorch's stream alone."""
+    """Needs no GPU: a tensor pretends to be on one. PyTorch would reuse its memory in the order of PyTorch's stream
+    only."""
     recorded: list[object] = []
 
     class OnGpu(torch.Tensor):

@@ -355,7 +355,7 @@ def test_keyword_only_arguments_are_refused() -> None:
 # What comes back
 
 
-def roads(op: Operator, x: Tensor) -> dict[str, Callable[[], object]]:
+def paths(op: Operator, x: Tensor) -> dict[str, Callable[[], object]]:
     """Each way on which a body is called, and its backward."""
 
     def differentiated(function: Callable[..., Any], copy: Callable[..., Tensor] = torch.clone) -> object:
@@ -405,17 +405,17 @@ WRONG_RESULTS: dict[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("road", list(roads(None, None)))  # type: ignore[arg-type]
+@pytest.mark.parametrize("path", list(paths(None, None)))  # type: ignore[arg-type]
 @pytest.mark.parametrize("fault", WRONG_RESULTS)
-def test_a_body_that_returns_something_else_is_said_on_every_road(fault: str, road: str) -> None:
+def test_a_body_that_returns_something_else_is_said_on_every_path(fault: str, path: str) -> None:
     results, body, words = WRONG_RESULTS[fault]
     op = Operator(f"declare_test::returns(Tensor x) -> {results}", body, backward=lambda grad_y: grad_y * 2)
     with simulate(), pytest.raises(Exception) as caught:
-        roads(op, torch.randn(3))[road]()
+        paths(op, torch.randn(3))[path]()
     assert f"declare_test::returns: {words}" in str(caught.value)
 
 
-@pytest.mark.parametrize("road", [r for r in roads(None, None) if r != "the registered operator"])  # type: ignore[arg-type]
+@pytest.mark.parametrize("path", [r for r in paths(None, None) if r != "the registered operator"])  # type: ignore[arg-type]
 @pytest.mark.parametrize(
     ("backward", "words"),
     [
@@ -424,10 +424,10 @@ def test_a_body_that_returns_something_else_is_said_on_every_road(fault: str, ro
         (lambda grad_y, want_x: (grad_y, None), "returned a tuple of (Tensor, None)"),
     ],
 )
-def test_a_backward_that_returns_something_else_is_said_on_every_road(road: str, backward: Any, words: str) -> None:
+def test_a_backward_that_returns_something_else_is_said_on_every_path(path: str, backward: Any, words: str) -> None:
     op = Operator("declare_test::goes_back(Tensor x) -> Tensor y", lambda x: x * 2, backward=backward)
     with simulate(), pytest.raises(Exception) as caught:
-        roads(op, torch.randn(3))[road]()
+        paths(op, torch.randn(3))[path]()
     assert f"declare_test::goes_back: the backward {words}; it must return 1 tensor (grad_x)" in str(caught.value)
 
 

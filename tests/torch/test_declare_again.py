@@ -91,7 +91,7 @@ def test_a_backward_of_other_arguments_has_another_name() -> None:
 # What PyTorch keeps of a name
 
 # Overloads and compiled programs of operators that have died, or whose names were declared again. The names are declared
-# again in another order, behind others, so that no entry that the dispatcher freed is at its former address.
+# again in another order, after others, so that no entry that the dispatcher freed is at its former address.
 OVERLOADS_OF_EARLIER_OPERATORS = """
 import gc, sys
 import torch
@@ -135,7 +135,7 @@ for calls in overloads, compiled, [getattr(torch.ops.declare_again, name) for na
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("end", ["dead", "declared again"])
 def test_overloads_of_earlier_operators_call_the_newest(end: str) -> None:
-    """In a process of its own: PyTorch would read freed memory."""
+    """Runs in another process: PyTorch would read freed memory."""
     done = preloaded.run(["-c", OVERLOADS_OF_EARLIER_OPERATORS, end], cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr[-2000:]
 

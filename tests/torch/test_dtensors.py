@@ -1,4 +1,4 @@
-"""Calls of operators on DTensors by the local tensors: which calls take this way, and what they compute."""
+"""Calls of operators on DTensors by the local tensors: which calls are computed so, and their results."""
 
 import itertools
 import warnings
@@ -34,7 +34,7 @@ def whole(x: Any) -> Tensor:
 
 
 def by_local_tensors(y: Any) -> bool:
-    """Whether a call was computed by the local tensors."""
+    """Returns whether a call was computed by the local tensors."""
     return "_on_dtensors" in y.grad_fn.name()
 
 
@@ -102,7 +102,7 @@ def test_a_wrong_placement_that_was_taken_would_be_seen(mesh: Any, monkeypatch: 
 
 
 def test_pieces_of_pieces_are_no_split() -> None:
-    """Two dimensions of a mesh that cut one dimension of a tensor: the order of the pieces is not known."""
+    """If two dimensions of a mesh divide one dimension of a tensor, the order of the pieces is unknown."""
     from torch.distributed.tensor import Replicate, Shard
 
     def found(*placements: Any) -> Any:

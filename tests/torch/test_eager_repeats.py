@@ -1,4 +1,4 @@
-"""Repeated steps of eager calls, as :mod:`tests.torch.eager_repeats` sees them: the driver is asked for what the body asks for."""
+"""Repeated steps of eager calls, as :mod:`tests.torch.eager_repeats` sees them: they equal the launches of the body."""
 
 import importlib.util
 from typing import Any
@@ -55,7 +55,7 @@ def test_functions_of_pytorch_are_called_again_under_the_same_autocast_alone(see
 
 
 def test_products_and_read_values_run_the_body(seen: Any) -> None:
-    """TF32 may decide about a product, and a value about the steps behind it."""
+    """TF32 may decide about a product, and a value about the steps after it."""
     assert seen["mixing"] == seen["reading"] == [True]
 
 

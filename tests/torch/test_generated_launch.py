@@ -22,7 +22,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 @pytest.fixture
 def checked(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What the checked launch is called with, beside a generated one."""
+    """Records the calls of the checked launch that a generated launch makes."""
     gpu.library.tensor_access = TensorAccess(frozenset({Stub}), lambda: 0, lambda device: 1000 + device, lambda: 1)
     checked: list[tuple[Any, ...]] = []
     launch = Kernel.checked_launch

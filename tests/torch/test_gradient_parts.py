@@ -1,4 +1,4 @@
-"""What derivatives of any order are made of: pullbacks, contexts, references of programs; no GPU needed."""
+"""The parts of derivatives of any order: pullbacks, contexts, references of programs. Needs no GPU."""
 
 import warnings
 from collections.abc import Callable
@@ -131,7 +131,7 @@ def test_the_tutorials_state_dict_fits_a_cell(kind: Callable[..., torch.nn.Modul
         cell.load_state_dict({**theirs, "bias": torch.randn(2, 12)})
 
 
-# Other roads
+# Other paths
 
 
 def _by_dual_numbers(f: Callable[[Tensor], Tensor], x: Tensor, *, grad: bool = False) -> Any:
@@ -162,13 +162,13 @@ def _linearized(f: Callable[[Tensor], Tensor], x: Tensor) -> Any:
 
 
 def _layer_norm(x: Tensor) -> Tensor:
-    """By the formula: in the gradient of a jvp, PyTorch's own takes the statistics for constants."""
+    """Computes the formula: PyTorch's operator takes the statistics for constants in the gradient of a jvp."""
     centered = x - x.mean(-1, keepdim=True)
     return centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + 1e-5)
 
 
 PYTORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
-ROADS: dict[str, Callable[..., Any]] = {
+PATHS: dict[str, Callable[..., Any]] = {
     "jvp": lambda f, x: torch.func.jvp(f, (x,), (x.sin(),))[1],
     "jvp of grad": lambda f, x: torch.func.jvp(torch.func.grad(lambda x: f(x).sin().sum()), (x,), (x.sin(),))[1],
     "grad of jvp": lambda f, x: torch.func.grad(lambda x: torch.func.jvp(f, (x,), (x.sin(),))[1].sin().sum())(x),
@@ -193,16 +193,16 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor
 @pytest.mark.sample(16)
 @pytest.mark.simulator
 @pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["gelu", "layer_norm", "linear_gelu"])
-def test_forward_mode_and_batched_gradients(name: str, road: str, simulated: bool) -> None:
-    if road == "pulled in inference mode" and name != "gelu" and PYTORCH < (2, 13):
+def test_forward_mode_and_batched_gradients(name: str, path: str, simulated: bool) -> None:
+    if path == "pulled in inference mode" and name != "gelu" and PYTORCH < (2, 13):
         pytest.skip("this PyTorch unpacks no saved result of a Function in inference mode")
     x = torch.randn(2, 3, dtype=torch.float64)
     ours, theirs = FUNCTIONS[name]
-    wanted = ROADS[road](theirs, x)
+    wanted = PATHS[path](theirs, x)
     with cupyops.simulate(simulated):
-        torch.testing.assert_close(ROADS[road](ours, x), wanted)
+        torch.testing.assert_close(PATHS[path](ours, x), wanted)
 
 
 @pytest.mark.simulator
@@ -218,7 +218,7 @@ def test_torch_ops_under_transforms(simulated: bool) -> None:
         return lambda x: f(x).sin().sum()
 
     with cupyops.simulate(simulated):
-        for road in (
+        for path in (
             lambda f: torch.func.grad(loss(f))(x),
             lambda f: torch.func.grad(lambda x: torch.func.grad(loss(f))(x).sin().sum())(x),
             lambda f: torch.func.jacrev(f)(x),
@@ -226,7 +226,7 @@ def test_torch_ops_under_transforms(simulated: bool) -> None:
             lambda f: torch.func.vmap(torch.func.grad(loss(f)))(x),
             lambda f: torch.func.jvp(f, (x,), (x.sin(),))[1],
         ):
-            torch.testing.assert_close(road(ours), road(_layer_norm))
+            torch.testing.assert_close(path(ours), path(_layer_norm))
         for lost in (_by_dual_numbers, _linearized):
             with pytest.raises(
                 RuntimeError, match="no forward-mode derivative of layer_norm: call the operator itself"
@@ -378,8 +378,8 @@ def test_a_result_of_whole_numbers_stands_in_no_derivatives_way(simulated: bool)
     op = Operator("cupyops_test::largest(Tensor x) -> (Tensor y, Tensor i)", both, reference=both)
     x = torch.randn(2, 3, dtype=torch.float64)
     with cupyops.simulate(simulated):
-        for road in (torch.func.jacrev, torch.func.jacfwd, torch.func.hessian):
-            found, wanted = (road(lambda x, f=f: f(x)[0])(x) for f in (op, both))
+        for path in (torch.func.jacrev, torch.func.jacfwd, torch.func.hessian):
+            found, wanted = (path(lambda x, f=f: f(x)[0])(x) for f in (op, both))
             torch.testing.assert_close(found, wanted)
 
 
@@ -410,13 +410,13 @@ COMPILED: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], An
 @pytest.mark.sample(2)
 @pytest.mark.simulator
 @pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
-@pytest.mark.parametrize("road", COMPILED)
+@pytest.mark.parametrize("path", COMPILED)
 @pytest.mark.parametrize("name", ["gelu", "layer_norm"])
-def test_transforms_within_a_compiled_function(name: str, road: str, simulated: bool) -> None:
+def test_transforms_within_a_compiled_function(name: str, path: str, simulated: bool) -> None:
     """A transform was refused there, and a jvp had tangents of zero."""
     torch.compiler.reset()
     x = torch.randn(2, 3, dtype=torch.float64)
     ours, theirs = FUNCTIONS[name]
     with cupyops.simulate(simulated):
-        found = torch.compile(COMPILED[road](ours), fullgraph=True, backend="aot_eager")(x)
-    torch.testing.assert_close(found, COMPILED[road](theirs)(x))
+        found = torch.compile(COMPILED[path](ours), fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(found, COMPILED[path](theirs)(x))

@@ -88,7 +88,7 @@ def test_the_guards_of_operators_are_checked_once_for_all_layers() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_call_of_an_operator_adds_few_guards(dtype: torch.dtype) -> None:
-    """In 16 bits, too, where AOTAutograd's graph has the operations of the reference."""
+    """Also in 16 bits, where AOTAutograd's graph has the operations of the reference."""
     x = torch.randn(4, WIDTH).to(dtype)
 
     def ours(x: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def test_a_call_of_an_operator_adds_few_guards(dtype: torch.dtype) -> None:
 
 
 def test_a_users_operator_adds_few_guards() -> None:
-    """Beside those of a call through torch.ops, a few of the Operator and of its generated dispatch."""
+    """Dynamo adds a few guards on the Operator and its generated dispatch to those of a call through torch.ops."""
     double = Operator(
         "tests_guards::double(Tensor x, Tensor? y, float factor) -> Tensor",
         lambda x, y, factor: x * factor if y is None else x * factor + y,

@@ -1,4 +1,4 @@
-"""A declared ``jvp``: kernels compute the tangents, transforms nest, and no road loses a tangent without a word."""
+"""A declared ``jvp``: kernels compute the tangents, transforms nest, and no transform silently loses a tangent."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -60,12 +60,12 @@ def layer_norm(x: Tensor) -> Tensor:
     return y
 
 
-ROADS = {"dual numbers": dual, "jvp": jvp, "vmap of jvp": batched, "jvp of grad": product}
+PATHS = {"dual numbers": dual, "jvp": jvp, "vmap of jvp": batched, "jvp of grad": product}
 
 
 @SIMULATED
 @pytest.mark.parametrize(
-    ("road", "gelu", "norm"),
+    ("path", "gelu", "norm"),
     [
         ("dual numbers", ["gelu_forward", "gelu_backward"], ["layer_norm", "layer_norm_jvp"]),
         ("jvp", ["gelu_forward", "gelu_backward"], ["layer_norm", "layer_norm_jvp"]),
@@ -73,9 +73,9 @@ ROADS = {"dual numbers": dual, "jvp": jvp, "vmap of jvp": batched, "jvp of grad"
         ("jvp of grad", ["gelu_forward", "gelu_backward"], ["layer_norm", "layer_norm_jvp"]),
     ],
 )
-def test_tangents_come_from_kernels(road: str, gelu: list[str], norm: list[str], device: str) -> None:
+def test_tangents_come_from_kernels(path: str, gelu: list[str], norm: list[str], device: str) -> None:
     """The reference computed them, in several passes over memory."""
-    run, x, t = ROADS[road], X.to(device), T.to(device)
+    run, x, t = PATHS[path], X.to(device), T.to(device)
     assert kernels_of(lambda: run(bridge.gelu, x, t))[:2] == gelu
     assert kernels_of(lambda: run(layer_norm, x, t))[: len(norm)] == norm
 
@@ -107,10 +107,10 @@ def test_layouts_of_a_tangent_do_not_matter(device: str) -> None:
     x, t = X.to(device), T.to(device)
     for f in (bridge.gelu, layer_norm):
         wanted = jvp(f, x, t)
-        for road in (jvp, dual):
-            torch.testing.assert_close(road(f, x, t.t().contiguous().t()), wanted)
-            torch.testing.assert_close(road(f, x.t().contiguous().t(), t), wanted)
-            torch.testing.assert_close(road(f, x, t[:, :1].expand(6, 8)), jvp(f, x, t[:, :1].repeat(1, 8)))
+        for path in (jvp, dual):
+            torch.testing.assert_close(path(f, x, t.t().contiguous().t()), wanted)
+            torch.testing.assert_close(path(f, x.t().contiguous().t(), t), wanted)
+            torch.testing.assert_close(path(f, x, t[:, :1].expand(6, 8)), jvp(f, x, t[:, :1].repeat(1, 8)))
 
 
 @SIMULATED
@@ -167,15 +167,15 @@ def _func(f: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
 @pytest.mark.sample(5)
 @pytest.mark.simulator
 @pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
-@pytest.mark.parametrize("road", [_func, _inside, _outside], ids=["jvp", "dual level inside", "dual level outside"])
+@pytest.mark.parametrize("path", [_func, _inside, _outside], ids=["jvp", "dual level inside", "dual level outside"])
 @pytest.mark.parametrize("f", [bridge.gelu, layer_norm, bridge.GELU()], ids=["gelu", "layer_norm", "module"])
-def test_torch_compile_gives_the_tangent_or_an_error(f: Any, road: Any, simulated: bool) -> None:
+def test_torch_compile_gives_the_tangent_or_an_error(f: Any, path: Any, simulated: bool) -> None:
     """Dynamo drops the jvp of an autograd.Function without a word."""
     torch.compiler.reset()
     wanted = jvp(f, X, T)
     with cupyops.simulate(simulated):
         try:
-            found = road(f)(X, T)
+            found = path(f)(X, T)
         except Exception:
             return
     assert found is not None, "the tangent was lost"

@@ -96,7 +96,7 @@ def test_a_launch_breaks_the_graph_without_warnings(function: Callable[..., Any]
         for _ in range(2):
             y = torch.compile(function, backend="aot_eager")(x)
     assert y.tolist() == [3, 3, 3]
-    # The function, the forward of the autograd.Function, and what is behind their breaks; no function of this package.
+    # The function, the forward of the autograd.Function, and what is after their breaks; no function of this package.
     assert torch._dynamo.utils.counters["frames"]["total"] <= 4
     if function is recorded:
         with cupyops.simulate():

@@ -1,4 +1,4 @@
-"""Strides of results on a CPU: those of the body, with which a compiled graph is traced."""
+"""Results on a CPU have the strides of the body, with which a compiled graph is traced."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def test_a_reference_returns_the_strides_of_the_fake_result(name: str) -> None:
 
 
 class Permuted(nn.Module):
-    """GELU between a contiguous operand and a gradient with other strides, as behind the convolution of a speech model."""
+    """GELU between a contiguous operand and a gradient with other strides, as after the convolution of a speech model."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is left out: arguments that have their default, and gradients that a backward does not take."""
+"""Arguments that have their default, and gradients that a backward does not take."""
 
 from collections.abc import Callable
 from typing import Any
@@ -128,7 +128,7 @@ def test_a_transform_sees_no_gradient_of_it_either(device: str) -> None:
 
 @pytest.mark.parametrize("through_library", [False, True])
 def test_a_tensor_that_the_backward_makes_no_gradient_of_gets_none(device: str, through_library: bool) -> None:
-    """On CPU tensors the reference gave it one."""
+    """On CPU tensors the reference used to return a gradient."""
     op = Operator(
         "derivatives::scaled_by(Tensor x, Tensor scale) -> Tensor y",
         lambda x, scale: x.detach() * scale.detach(),

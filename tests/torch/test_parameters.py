@@ -59,7 +59,7 @@ def test_parameters_that_are_exchanged_for_a_call(name: str) -> None:
 
 
 def test_a_parameter_that_has_become_a_plain_attribute() -> None:
-    """As sharded and replicated modules have them."""
+    """Sharded and replicated modules have such attributes."""
     module, x = Linear(8, 8), torch.randn(3, 8)
     wanted = module(x)
     weight = module.weight.detach()

@@ -29,7 +29,7 @@ def by_item(x: Tensor, g: Tensor) -> Tensor:
 
 
 def by_branch(x: Tensor, g: Tensor) -> Tensor:
-    """Has a step that depends on a value."""
+    """A function with a step that depends on a value."""
     y = torch.empty_like(x)
     if g.item() > 0:
         SCALE(x, y, float(g), x.numel())
@@ -43,7 +43,7 @@ def by_seed(x: Tensor, g: Tensor) -> Tensor:
 
 
 def repeated(x: Tensor, g: Tensor) -> Tensor:
-    """Has a result whose size is a value."""
+    """A function with a result whose size is a value."""
     rows = int(g)
     y = x.new_empty(rows, x.numel())
     SCALE(x.expand(rows, -1).contiguous(), y, 1.0, y.numel())

@@ -113,7 +113,7 @@ def test_an_import_of_cupyops_does_not_import_dtensor() -> None:
 
 
 def test_a_strategy_is_cached_for_its_normalized_shape_alone(mesh: Any) -> None:
-    """DTensor's cache ignores arguments that are no tensors, unless the operator says that they count."""
+    """DTensor's cache ignores arguments that are not tensors, unless the operator says that they count."""
     from torch.distributed.tensor import Replicate, Shard
 
     x = torch.randn(4, 8, 8)
@@ -357,7 +357,7 @@ def test_check_op_knows_that_the_gradient_of_a_reference_computes_the_reference_
 
 
 def test_check_op_draws_the_gradient_of_one_of_several_results_once_for_all_ranks() -> None:
-    """Each rank drew its own, so that a right operator failed where a gradient is a rounded sum over ranks."""
+    """Each rank drew its own, so that a correct operator failed where a gradient is a rounded sum over ranks."""
 
     def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         return x * weight, x + weight

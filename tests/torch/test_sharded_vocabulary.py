@@ -84,7 +84,7 @@ def _ranks(rank: int, folder: str, kind: str) -> None:
     for place in places[:2]:
         assert compared(mesh, 24, torch.float32, place, True) == {"_allgather_base_": 3, "all_reduce": 1}
     assert compared(mesh, 24, torch.float32, Shard(1), True)["reduce_scatter_tensor"] == 1
-    # What the pieces do not compute is computed of the gathered weight.
+    # Cases that the pieces do not compute use the gathered weight.
     for options in ({"label_smoothing": 0.1}, {"softcap": 3.0}, {"class_weight": torch.ones(21, device=kind)}):
         for place in places[::3]:
             _loosely(mesh, place, options)

@@ -64,7 +64,7 @@ def test_a_linear_layer_without_a_bias_on_uneven_pieces(mesh: Any, rows: tuple[i
         y = F.linear(x, weight)
         return F.gelu(y) if gelu else y
 
-    # GELU, and rows of two dimensions, with each pair of placements; both together, with each placement.
+    # GELU or rows of two dimensions with each pair of placements; with both, each placement once.
     both = gelu and len(rows) > 1
     each = zip if both else itertools.product
     for of_x, of_weight in each(placements(*range(x.ndim)), [*placements(0, 1), *placements(0)[: int(both)]]):

@@ -1,5 +1,5 @@
-"""What PyTorch and NumPy know of an array beside its address: the negative bit, whether it may be written to, and what autograd
-has saved of it."""
+"""Properties of an array besides its address: the negative bit, whether it may be written to, and what autograd has
+saved of it."""
 
 import ctypes
 from types import SimpleNamespace
@@ -193,7 +193,7 @@ def test_a_vouched_launch_neither_looks_nor_counts() -> None:
 
 @pytest.mark.simulator
 def test_a_vouched_launch_takes_any_array_for_an_output_that_its_text_leaves_alone() -> None:
-    """As the body of layer_norm does: the cheapest array is one that is there."""
+    """The body of layer_norm passes an existing array, which costs nothing."""
     text = 'extern "C" __global__ void k(const float* x, float* y, float* unused, int n) { y[0] = x[0]; }'
     kernel, x, y = Kernel(text, "k", Threads("n")), torch.ones(1, requires_grad=True), torch.zeros(1)
     read_only = np.ones(1, "float32")

@@ -1,4 +1,4 @@
-"""Tuned launches: which choice is taken, what it must give, and when nothing is timed."""
+"""Tuned launches: which choice is taken, the results that it must give, and when nothing is timed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
         yield found
 
 
-# What is chosen, and what the call gives
+# The choice, and the results of the call
 
 
 def test_the_fastest_is_launched_once_on_the_arrays_of_the_call(gpu: Gpu) -> None:
@@ -65,7 +65,7 @@ def test_the_first_is_kept_for_less_than_two_percent(gpu: Gpu) -> None:
 
 
 def test_launches_are_timed_in_turn_and_the_middle_counts(gpu: Gpu) -> None:
-    """One slow launch, as another program may cause, does not decide; nor does what comes between the launches."""
+    """One slow launch, for example because of another program, does not decide, nor does work between the launches."""
     times = {256: iter([1e3] + [5.0] * 99), 128: iter([1.0] * 3 + [9.0] * 99)}
     gpu.cost = lambda block, n: next(times[block])
     axpys = tuned(256, 128)
@@ -176,7 +176,7 @@ def test_a_tolerance_is_the_sum_of_its_parts(gpu: Gpu) -> None:
 @pytest.mark.parametrize("at", [0, 15, 16, 1008])
 @pytest.mark.parametrize("rounding", [False, True])
 def test_the_gate_sees_every_element(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, at: int, rounding: bool) -> None:
-    """Also where outputs are compared in pieces."""
+    """Also if outputs are compared in pieces."""
     monkeypatch.setattr("cupyops.tuning.measure._CHUNK", 64)
     gpu.wrong[128] = one_off(at, 1.0)
     with pytest.raises(TuningError, match=f"element {at} of `y` is {2 + 2 * at}.0, and was {1 + 2 * at}.0"):

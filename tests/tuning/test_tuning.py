@@ -1,4 +1,4 @@
-"""The records of tuned launches: found by its content, mended where it is damaged, shipped as a file."""
+"""The records of tuned launches: found by their content, replaced if damaged, shipped as a file."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,9 +1,9 @@
-"""Layers whose ``forward`` takes the place of a module's own, by Hugging Face's ``kernels``.
+"""Layers whose ``forward`` Hugging Face's ``kernels`` puts in the place of a module's own.
 
 A layer has no state: it reads the parameters of the module that it is put into. Where the operator's result might have
 another dtype than the module's, the module's own ``forward`` runs: for a weight of another dtype than x, for 16-bit rows
-under autocast, and for subclasses of ``Tensor``. As after :func:`cupyops.torch.optimize`, PyTorch's own functions compute
-calls on few elements in eager mode on a GPU (:mod:`cupyops.torch.models.small`).
+under autocast, and for subclasses of ``Tensor``. In eager mode on a GPU, PyTorch's own functions compute calls on few
+elements, as in models after :func:`cupyops.torch.optimize` (:mod:`cupyops.torch.models.small`).
 """
 
 from collections.abc import Callable

@@ -10,7 +10,8 @@ from cupyops import cpp_extension
 
 __all__ = ["simulated"]
 
-# What `eval_kernel_against_ref` asks of a GPU that is not there. It accepts any name without "AMD".
+# Answers to the questions that `eval_kernel_against_ref` asks about a GPU, which does not exist here. It accepts any
+# name without "AMD".
 _ANSWERS: dict[str, Any] = {
     "is_available": lambda: True,
     "get_device_name": lambda device=None: "NVIDIA GPU, simulated on a CPU",

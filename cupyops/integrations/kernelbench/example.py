@@ -5,7 +5,7 @@ from cupyops import Blocks, Kernel, Threads
 
 # A kernel is CUDA C++ in a string. It needs no C++ host code and no build: its first call compiles it.
 # - scalar_t is the dtype of the tensors, acc_t the dtype of arithmetic on it: float for float, half and bfloat16.
-# - The comment behind an array is its shape. Each call is checked against it, and the launch takes the sizes from it.
+# - The comment after an array is its shape. Each call is checked against it, and the launch takes the sizes from it.
 # - Arguments are contiguous tensors on the GPU and numbers, in the order of the parameters. Outputs are tensors, too.
 # - Threads("n") has a thread for each of n elements. Blocks("rows", block=256) has a block of 256 threads for each of
 #   `rows` rows. kernel[grid, block](...) launches as <<<grid, block>>> does.

@@ -79,7 +79,7 @@ def forward_program(residual: bool, mixed: bool, weight: bool, bias: bool, stats
 
 @cache
 def backward_program(weight: bool, grad_sum: bool, want_x: bool, want_weight: bool, want_bias: bool) -> RowKernels:
-    """Returns the program of the wanted gradients. ``grad_sum`` is a further gradient of x.
+    """Returns the program of the requested gradients. ``grad_sum`` is a further gradient of x.
 
     The sums over the rows are one array (2, parts, N) if both are wanted.
     """
@@ -90,7 +90,7 @@ def backward_program(weight: bool, grad_sum: bool, want_x: bool, want_weight: bo
     if want_x:
         more = " + grad_sum" * grad_sum
         statements |= {"n": "1.0 / N", "w": "grad_y * weight" if weight else "grad_y"}
-        # A row of one element has no gradient. The difference would leave what rounding takes off the product w.
+        # A row of one element has no gradient. The difference would leave the rounding error of the product w.
         statements |= {"a": "sum(w) * n", "b": "sum(w * xhat) * n", "s": "N == 1 ? 0 : r"}
         statements["grad_x"] = f"s * (w - a - xhat * b){more}"
     if want_weight:

@@ -1,4 +1,4 @@
-"""Configs of the kernels of a linear layer: the tables behind :func:`cupyops.linear` and :func:`cupyops.linear_gelu`.
+"""Configs of the kernels of a linear layer: the tables of :func:`cupyops.linear` and :func:`cupyops.linear_gelu`.
 
 The tables also hold the sizes from which the library's products are faster. All figures were measured on an H200.
 """

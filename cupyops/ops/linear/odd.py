@@ -54,8 +54,8 @@ ODD: Odd | None = Odd()
 def is_odd(dtype: str, n: int, k: int) -> bool:
     """Returns whether a product with a weight (n, k) is padded.
 
-    The number of rows of x does not enter, since a traced program does not know it, and a result must have the same
-    strides in a traced program.
+    The choice ignores the number of rows of x: a traced program does not know it, and its results must have the same
+    strides.
     """
     return dtype in DTYPES and has_odd_rows(n, k)
 

@@ -1,4 +1,4 @@
-// Reads the attributes of a kernel as numbers. The translation repeats the head of the kernel's declaration behind the text.
+// Reads the attributes of a kernel as numbers. The translation repeats the head of the kernel's declaration after the text.
 // These macros turn each attribute into a summand, and remove the other words. The repetition comes last: a macro of the
 // text that expands to a part of the head then has its final value. `without_attributes.h` ends the macros.
 #undef __cluster_dims__

@@ -11,7 +11,7 @@
 struct CupyopsCopy {
     char* to;
     const char* from;
-    unsigned bytes, zeros;  // the bytes copied, and the zero bytes written behind them
+    unsigned bytes, zeros;  // the bytes copied, and the zero bytes written after them
     const void* barrier;    // the barrier that the copy completes at, or null for a copy of a group
 };
 

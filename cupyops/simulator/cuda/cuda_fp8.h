@@ -1,4 +1,4 @@
-// Includes CUDA's header of 8-bit floats, which converts them without a GPU for host compilers, behind the headers of float16 and
+// Includes CUDA's header of 8-bit floats, which converts them without a GPU for host compilers, after the headers of float16 and
 // bfloat16 with their additions.
 #pragma once
 #include <cuda_fp16.h>

@@ -5,7 +5,7 @@
 #pragma once
 #define CUPYOPS_SIMULATOR 1
 
-// The twins of CUDA's headers in include/ need these two. They are read behind text_only.h, which hides the macros of these headers.
+// The twins of CUDA's headers in include/ need these two. They are read after text_only.h, which hides the macros of these headers.
 #include <type_traits>
 #include <utility>
 // CUDA has none of the C++ library's special functions, such as std::riemann_zeta, and they take half of the time in which

@@ -1,5 +1,5 @@
 // Macros for the kernel's text alone. CUDA's headers, which also support host compilers, are included without the
-// macros. This header has no include guard: it is included again behind each CUDA header.
+// macros. This header has no include guard: it is included again after each CUDA header.
 #if __has_include(<cupyops_of_text.h>)
 #include <cupyops_of_text.h>  // hides the macros of the host's compiler; simulator/macros.py writes it
 #endif

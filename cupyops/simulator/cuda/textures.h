@@ -119,8 +119,8 @@ inline int whole(double x) { return x != x ? 0 : x > 1e9 ? 1000000000 : x < -1e9
 
 // The shares of 256 of a linear filter's corners. Bit d of a corner's number is 1 for the upper texel in dimension d, and
 // `weights` are the fractions of the coordinates, of 256. The third coordinate divides 256 into two parts, the first
-// coordinate divides each part, and the second coordinate divides these. Of two parts, the first is rounded, and the second
-// is what remains.
+// coordinate divides each part, and the second coordinate divides these. If there are two parts, the first is rounded,
+// and the second is what remains.
 inline void shares_of(const int (&weights)[3], int (&shares)[8]) {
     auto part = [](int of, int weight) { return (of * weight + 128) >> 8; };
     for (int z = 0; z < 2; ++z) {
@@ -263,7 +263,7 @@ CUPYOPS_UNCHECKED void surface_write(T value, unsigned long long object, int dim
 
 }  // namespace cupyops_texture
 
-// Each fetch returns its value, or writes it behind a pointer. A texture has one level, so that the level of detail does not
+// Each fetch returns its value, or writes it through a pointer. A texture has one level, so that the level of detail does not
 // matter.
 #define CUPYOPS_FETCH(NAME, CALL, ...)                                                                                 \
     template <typename T> CUPYOPS_UNCHECKED T NAME(cudaTextureObject_t object, __VA_ARGS__) { return cupyops_texture::CALL; }     \

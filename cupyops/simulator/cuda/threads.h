@@ -103,7 +103,7 @@ inline void* __cluster_map_shared_rank(const void* p, unsigned rank) { return cu
 inline unsigned __cluster_query_shared_rank(const void* p) { return cupyops_cluster_rank_of(p); }
 
 // A fence followed by an atomic or volatile write is a release: a thread that reads the written value by an atomic or
-// volatile read is ordered behind all accesses before the fence. A fence also lets other threads run, since a loop with
+// volatile read is ordered after all accesses before the fence. A fence also lets other threads run, since a loop with
 // a fence may wait for them.
 #define __threadfence() cupyops_fence()
 #define __threadfence_block() cupyops_fence()

@@ -59,7 +59,7 @@ void remember(bool write, uintptr_t begin, uintptr_t end) {
     found.begin = begin;
     for (unsigned i = 0; i < SIZES; ++i) found.limit[i] = bytes >> i ? bytes - (size_t(1) << i) + 1 : 0;
 }
-std::map<uintptr_t, uintptr_t> heap;  // the memory that threads have allocated: its first address, and the address behind it
+std::map<uintptr_t, uintptr_t> heap;  // the memory that threads have allocated: its first address, and the address after it
 size_t heap_used = 0;
 size_t own_stack = 0;  // the bytes of a thread's stack where bounds alone are checked, else 0
 std::vector<Shadow*> free_shadows;

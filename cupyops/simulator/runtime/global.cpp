@@ -217,7 +217,7 @@ void global_access(const char* p, size_t bytes, Access kind, uintptr_t frame, ui
                 const uint64_t first = place.read[0], second = place.read[1];
                 const bool vacant = !second || second == stamp || ordered(second, true, fibre) || (atomic && second & GLOBAL_ATOMIC);
                 // The two kept reads are from different blocks if possible, else from different warps: a barrier of one
-                // block or a sync of one warp then cannot order a later write behind both.
+                // block or a sync of one warp then cannot order a later write after both.
                 const bool nearer = block_of(second) == block_of(first) && (block_of(stamp) != block_of(first) || warp_of(second) == warp_of(first));
                 if (!vacant && !nearer) continue;
                 r = 1;

@@ -13,12 +13,12 @@ namespace __attribute__((visibility("hidden"))) simulator {
 constexpr unsigned WARP = 32;
 constexpr unsigned MAX_CLUSTER = 16;
 constexpr unsigned MAX_THREADS = 1024;
-// Shared memory of a block: static variables, each with a gap behind it, then the dynamic part.
+// Shared memory of a block: static variables, each with a gap after it, then the dynamic part.
 constexpr size_t STATIC_BYTES = 256 * 1024, DYNAMIC_BYTES = 256 * 1024, ARENA_BYTES = STATIC_BYTES + DYNAMIC_BYTES;
 constexpr size_t STACK_BYTES = 256 * 1024;
 
 // A vector clock: a clock for each thread of a group, for each group with a known clock, by group number. A thread is
-// ordered behind the accesses of another thread up to the other thread's clock. Threads that passed a barrier together
+// ordered after the accesses of another thread up to the other thread's clock. Threads that passed a barrier together
 // have equal vector clocks, so they share one copy.
 struct GroupClocks {
     unsigned group;
@@ -198,7 +198,7 @@ constexpr uint64_t GLOBAL_ATOMIC = 1ull << 63, LAST_CLOCK = (1u << THREAD_AT) - 
 inline unsigned group_in(uint64_t stamp) { return unsigned(stamp >> GROUP_AT & (GROUPS - 1)); }
 
 // global.cpp
-void forget_global_memory();  // forgets all accesses: a launch is ordered behind the previous launch
+void forget_global_memory();  // forgets all accesses: a launch is ordered after the previous launch
 void global_access(const char* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc);
 [[noreturn]] void raise_held();
 // Reports a held race. The runtime calls settle() first on every entry: the thread's last store is in memory by then.

@@ -1,4 +1,4 @@
-// Orders accesses (happens-before) by barriers, shuffles, and flags that are written behind a fence.
+// Orders accesses (happens-before) by barriers, shuffles, and flags that are written after a fence.
 #include "machine.h"
 
 #include <algorithm>

@@ -47,7 +47,7 @@ bool guard(char* page, bool needed) {
     return true;
 }
 
-// The words behind the top of the stack below an unguarded stack. An overflow of the unguarded stack writes there first.
+// The words after the top of the stack below an unguarded stack. An overflow of the unguarded stack writes there first.
 constexpr size_t CANARY_WORDS = 8;
 constexpr uint64_t CANARY = 0x5AFE57AC5AFE57ACull;
 

@@ -52,7 +52,7 @@ def bench_op(
     backward: bool = True,
     rounds: int = ROUNDS,
 ) -> BenchReport:
-    """Times an operator on a GPU beside its peers, prints a table, and returns the report.
+    """Times an operator on a GPU compared with its peers, prints a table, and returns the report.
 
     ::
 
@@ -80,7 +80,7 @@ def bench_op(
     samples = samples_of(operator, inputs, "bench_op", "inputs")
     if not torch.cuda.is_available():
         # Scripts that call bench_op should run on any machine, and a CPU's time would be misleading.
-        nothing = BenchReport(str(operator.op._schema), "no GPU", math.nan, math.nan, (), (), (("anything", NO_GPU),))
+        nothing = BenchReport(str(operator.op._schema), "no GPU", math.nan, math.nan, (), (), ((OURS, NO_GPU),))
         print(nothing)
         return nothing
     device = _device(samples)

@@ -1,4 +1,4 @@
-"""The function :func:`score`: whether a module computes what another computes, and how much faster."""
+"""The function :func:`score`: whether a module computes the same as another, and how much faster."""
 
 import contextlib
 import copy
@@ -29,7 +29,7 @@ HONEST = ("returned", "inputs_kept", "written", "values", "storage", "side_effec
 for."""
 # The checks after the times.
 LAST = ("values", "data")
-# Factor on the error that `values` allows. Another order of a sum, with more rounding than PyTorch's, is no fault.
+# Factor on the error that `values` allows. Another order of a sum, with more rounding than PyTorch's, is not a fault.
 TOLERANCE = 16.0
 SAMPLES = 25
 _names = itertools.count()
@@ -83,7 +83,8 @@ def score(
     tolerance: float = TOLERANCE,
     timed: bool = True,
 ) -> Score:
-    """Scores a module by another, such as the ``ModelNew`` that a program wrote for a ``Model``. Prints nothing.
+    """Scores a module against a reference, such as the ``ModelNew`` that a program wrote for a ``Model``. Prints
+    nothing.
 
     The candidate becomes the body of an operator with the reference, and passes checks of :func:`cupyops.torch.check_op`
     (:data:`HONEST`): right values to within the rounding of the reference, and a result that is computed anew in each call,
@@ -111,7 +112,8 @@ def score(
     Raises:
         TypeError: a module or a function is none, ``get_inputs`` returns no list or tuple, an argument of a call is neither a tensor nor a
             number, or the reference returns something else than tensors, in
-            tuples, lists and dicts. What the reference and the classes raise is raised, too; what the candidate's calls raise is a fault.
+            tuples, lists and dicts. Exceptions of the reference and of the classes propagate; an exception of the
+            candidate's calls is a fault.
         ValueError: ``trials`` is less than 1.
 
     >>> ours = nn.Sequential(nn.Flatten(), nn.GELU())
@@ -164,7 +166,7 @@ def _placed(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def _operator(right: nn.Module, ours: nn.Module, sample: tuple[Any, ...], dtype: torch.dtype) -> Operator:
-    """Returns an operator with the forward of a module as its body, and that of another as its reference."""
+    """Returns an operator whose body is the forward of one module, and whose reference is that of another."""
     names = {bool: "bool", int: "int", float: "float"}
     kinds = ["Tensor" if isinstance(x, Tensor) else names[type(x)] for x in sample]
     with torch.no_grad():

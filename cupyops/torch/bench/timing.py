@@ -229,7 +229,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def repeatable_backward() -> AbstractContextManager[Any]:
-    """Has torch.compile make backwards that can run again on the graph of one forward.
+    """Makes torch.compile generate backwards that can run several times after one forward.
 
     By default the code that torch.compile makes of a backward writes over what the forward saved, and refuses
     ``retain_graph=True`` for it.

@@ -1,4 +1,4 @@
-"""Checks of higher-order derivatives by every road of :mod:`.roads`, and through torch.ops."""
+"""Checks of higher-order derivatives by every method of :mod:`.methods`, and through torch.ops."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .inputs import Arguments, fresh, lead_of
+from .methods import METHODS, Method, Problem, has_forward_mode, nested_autograd
 from .registry import Fault, Skip, check
-from .roads import ROADS, Problem, Road, has_forward_mode, nested_autograd
 from .subject import Subject, first_words, quiet, refuses_gradient
 
 __all__ = ["derivatives", "transforms"]
@@ -19,7 +19,7 @@ __all__ = ["derivatives", "transforms"]
 ROWS = 2
 # Elements that are kept of a sample whose lead has one dimension.
 ELEMENTS = 7
-# Roads that compute a Jacobian or Hessian matrix run on inputs with at most this many elements in total.
+# Methods that compute a Jacobian or Hessian matrix run on inputs with at most this many elements in total.
 MATRIX = 64
 
 
@@ -61,7 +61,7 @@ def _problems(subject: Subject, args: Arguments) -> Iterator[tuple[str, list[int
     """Yields the sets of inputs to differentiate by: all inputs, each input alone, and a set small enough for a matrix.
 
     Yields:
-        A label for messages, the positions of the inputs, and whether they are small enough for a matrix road.
+        A label for messages, the positions of the inputs, and whether they are small enough for a matrix method.
     """
     wanted = subject.wanted(args)
     few: list[int] = []
@@ -125,14 +125,14 @@ def _largest(found: Sequence[Tensor]) -> float:
     return max((float(x.abs().max()) for x in found if x.numel()), default=0.0)
 
 
-def _hold(targets: _Targets, road: Road, problem: Problem, names: Sequence[str], than: str) -> None:
-    """Raises unless the road gives the target derivatives of its order.
+def _hold(targets: _Targets, method: Method, problem: Problem, names: Sequence[str], than: str) -> None:
+    """Raises unless the method gives the target derivatives of its order.
 
     Raises:
         Fault: a derivative has another shape, or its error is larger than allowed.
     """
-    wanted, allowed = targets.of(road.order), targets.allowed(road.order)
-    for name, x, right in zip(names, road.run(problem), wanted, strict=True):
+    wanted, allowed = targets.of(method.order), targets.allowed(method.order)
+    for name, x, right in zip(names, method.run(problem), wanted, strict=True):
         if x.shape != right.shape:
             raise Fault(f"by `{name}` has shape {tuple(x.shape)}, and {than} {tuple(right.shape)}")
         off = (x.detach() - right).abs()
@@ -165,36 +165,36 @@ def _orders(own: Problem, targets: _Targets) -> tuple[list[int], str]:
     return [1, 2, 3], ""
 
 
-def _goes(road: Road, problem: Problem) -> bool:
-    """Returns whether PyTorch can run the road on the problem."""
+def _goes(method: Method, problem: Problem) -> bool:
+    """Returns whether PyTorch can run the method on the problem."""
     try:
-        road.run(problem)
+        method.run(problem)
     except Exception:
         return False
     return True
 
 
-def _right(targets: _Targets, road: Road, reference: Problem, names: Sequence[str]) -> bool:
-    """Returns whether the road gives the target derivatives of the reference.
+def _right(targets: _Targets, method: Method, reference: Problem, names: Sequence[str]) -> bool:
+    """Returns whether the method gives the target derivatives of the reference.
 
     PyTorch's gradient of the tangent of layer_norm is wrong. If an operator takes its tangents from such a reference,
     the fault is PyTorch's.
     """
     try:
         with quiet():
-            _hold(targets, road, reference, names, "")
+            _hold(targets, method, reference, names, "")
     except Fault:
         return False
     return True
 
 
-def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] | None]]) -> str:
-    """Runs each road on every sample, by all inputs and by each input alone; a road that failed is not run again."""
+def _walk(subject: Subject, methods: Mapping[str, tuple[Method, Callable[..., Any] | None]]) -> str:
+    """Runs each method on every sample, by all inputs and by each input alone; a method that failed is not run again."""
     samples = subject.of_dtype("float64")
     reference = subject.reference if subject.op.reference is not None else None
     than = f"autograd of autograd{' of the reference' if reference else ''} gives"
     walked, faults, why = 0, dict[str, str](), ""
-    wrong = dict[str, None]()  # roads by which PyTorch's derivatives of the reference are wrong, in order
+    wrong = dict[str, None]()  # methods by which PyTorch's derivatives of the reference are wrong, in order
     for args in (_few_rows(subject, args) for args in samples):
         subject.need_gradients(args)
         if any(args[i].dtype != torch.float64 for i in subject.wanted(args)):
@@ -206,22 +206,22 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
             with quiet():
                 orders, reason = _orders(own, targets)
             why = why or reason
-            for name, (road, function) in roads.items():
-                left_out = (road.matrix and not few) or (road.forward and not has_forward_mode(subject.op))
-                if name in faults or road.order not in orders or left_out:
+            for name, (method, function) in methods.items():
+                left_out = (method.matrix and not few) or (method.forward and not has_forward_mode(subject.op))
+                if name in faults or method.order not in orders or left_out:
                     continue
                 problem = own if function is None else _problem(subject, args, wanted, function)
                 try:
                     with quiet():
-                        _hold(targets, road, problem, names, than)
+                        _hold(targets, method, problem, names, than)
                 except Fault as fault:
-                    if reference is not None and not _right(targets, road, right, names):
+                    if reference is not None and not _right(targets, method, right, names):
                         wrong[name] = None
                         continue
-                    faults[name] = f"{name}{by}: the derivative of order {road.order} {fault}"
+                    faults[name] = f"{name}{by}: the derivative of order {method.order} {fault}"
                 except Exception as error:
-                    # If PyTorch cannot run the road on the reference either, the operator is not at fault.
-                    if reference is None or _goes(road, right):
+                    # If PyTorch cannot run the method on the reference either, the operator is not at fault.
+                    if reference is None or _goes(method, right):
                         faults[name] = f"{name}{by}: {first_words(error)}"
                 walked += 1
     if faults:
@@ -231,7 +231,7 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
         raise Skip(why)
     if wrong:
         why = f"{why}; " * bool(why) + f"PyTorch's own of the reference is wrong by {', '.join(wrong)}"
-    return f"{walked} roads of {len(samples)} samples in float64{f'; {why}' if why else ''}"
+    return f"{walked} methods on {len(samples)} samples in float64{f'; {why}' if why else ''}"
 
 
 @check(
@@ -243,8 +243,10 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
 )
 def derivatives(subject: Subject) -> str:
     """Second and third derivatives by autograd are those of the reference, with and without create_graph."""
-    plain = {name: (road, None) for name, road in ROADS.items() if not road.transforms}
-    through = {f"{name}, of torch.ops": (road, subject.op.op) for name, (road, _) in plain.items() if not road.matrix}
+    plain = {name: (method, None) for name, method in METHODS.items() if not method.transforms}
+    through = {
+        f"{name}, of torch.ops": (method, subject.op.op) for name, (method, _) in plain.items() if not method.matrix
+    }
     return _walk(subject, {**plain, **through})
 
 
@@ -257,4 +259,4 @@ def derivatives(subject: Subject) -> str:
 )
 def transforms(subject: Subject) -> str:
     """Nested grad, jvp, vmap, jacrev and delayed vjp of torch.func give the derivatives of the reference."""
-    return _walk(subject, {name: (road, None) for name, road in ROADS.items() if road.transforms})
+    return _walk(subject, {name: (method, None) for name, method in METHODS.items() if method.transforms})

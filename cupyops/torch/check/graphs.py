@@ -50,7 +50,7 @@ def compiled_around(
 def fails(attempt: Callable[[], Any], subject: Subject) -> bool:
     """Returns whether an attempt with the reference fails; False without a reference.
 
-    What PyTorch cannot do with the reference alone is no fault of the operator.
+    If PyTorch cannot do it with the reference either, the operator is not at fault.
     """
     if subject.op.reference is None:
         return False
@@ -164,7 +164,8 @@ def export(subject: Subject) -> str:
 
 
 def _export_dynamic(subject: Subject, dtype: str, args: Arguments) -> str:
-    """Exports with a dynamic number of rows, and runs the program with another number; returns what was tried."""
+    """Exports with a dynamic number of rows, and runs the program with another number; returns a description of the
+    run."""
     if not lead_of(args).dim() or subject.mutated:
         return "of one number of rows"
     try:

@@ -1,7 +1,7 @@
 """Checks that an operator computes its result anew in each call, and leaves the process as it was.
 
 A kernel written to pass a test can keep results by address or by shape, patch a clock or a comparison, or change a
-setting that later code reads. These checks call the operator where such a kernel gives itself away.
+setting that later code reads. These checks call the operator in ways that expose such a kernel.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ def _write(args: Arguments, change: Callable[[Tensor], Tensor]) -> bool:
 def side_effects(subject: Subject) -> str:
     """A call leaves no thread, no patched function and no changed setting behind, and its results are plain tensors."""
     dtype, args = subject.one_each[0]
-    subject.outputs(fresh(args))  # what a first call sets up, such as the pool of a compiler, stays
+    subject.outputs(fresh(args))  # what a first call sets up, such as a compiler's pool, may stay
     threads = set(threading.enumerate())
     with launches.recorded() as record:
         outputs = subject.outputs(fresh(args))

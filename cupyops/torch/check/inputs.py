@@ -20,7 +20,8 @@ def tensors_in(args: Arguments) -> list[int]:
 
 
 def form_of(args: Arguments) -> str:
-    """Returns the shapes and dtypes of the tensors, and the other arguments, as a key: it tells no values of tensors."""
+    """Returns the shapes and dtypes of the tensors, and the other arguments, as a key, which ignores the values of
+    tensors."""
     return repr([(tuple(x.shape), x.dtype, x.stride()) if isinstance(x, Tensor) else x for x in args])
 
 
@@ -53,7 +54,7 @@ def fresh(args: Arguments) -> Arguments:
 def converted(args: Arguments, dtype: torch.dtype, *, alone: bool = False) -> Arguments:
     """Converts the tensors that have the lead's dtype to another dtype; with `alone`, converts only the lead.
 
-    Tensors of a different dtype keep it: some operators take float32 statistics beside 16-bit values.
+    Tensors of a different dtype keep it: some operators take float32 statistics with 16-bit values.
     """
     lead = lead_of(args)
     own = lead.dtype
@@ -102,7 +103,7 @@ WAYS = ("tied", "with numbers", "from the right", "from the left")
 
 
 def with_sizes(args: Arguments, sizes: Mapping[int, int], way: str) -> Arguments:
-    """Gives dimensions of the lead other sizes, and the dimensions of the other tensors that go with them.
+    """Changes the sizes of dimensions of the lead, and of the corresponding dimensions of the other tensors.
 
     Elements are dropped, or repeated from the first.
 

@@ -189,7 +189,7 @@ def _other_sizes(subject: Subject, dtype: str, args: Arguments, many: float) -> 
     changes += [{**dict.fromkeys(range(len(shape)), 1), len(shape) - 1: 1024}] if len(shape) else []
     changes += (
         [{len(shape) - 1: n} for n in (32, 64, 128)] if len(shape) else []
-    )  # whole warps, which kernels treat apart
+    )  # whole warps, for which kernels have separate code
     changes += [{d: n + 1} for d, n in enumerate(shape) if list(shape).count(n) > 1]
     if len(shape) > 1:
         changes += [{**dict.fromkeys(range(len(shape) - 2), 1), len(shape) - 2: 2, len(shape) - 1: 1031}]
@@ -197,7 +197,7 @@ def _other_sizes(subject: Subject, dtype: str, args: Arguments, many: float) -> 
     rows = LARGE // per_row + 3
     if shape and 0 < many * (rows / 1023) ** 2 < SECONDS:  # the time may grow with the square of the size
         changes += [{0: rows}]
-    if dtype != subject.one_dtype:  # the sizes that most choices of a kernel go by
+    if dtype != subject.one_dtype:  # the sizes on which most kernels' choices depend
         last = len(shape) - 1
         changes = [c for c in changes if len(c) == len(shape) or c in ({last: 2}, {last: 6}, {last: 15})]
     found = 0
@@ -228,7 +228,8 @@ LEADING = ((2,), (3, 2))
     compares="reference",
 )
 def dimensions(subject: Subject) -> str:
-    """With more leading dimensions, or without one, the results are the reference's, or the operator refuses."""
+    """With more leading dimensions, or without one, the results equal the reference's, or the operator raises an
+    error."""
     subject.reference  # noqa: B018 (skips the check where there is none)
     if subject.mutated:
         raise Skip("the operator writes into its arguments")

@@ -292,7 +292,7 @@ def opcheck(subject: Subject) -> str:
     """The operator passes torch.library.opcheck: schema, autograd registration, fake tensors, and dynamic shapes."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    # PyTorch keeps what its functions give for fake tensors, and takes a result of a trace without gradients for one with them.
+    # PyTorch caches results on fake tensors, and uses a result of a trace without gradients for one with gradients.
     FakeTensorMode.cache_clear()
     dtype = subject.one_each[0][0]
     for args in subject.of_dtype(dtype):

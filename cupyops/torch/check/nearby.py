@@ -53,7 +53,7 @@ def _wide(args: Arguments, change: Callable[[Tensor], Tensor] = lambda x: x) -> 
 
 
 def holds(subject: Subject, what: str, args: Arguments, *, gradients: bool = True) -> None:
-    """Raises unless the operator's results at these arguments are those of the reference, in its dtype or in float64.
+    """Raises unless the operator's results at these arguments equal the reference's, in its dtype or in float64.
 
     A derivative that has a step at the arguments may have any value within the step, as PyTorch's derivatives of
     abs and clamp and those of a kernel may differ at a kink. Elements that the reference itself computes with a large
@@ -92,7 +92,7 @@ def holds(subject: Subject, what: str, args: Arguments, *, gradients: bool = Tru
     except Exception as error:
         if does_not_compile(error):
             raise
-        _same_shapes(subject, what, args, same)  # of results of other shapes, PyTorch refuses the gradient
+        _same_shapes(subject, what, args, same)  # results of another shape would make PyTorch refuse the gradient
         raise Refused(first_words(error)) from error
     nudged: list[dict[str, Tensor]] = []
     for name, x in got.items():

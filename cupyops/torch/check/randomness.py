@@ -1,6 +1,6 @@
-"""Finds out whether an operator draws random numbers, so that differences between its results are no faults.
+"""Finds out whether an operator draws random numbers, so that differences between its results are not faults.
 
-Two right operators may draw other numbers from one seed. What they have in common is the distribution: here, the mean of
+Two correct operators may draw other numbers from one seed. Only their distributions are comparable: here, the mean of
 each element.
 """
 
@@ -19,8 +19,8 @@ __all__ = ["randomness"]
 # So many seeds are drawn. The means are wrong if their mean squared difference exceeds LIMIT times its expectation: a
 # standard normal number exceeds the root of it once in 2 million times, and all elements may follow from one number.
 DRAWS, LIMIT = 256, 25.0
-# Where a reference computes its random numbers itself, the name of an argument tells that it is a seed. The result of a right
-# operator that is not random follows from every argument, too.
+# The names of arguments that are seeds, for references that compute their random numbers from them. A result that changes
+# with another argument is not random.
 NAMES = ("seed", "rng", "generator")
 
 
@@ -43,7 +43,7 @@ class _Drawn(TorchDispatchMode):
 
 
 def randomness(subject: Subject, compares: str) -> str:
-    """Returns why a difference that a check has found is none, in words, or an empty string.
+    """Returns why a difference that a check has found is not a fault, or an empty string.
 
     Args:
         compares: :attr:`cupyops.torch.check.registry.Check.compares` of the check.
@@ -95,7 +95,7 @@ def _asked(subject: Subject) -> tuple[str, str]:
 
 
 def _seeded(args: Arguments, place: int) -> Callable[[int], Arguments] | None:
-    """Returns a function from a number to the arguments with another seed; None if the argument is no whole number."""
+    """Returns a function from a number to the arguments with another seed; None if the argument is not a whole number."""
     seed = args[place]
     if isinstance(seed, Tensor):
         whole = not (seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool)
@@ -131,7 +131,7 @@ def _differ(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
 
 
 def _alike(subject: Subject, drawn: Callable[[int], Arguments]) -> bool:
-    """Returns whether the means of operator and reference over many draws differ by no more than chance explains."""
+    """Returns whether the means of operator and reference over many draws differ only by chance."""
     totals: list[dict[str, tuple[Tensor, Tensor]]] = [{}, {}]
     for k in range(DRAWS):
         for total, function in zip(totals, (None, subject.reference), strict=True):

@@ -35,7 +35,7 @@ class Check:
     Attributes:
         name: the check's name in reports and in ``checks=``.
         holds: the claim that the check tests, as a sentence.
-        run: takes the :class:`cupyops.torch.check.subject.Subject` and returns what it tried, as text. It raises
+        run: takes the :class:`cupyops.torch.check.subject.Subject` and returns a description of the test. It raises
             :class:`Fault` or :class:`Skip`; any other exception counts as a fault.
         change: how to repair an operator that fails the check.
         backends: the backends on which the check runs.

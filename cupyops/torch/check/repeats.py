@@ -107,7 +107,7 @@ def _assert_same_steps(subject: Subject, dtype: str, operator: Operator, args: A
 
 
 def _changes(subject: Subject, args: Arguments) -> Iterator[Changed]:
-    """Yields changes that no key of a repeated call has: shapes, strides, dtypes and numbers stay."""
+    """Yields changes that the key of a repeated call does not contain: shapes, strides, dtypes and numbers stay."""
 
     def each(change: Callable[[Tensor], Tensor]) -> Arguments:
         return tuple(change(x) if isinstance(x, Tensor) else x for x in args)

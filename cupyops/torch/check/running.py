@@ -196,7 +196,7 @@ def threads(subject: Subject) -> str:
                     _synchronize_stream(subject)
                     _same(subject, f"{dtype}, in one of {count} threads", got, right, "one thread alone gives")
         except threading.BrokenBarrierError:
-            pass  # another thread has failed, and has said why
+            pass  # another thread has failed and reported why
         except BaseException as error:
             failures.append(error)
             together.abort()

@@ -12,8 +12,8 @@ from torch.autograd import forward_ad
 
 from .compare import assert_close
 from .inputs import Arguments, fresh, tensors_in
+from .methods import has_forward_mode
 from .registry import Fault, Skip, check
-from .roads import has_forward_mode
 from .subject import Subject, first_words, quiet
 
 __all__ = ["checkpointing", "flops", "jvp", "nested"]
@@ -33,7 +33,7 @@ def _widest(subject: Subject) -> tuple[str, list[Arguments]]:
     compares="reference",
 )
 def jvp(subject: Subject) -> str:
-    """Tangents of forward mode are those of reverse mode, eagerly; under torch.compile they are, or an error is raised."""
+    """Tangents of forward mode equal those of reverse mode; torch.compile may raise an error instead."""
     if not has_forward_mode(subject.op):
         raise Skip("forward mode needs a jvp or a reference")
     dtype, samples = _widest(subject)
@@ -52,8 +52,8 @@ def jvp(subject: Subject) -> str:
         ]
         by_reverse = sum(x.sum() for x in terms)
         size = sum(float(x.abs().sum()) for x in terms) + 1.0
-        for name, road in (("torch.func.jvp", _by_func), ("torch.autograd.forward_ad", _by_dual)):
-            found = _product(road(_outputs(subject, args, wanted, ready), args, wanted, tangents), seeds)
+        for name, method in (("torch.func.jvp", _by_func), ("torch.autograd.forward_ad", _by_dual)):
+            found = _product(method(_outputs(subject, args, wanted, ready), args, wanted, tangents), seeds)
             _hold(f"{dtype}, {name}", found, by_reverse, size)
     if subject.kernels and subject.op.reference is not None:
         return f"{len(samples)} samples of {dtype}"  # the backend `reference` compiles the same program
@@ -131,12 +131,12 @@ def _hold(words: str, found: Any, right: Any, size: float) -> None:
     needs=("gradients", "gradgradcheck"),
 )
 def flops(subject: Subject) -> str:
-    """FlopCounterMode counts for the operator and its gradient what it counts for the reference."""
+    """FlopCounterMode counts as many operations for the operator and its gradient as for the reference."""
     dtype, samples = subject.each[0][0], subject.of_dtype(subject.each[0][0])
     reference, total = subject.reference, 0
     for args in samples:
         theirs, ours = _counted(subject, args, reference), _counted(subject, args, None)
-        # A gradient that is the reference's runs the reference again.
+        # If the gradient is that of the reference, it runs the reference again.
         again = ours[0] if subject.op._by_reference else 0
         rights = theirs[0], theirs[1] + (again if theirs[1] > theirs[0] else 0)
         for what, right, found in zip(("the call", "call and gradient"), rights, ours, strict=True):
@@ -182,7 +182,7 @@ def nested(subject: Subject) -> str:
         if rows < 2:
             continue
         split = splits[0]
-        # A gradient that is the reference's needs PyTorch's operations on jagged tensors.
+        # If the gradient is that of the reference, it needs PyTorch's operations on jagged tensors.
         by = [] if subject.op._by_reference else subject.wanted(args)
         wanted = subject.results(fresh(args), wanted=by)
         jagged = [i for i, place in enumerate(split[1]) if place == 0 and isinstance(args[i], Tensor)]

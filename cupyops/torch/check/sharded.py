@@ -68,7 +68,7 @@ def _ranks(shape: Sequence[int], device: str) -> Iterator[tuple[Any, Any]]:
         yield init_device_mesh(device, tuple(shape)), mode
 
 
-Placements = Sequence[Sequence[Any]]  # of each tensor: a placement for each dimension of the mesh
+Placements = Sequence[Sequence[Any]]  # for each tensor, a placement for each dimension of the mesh
 
 
 class _Sharded:
@@ -101,7 +101,7 @@ class _Sharded:
         """Returns the whole tensor of a DTensor."""
         local: Any = x.detach().to_local()
         with self.mode.disable():
-            # A tensor that every rank has in common may be plain.
+            # A replicated tensor may be a plain tensor.
             pieces = getattr(local, "_local_tensors", None)
             return local if pieces is None else joined(pieces, x.placements, self.ranks)
 
@@ -138,7 +138,7 @@ class _Sharded:
             # The dispatcher may mark an empty result, which was not requested, as differentiable.
             ready = {k: y for k, y in enumerate(outputs) if y.requires_grad and k in seeds}
             if ready:
-                # The gradient of a sum is whole on each rank.
+                # Each rank has the whole gradient of a sum.
                 alike = {k: [Replicate() if p.is_partial() else p for p in y.placements] for k, y in ready.items()}
                 placed = [self.place(seeds[k], alike[k]) for k in ready]
                 by = [leaves[i] for i in wanted]
@@ -230,7 +230,8 @@ def _told(args: Arguments, placements: Placements, shape: Sequence[int]) -> str:
     needs=("fakes", "gradients", "gradgradcheck", "gradient_strides", "differentiable", "vmap"),
 )
 def sharding(subject: Subject) -> str:
-    """On DTensors with every placement, results and gradients are those of whole tensors; splits do not communicate."""
+    """On DTensors with every placement, results and gradients equal those of whole tensors; splits do not
+    communicate."""
     rule = _rule(subject)
     dtype, samples = _sharded_samples(subject)
     right = [_plain(subject, args) for args in samples]
@@ -330,7 +331,7 @@ def tensor_parallel(subject: Subject) -> str:
             except (NotImplementedError, RuntimeError):
                 continue  # PyTorch has no rule for an operation of the reference
             if sharded.forward_collectives:
-                continue  # the placements are no style of this operation
+                continue  # the placements are not a style of this operation
             theirs = sharded.collectives
             sharded.results(args, placements, seeds)
             if sharded.collectives > theirs:
@@ -347,7 +348,7 @@ def tensor_parallel(subject: Subject) -> str:
 def _styles(args: Arguments) -> Iterator[tuple[str, list[Any]]]:
     """Yields the styles of tensor parallelism that the samples' shapes permit, and the place of each argument.
 
-    The styles are those of ``torch.distributed.tensor.parallel``. A weight is a tensor of two dimensions beside the
+    The styles come from ``torch.distributed.tensor.parallel``. A weight is a tensor of two dimensions beside the
     lead, whose last dimension has the size of the lead's.
     """
     lead = next(i for i in tensors_in(args) if args[i] is lead_of(args))

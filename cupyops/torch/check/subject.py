@@ -153,7 +153,7 @@ class Subject:
         found += self._words(place) if kind.kind() == "StringType" else _others(like)
         chosen: list[Any] = []
         for v in found:
-            # 1, 1.0 and True are equal, and so are 0.0 and -0.0; they are no other values.
+            # 1, 1.0 and True are equal, and so are 0.0 and -0.0: these are not other values.
             if not (v is value or (type(v) is type(value) and v == value) or any(v is c or v == c for c in chosen)):
                 chosen.append(v)
         return chosen
@@ -301,7 +301,7 @@ class Subject:
 
     @computed_once
     def refusal(self) -> str:
-        """Returns the message by which the operator refuses gradients, or an empty string; a refusal is no fault."""
+        """Returns the message by which the operator refuses gradients, or an empty string; a refusal is not a fault."""
         args = fresh(self.samples[0])
         wanted = self.wanted(args)
         if self.mutated or not wanted:
@@ -427,7 +427,8 @@ def _near(value: float) -> list[Any]:
 
 
 def _others(value: Any) -> list[Any]:
-    """Returns values beside a number or a list of numbers: of the other sign, 0, below 1, above 1, and close by."""
+    """Returns other values for a number or a list of numbers: of the other sign, 0, below 1, above 1, and close to
+    it."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -443,7 +444,7 @@ def _others(value: Any) -> list[Any]:
 def _words_of(function: Any) -> list[str]:
     """Returns the words that the code of a reference has as constants: one may be a choice of an argument that is a text.
 
-    The names of its functions' arguments are no constants, and texts that are no names are docstrings and messages.
+    The names of its functions' arguments are not constants, and texts that are not names are docstrings and messages.
     """
     found, met = list[Any](getattr(getattr(function, "__code__", None), "co_consts", ())), list[str]()
     while found:
@@ -492,11 +493,11 @@ def first_cause(error: BaseException) -> BaseException:
     told = [error]
     for wrapped in met[1:]:
         # Dynamo raises its exceptions from None: the exception that it caught is the context. In an author's code, a
-        # context that is no cause is unrelated: the handler of one error failed with another error.
+        # context that is not a cause is unrelated: the handler of one error failed with another error.
         if _is_ours(told[-1]) or not (_of_pytorch(told[-1]) or wrapped is told[-1].__cause__):
             break
         told.append(wrapped)
-    # An exception raised inside PyTorch says less than the exception that PyTorch raises from it.
+    # An exception raised inside PyTorch explains less than the exception that PyTorch raises from it.
     return next((e for e in reversed(told) if not _of_pytorch(e) and _raised_in(e) != "torch"), error)
 
 

@@ -54,7 +54,7 @@ def written(subject: Subject) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """The right results and the allowed errors.
+    """The correct results and the allowed errors.
 
     Attributes:
         exact: the results in float64, by name.
@@ -68,7 +68,7 @@ class Target:
 
 
 def target(subject: Subject, args: Arguments, got: Mapping[str, Tensor], seeds: Mapping[str, Tensor]) -> Target:
-    """Returns the right results in float64, and the allowed errors.
+    """Returns the correct results in float64, and the allowed errors.
 
     The allowed error is 2 × (error of the reference in the dtype + half an eps), and at least :func:`least_allowed`.
 
@@ -151,7 +151,7 @@ def values(subject: Subject) -> str:
 def _hold(
     subject: Subject, errors: dict[str, float], dtype: str, how: str, args: Arguments, got: dict[str, Tensor]
 ) -> None:
-    """Holds results to the bound of :func:`values`, and notes the greatest error of the dtype."""
+    """Compares results with the bound of :func:`values`, and records the greatest error of the dtype."""
     right = target(subject, args, got, {})
     error = assert_close(f"{dtype}, {how}", got, right.exact, right.allowed, right.than)
     errors[dtype] = max(errors.get(dtype, 0.0), error)
@@ -216,7 +216,7 @@ def inplace(subject: Subject) -> str:
     compares="reference",
 )
 def common(subject: Subject) -> str:
-    """A result that common= declares changes with no input as long as what it follows from stays the same."""
+    """A result that common= declares stays the same while the values that it is computed from stay the same."""
     declared = subject.op._common
     if declared is None:
         raise Skip("the operator does not declare common=")

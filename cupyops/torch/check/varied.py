@@ -63,7 +63,7 @@ def special_values(subject: Subject) -> str:
                     continue
                 kinds = [_kind(y) for y in (x, same[name].to(x.dtype), exact[name].to(x.dtype))]
                 strange = (kinds[0] != kinds[1]) & (kinds[0] != kinds[2])
-                if math.isfinite(value):  # where the reference overflows, the operator's terms may, or need not
+                if math.isfinite(value):  # where the reference overflows, the operator may overflow or not
                     strange &= (kinds[1] == 0) & (kinds[2] == 0)
                 if bool(strange.any()):
                     place = tuple(int(j) for j in strange.nonzero()[0])
@@ -78,7 +78,7 @@ def special_values(subject: Subject) -> str:
 
 
 def _at_points(x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensor with elements at which functions often have a case of their own."""
+    """Yields the tensor with elements for which functions often have a special case."""
     info = torch.finfo(x.dtype)
     powers = [2.0**k for k in (-8, -4, -2, -1, 1, 2, 3, 4, 8)]
     points = [0.0, 1.0, -1.0, -0.0, *powers, *(-p for p in powers)]
@@ -189,7 +189,7 @@ def data(subject: Subject) -> str:
 
 
 def _other_data(x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yields other values for a tensor, which are not negative if those of the sample are not."""
+    """Yields other values for a tensor. They are not negative if the sample has no negative ones."""
     generator = torch.Generator().manual_seed(20240301)
     other = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device, x.dtype)
     other = other.abs() if bool((x >= 0).all()) else other

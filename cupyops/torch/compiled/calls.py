@@ -72,7 +72,7 @@ def declare(
 
 
 def bodies_of(name: str) -> Bodies | None:
-    """Returns what the operator of this name has declared, or None if no operator of this package has the name."""
+    """Returns the declarations of the operator of this name, or None if no operator of this package has the name."""
     return _BODIES.get(name)
 
 

@@ -1,4 +1,4 @@
-"""Has the backward of a compiled graph read one of equal results of different operators, so that the forward saves one.
+"""Saves only one of equal results of different operators for the backward of a compiled graph.
 
 PyTorch computes a common subexpression of a graph once, so that its forward saves the value once. Two layer norms of the
 same rows with other weights have the same statistics, but they are different calls, and the forward saved the statistics of
@@ -54,7 +54,8 @@ class Common:
             self.computations[result] = f"{namespace}::{words[0]}", *words[1:]
 
     def value(self, call: Node, i: int) -> tuple[Any, ...] | None:
-        """Returns what decides the result ``i`` of a call of the operator, or None if nothing is declared of the result."""
+        """Returns the values that determine the result ``i`` of a call of the operator, or None if nothing is declared
+        for it."""
         computation = self.computations.get(self.results[i])
         if computation is None:
             return None
@@ -65,7 +66,8 @@ class Common:
 
 
 def share(saved: Sequence[Node], declarations: Mapping[str, Common], apart: Any) -> None:
-    """Has the readers of equal results in a backward read the first of them. AOTAutograd then does not save the others.
+    """Redirects the readers of equal results in a backward to the first of them. AOTAutograd then does not save the
+    others.
 
     Args:
         saved: the nodes of the joint graph that the forward saves.
@@ -74,7 +76,7 @@ def share(saved: Sequence[Node], declarations: Mapping[str, Common], apart: Any)
     """
     firsts: dict[Any, Node] = {}
     places = {node: i for i, node in enumerate(saved[0].graph.nodes)} if saved else {}
-    # A reader may be in the forward: what it reads must be in front of it.
+    # A reader may be in the forward: its operands must come before it.
     for node in sorted(saved, key=places.__getitem__):
         call: Any = node.args[0] if node.target is operator.getitem else None
         found = declarations.get(name_of(call)) if isinstance(call, Node) else None
@@ -89,7 +91,7 @@ def share(saved: Sequence[Node], declarations: Mapping[str, Common], apart: Any)
 
 
 def _key_of(argument: Any) -> Any:
-    """Returns an argument such that equal values are equal, and can be keys."""
+    """Returns an argument in a form that can be a key of a dictionary."""
     if isinstance(argument, Node) and argument.target is operator.getitem:
         return argument.args
     return tuple(argument) if isinstance(argument, list | tuple) else argument

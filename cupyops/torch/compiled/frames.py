@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def inlined_only(function: F) -> F:
-    """Has Dynamo compile a function as a part of a compiled caller, and never by itself; returns the function.
+    """Lets Dynamo compile a function only as a part of a compiled caller; returns the function.
 
     Dynamo treats the functions of ``torch.nn`` in this way. Where a model's ``forward`` cannot be compiled, Dynamo
     compiles the functions that it calls, each by itself. A compiled function that makes a single call of an operator

@@ -1,6 +1,6 @@
-"""Has functions rewrite the graphs that Dynamo traces for Inductor, before PyTorch differentiates the graphs.
+"""Lets functions rewrite the graphs that Dynamo traces for Inductor, before PyTorch differentiates the graphs.
 
-Inductor has no public place for such functions beside the one that a program's own settings may fill. This module calls
+Inductor's only public setting for such functions may be in use by the program itself. This module calls
 the functions before Inductor's passes. If PyTorch lacks the place, the graphs stay as they are (:mod:`.private`).
 """
 
@@ -20,12 +20,12 @@ _FUNCTIONS: list[Callable[[GraphModule], Any]] = []
 
 
 def before_gradients(function: Callable[[GraphModule], Any]) -> None:
-    """Has a function rewrite each graph with an operator of this package, in place."""
+    """Registers a function that rewrites each graph with an operator of this package, in place."""
     _FUNCTIONS.append(function)
 
 
 def prepare() -> None:
-    """Has Inductor call the functions. Inductor is imported when Dynamo traces for it."""
+    """Makes Inductor call the functions. Inductor is imported when Dynamo traces for it."""
     inductor: Any = sys.modules.get(_MODULE)
     passes = getattr(inductor, _PASSES, None)
     if passes is not None and not hasattr(passes, "cupyops") and has(REWRITTEN):

@@ -1,14 +1,14 @@
-"""Has the keys of compiled graphs on disk tell apart operators that are declared in different ways.
+"""Makes the disk cache of compiled graphs distinguish operators that are declared in different ways.
 
 AOTAutograd and Inductor keep compiled graphs on disk. A key has the text of a graph, and the text has only the names of
 custom operators. AOTAutograd's key is that of Dynamo's graph, from which it traces the operators' references and gradients.
 Inductor's key is that of the graph that AOTAutograd has traced. Its code also follows from the dtypes, shapes and strides of
-the operators' results, and from the forms in place (:mod:`.in_place`). Without these facts, an edited body whose result has
-another dtype would meet code that reads the result as the dtype of before.
+the operators' results, and from the forms in place (:mod:`.in_place`). Without these facts, after an edit that changes
+the dtype of a result, cached code would read the result as the former dtype.
 
-PyTorch has no public place for such facts. This module adds them to the object that PyTorch hashes. If PyTorch lacks the
-object (:mod:`.private`), graphs are compiled anew in each process, by the public tag of all keys. A composite operator has its
-code in its name (:mod:`cupyops.torch.core.composite`).
+PyTorch has no public setting for such facts. This module adds them to the object that PyTorch hashes. If PyTorch lacks
+the object (:mod:`.private`), graphs are compiled anew in each process, by the public tag of all keys. A composite
+operator has its code in its name (:mod:`cupyops.torch.core.composite`).
 """
 
 import functools
@@ -38,10 +38,10 @@ _ROOMS = "ops", "programs", "torch/compiled", "torch/core", "torch/ops", "torch/
 
 
 def code_of(namespace: str, name: str, version: object) -> str:
-    """Returns a text that stands for the code of an operator: its body, its reference, its gradient.
+    """Returns a key for the code of an operator: its body, its reference, its gradient.
 
-    For a shipped operator, and for an operator whose author gives a version, the text is the same in each process. No hash
-    tells what another operator's functions call, so that the text is another one after each declaration.
+    For a shipped operator, and for an operator whose author gives a version, the text is the same in each process. No
+    hash covers the functions that another operator's code calls, so each declaration of it has a new key.
 
     Args:
         namespace, name: the operator's.

@@ -1,8 +1,8 @@
 """Asks PyTorch for the private parts that compiled graphs use, and warns once of each use that lacks a part.
 
-PyTorch's compiler has no public place for most of :mod:`cupyops.torch.compiled`. Another version of PyTorch may have
-renamed a part, or changed its parameters. Each use therefore asks :func:`has` first, and is left out if a part is missing:
-graphs then compute the same, and a warning says what they lack.
+PyTorch's compiler has no public interface for most of :mod:`cupyops.torch.compiled`. Another version of PyTorch may
+have renamed a part, or changed its parameters. Each use therefore asks :func:`has` first, and is left out if a part is
+missing: graphs then compute the same, and a warning says what they lack.
 """
 
 import functools
@@ -21,8 +21,8 @@ KEYS = "graphs on disk for later processes"
 RECOMPUTED = "the recomputation and the sharing of saved results"
 REWRITTEN = "the rewriting of graphs before Inductor"
 
-# By use: the module, the part, and the parameters of a function that this package gives, or the attributes that the constructor
-# of a class sets.
+# For each use: the module, the part, and the parameters of a function that this package passes, or the attributes that
+# the constructor of a class sets.
 _NEEDED: dict[str, list[tuple[str, str, str]]] = {
     DIRECT: [
         ("torch._inductor.lowering", "make_fallback", "layout_constraint warn override_decomp"),
@@ -66,7 +66,8 @@ _NEEDED: dict[str, list[tuple[str, str, str]]] = {
 
 @functools.cache
 def has(use: str) -> bool:
-    """Returns whether this PyTorch has all parts of a use. If not, the first call warns of what compiled graphs lack.
+    """Returns whether this PyTorch has all parts of a use. If not, the first call warns which features compiled graphs
+    lack.
 
     Imports the modules of the parts.
     """

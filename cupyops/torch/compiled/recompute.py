@@ -11,14 +11,15 @@ two kinds of operations:
   is not in the list, as PyTorch's reductions are not. But its result y follows from x and the statistics, which its
   backward reads anyway, by pointwise operations. In ``layer_norm(x) * b``, y is not saved then, as PyTorch's is not.
 
-For the second kind, the graph has a node :data:`recomputed` in place of the result while the partitioner chooses. Behind
+For the second kind, the graph has a node :data:`recomputed` in place of the result while the partitioner chooses. After
 the cut, the node is the operator's result in the forward, as before. In the backward, the operations of the recomputation
-take its place, and Inductor fuses them with the operation that reads the result. The partitioner recomputes nothing that
-the backward must write to memory, such as the operand of a matrix product. Such a result is saved. If a kernel without matrix
+take its place, and Inductor fuses them with the operation that reads the result. The partitioner never recomputes a
+tensor that the backward must write to memory, such as the operand of a matrix product. Such a result is saved. If a
+kernel without matrix
 products reads the result in the backward, such as that of a norm, the result is written to memory there: PyTorch's own norm would
 fuse with the operations, and save the result neither.
 
-The list has no public interface, and neither have the graphs in front of the cut and behind it. If PyTorch lacks a function
+The list has no public interface, and neither have the graphs before the cut and after it. If PyTorch lacks a function
 that this module changes (:mod:`.private`), the forward saves more.
 """
 
@@ -44,11 +45,11 @@ __all__ = ["Recomputation", "allow"]
 _MODULE = "torch._functorch.partitioners"
 _NAMES: set[str] = set()  # the qualified names of elementwise operators that have been traced
 _READERS: set[str] = set()  # of operators without matrix products
-_COMMON: dict[str, Common] = {}  # what operators declare of their results
+_COMMON: dict[str, Common] = {}  # what operators declare about their results
 
 
 class Recomputation:
-    """How the first result of an operator follows from what a compiled graph has saved.
+    """How the first result of an operator is computed from the tensors that a compiled graph has saved.
 
     Args:
         where: the operator's name, for messages.
@@ -184,7 +185,8 @@ def _weighed(original: Any) -> Any:
     @functools.wraps(original)
     def solve_min_cut(joint: Graph, *args: Any, **kwargs: Any) -> Any:
         # The partitioner doubles the bytes of a tensor that only operations read which fuse, as if it were not written
-        # otherwise. A kernel may write what a recomputation reads, so that saving the result, too, would weigh the same.
+        # otherwise. A kernel may write the operands of a recomputation, so that saving the result, too, would cost the
+        # same.
         for reader in joint.find_nodes(op="call_function", target=reading):
             for node in reader.all_input_nodes:
                 if node.target is recomputed or name_of(node) in _NAMES:
@@ -224,7 +226,8 @@ _CHANGED: dict[str, Callable[[Any], Any]] = {
 
 
 def _replace_result(node: Node) -> None:
-    """Has the readers of a node's first result read a node :data:`recomputed`, if the operator declares how."""
+    """Redirects the readers of a node's first result to a node :data:`recomputed`, if the operator declares how to
+    recompute it."""
     target: Any = node.target
     found = _RECOMPUTATIONS.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
     if found is None or "recompute" in node.meta:  # the policy of a checkpoint decides about this node
@@ -253,7 +256,7 @@ def _replace_result(node: Node) -> None:
 
 
 def _replace_readers(node: Node, is_required_fw: Callable[[Node], bool]) -> None:
-    """Has a node :data:`reading` stand for each kernel of the backward that reads a node, or a view of it."""
+    """Inserts a node :data:`reading` for each kernel of the backward that reads a node, or a view of it."""
     for user in list(node.users):
         name = name_of(user)
         if getattr(user.target, "is_view", False):

@@ -26,7 +26,7 @@ from cupyops.launch import driver, hooks, recording, watch
 
 __all__ = ["READS", "Call", "Record", "Site", "recorded"]
 
-# The operators that allocate; PyTorch detaches what they return.
+# The operators that allocate; PyTorch detaches their results.
 _ALLOCATIONS = frozenset(
     getattr(torch.ops.aten, name)
     for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach")
@@ -181,7 +181,7 @@ def _written(site: Site, args: Sequence[Any], found: Any, record: Record) -> Cal
     device = launches[0].arguments.gpu
     lines = _Lines(
         device, {"body": site.body, "site": site}
-    )  # the scope keeps alive what close_generated_launches calls
+    )  # the scope keeps the objects alive that close_generated_launches calls
     lines.names |= tensors
     try:
         for step in record.steps:

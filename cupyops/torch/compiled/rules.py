@@ -1,4 +1,4 @@
-"""The rules that choose what an operator is in a compiled graph.
+"""The rules that choose the form of an operator in a compiled graph.
 
 There are two choices. "kernel": the operator is one node of the graph, and the generated code calls the operator's body.
 "decompose": the graph has the operations of the operator's reference, which Inductor fuses with the operations beside

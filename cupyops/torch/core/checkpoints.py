@@ -1,7 +1,7 @@
 """Calls under selective activation checkpointing, ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
 
-A policy of the user decides for each operator that PyTorch dispatches whether its results are saved. An operator that
-computes a product and GELU would be saved whole, with both results, or computed again whole. An operator with ``parts``
+A policy of the user decides for each operator that PyTorch dispatches whether its results are saved. A policy could
+only save both results of an operator that computes a product and GELU, or recompute both. An operator with ``parts``
 is therefore called in parts: the policy decides about each part, and a policy for PyTorch's own operators finds them.
 
 An ``autograd.Function`` encloses the call. The registered operator's own Python layer of autograd takes more host time.

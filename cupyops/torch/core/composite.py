@@ -1,4 +1,4 @@
-"""The operators that stand for a call in a graph that Dynamo traces.
+"""The operators that represent a call in a graph that Dynamo traces.
 
 Dynamo guards each Python object that it reads while it traces: globals, attributes, cells, code. A compiled step checks all
 guards before it runs, which takes the host's time. While Dynamo traces, the generated dispatch of an operator therefore makes
@@ -6,11 +6,12 @@ one call of another operator, with the same arguments, and reads nothing else. T
 (``CompositeImplicitAutograd`` in PyTorch's dispatcher): its implementation is the general dispatch. It runs when AOTAutograd
 traces Dynamo's graph, and AOTAutograd's graph has the operations that it calls.
 
-AOTAutograd keeps traced graphs on disk, by Dynamo's graph. What the implementation does is no part of that graph, so the name of
-the overload stands for it. For a shipped operator it is a hash of this package's code. An operator of other code has a name of its own in
-each process, since no hash tells what its reference or its backward calls: AOTAutograd traces its gradient again in another
-process, unless its author gives it a version. If its reference may be in the graph, by ``compiled=``, Dynamo traces the
-general dispatch itself, and the graph has the operator or the reference (for their keys see :mod:`cupyops.torch.compiled.keys`).
+AOTAutograd keeps traced graphs on disk, by Dynamo's graph. That graph does not contain the implementation, so the name
+of the overload identifies it. For a shipped operator it is a hash of this package's code. An operator of other code has
+a new name in each process, since no hash covers the functions that its reference or its backward calls: AOTAutograd
+traces its gradient again in another process, unless its author gives it a version. If its reference may be in the
+graph, by ``compiled=``, Dynamo traces the general dispatch itself, and the graph has the operator or the reference (for
+their keys see :mod:`cupyops.torch.compiled.keys`).
 """
 
 import hashlib
@@ -40,9 +41,9 @@ class Composites:
 
     Args:
         schema: the Operator's schema.
-        rule: what the Operator is in a graph (:mod:`cupyops.torch.compiled.rules`).
+        rule: the form of the Operator in a graph (:mod:`cupyops.torch.compiled.rules`).
         policies: the policies of autocast, by the type of device.
-        code: a text that stands for the Operator's code (:func:`cupyops.torch.compiled.keys.code_of`).
+        code: a key for the Operator's code (:func:`cupyops.torch.compiled.keys.code_of`).
         find: returns the Composites of the newest Operator of the name, or None.
 
     Attributes:
@@ -99,7 +100,7 @@ class Composites:
         return written
 
     def withdraw(self, call: Callable[..., Any]) -> None:
-        """Has the generated dispatches call another function in place of the composite operators."""
+        """Makes the generated dispatches call another function in place of the composite operators."""
         for scope in self._scopes:
             scope["composite"] = call
 
@@ -110,7 +111,7 @@ def _define(schema: Schema, name: str, overload: str, count: int, call: Callable
     Args:
         schema: the schema of the other operator.
         name, overload: the name of the composite operator, without a namespace, and of its overload.
-        count: how many of the results the composite operator returns; the first ones.
+        count: the composite operator returns this many of the first results.
         call: takes the arguments and returns these results. It must hold no reference to an Operator.
 
     Returns:

@@ -56,7 +56,7 @@ def declared(
 def recorded(
     schema: Schema, arguments: Sequence[str], wrt: Sequence[str], shared: Mapping[str, str], scope: dict[str, Any]
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Returns ``forward`` and ``backward`` of a Function on plain tensors, which does what :func:`declared` does.
+    """Returns ``forward`` and ``backward`` of a Function that does the same as :func:`declared`, for plain tensors.
 
     One generated function runs the body and saves the tensors. In a plain backward, the second function calls the body
     of the gradient's operator, and not the operator.
@@ -88,7 +88,7 @@ def recorded(
     return scope["forward"], backward
 
 
-# The names in the text that stand for no argument or result. Python itself provides none of the others.
+# The names in the text that are not arguments or results.
 _OWN = frozenset(
     ("ctx_", "inputs_", "output_", "body_", "gradient_", "call_", "plain_", "alike_", "NoStorageError_", "_")
     + ("forward", "setup_context", "backward")

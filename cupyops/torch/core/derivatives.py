@@ -1,4 +1,5 @@
-"""What autograd calls for an operator: its body, and the gradient by a backward, by an ``autograd.Function`` or by the reference."""
+"""The functions that autograd calls for an operator: its body, and a gradient from a backward, an ``autograd.Function``
+or the reference."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ __all__ = ["Derivatives", "counting", "derivatives_of"]
 
 @dataclass(frozen=True)
 class Derivatives:
-    """What autograd calls for an operator.
+    """The functions that autograd calls for an operator.
 
     Attributes:
         schema: the operator's schema.
@@ -77,7 +78,7 @@ def derivatives_of(
     operator_for: Callable[[Any, Sequence[str]], Any],
     mend: str = "",
 ) -> Derivatives:
-    """Returns what autograd calls for an operator.
+    """Returns the functions that autograd calls for an operator.
 
     Args:
         schema: the operator's schema.

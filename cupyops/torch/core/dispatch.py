@@ -57,8 +57,8 @@ __all__ = [
 transforms_active = torch._C._are_functorch_transforms_active
 dispatch_modes = torch._C._len_torch_dispatch_stack
 grad_enabled = torch.is_grad_enabled
-# Dynamo traces this function as True. A call takes a third of the time of torch.compiler.is_compiling, which also returns
-# True during an export; an exported tensor is no plain tensor.
+# Dynamo replaces calls of this function by True. A call takes a third of the time of torch.compiler.is_compiling, which
+# also returns True during an export; an exported tensor is not a plain tensor.
 is_traced = torch.compiler.is_dynamo_compiling
 # The state of torch.jit.trace, or None. It records PyTorch's operations, and would not record a launch.
 is_scripted = torch._C._get_tracing_state
@@ -164,11 +164,11 @@ def in_plain_backward(grad: Tensor) -> bool:
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns a tensor on a GPU in the dtype that autocast wants.
+    """Returns a tensor on a GPU in the dtype that autocast requires.
 
     Autocast caches the copies of parameters: float32 leaves that require grad. An ATen operator that autocast converts
     has access to the cache, and a Python function has not. ``einsum`` of one operand is such an operator: it returns a
-    view of its operand, and so of the cached copy. If PyTorch does not convert the operand, this function does.
+    view of its operand, here of the cached copy. If PyTorch does not convert the operand, this function does.
 
     A copy that was cached under ``no_grad`` has no gradient. The function returns another copy if autograd records.
     """
@@ -347,7 +347,7 @@ def call_source(
         defaults: the default values, by the names of the arguments.
         spread: arguments for which a number stands for a list of equal numbers: the number's type, and how many.
         casts: the autocast policy of the operator on a GPU, or None.
-        packed: whether ``apply`` takes the arguments that are no tensors as one tuple. Autograd takes some time for
+        packed: whether ``apply`` takes the arguments that are not tensors as one tuple. Autograd takes some time for
             each argument of a Function.
         late: whether ``apply`` is called under autocast, and converts the tensors itself.
         traced: whether the generated function calls ``composite`` while Dynamo traces (:mod:`.composite`).
@@ -412,7 +412,7 @@ def call_source(
             *calls,
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
-            "        except RuntimeError:",  # PyTorch's own, for the shape of a nested tensor, which has type Tensor, too
+            "        except RuntimeError:",  # PyTorch raises it for the shape of a nested tensor, whose type is Tensor, too
             f"            if not has_nested(({arguments},)): raise",
             *(["    if in_graph():", f"        return composite({arguments})"] if traced else []),
             f"    return dispatch(({arguments},))",

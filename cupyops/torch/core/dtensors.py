@@ -6,8 +6,8 @@ conversion of a tensor, and a selective checkpoint asks its policy about each of
 propagation is asked once for each choice of placements, shapes, dtypes and other arguments. A call whose tensors have to
 move is left to DTensor, except that a whole tensor may become the summand of each rank.
 
-An ``autograd.Function`` encloses the call. Its backward is the operator's own, whose operators are called on DTensors in
-the same way. The Function saves DTensors, so that a gradient has a gradient.
+An ``autograd.Function`` encloses the call. Its backward is the operator's, and the operators in the backward are called
+on DTensors in the same way. The Function saves DTensors, so that a gradient has a gradient.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +65,7 @@ def on_dtensors(
     policies: Mapping[str, str],
 ) -> Callable[[tuple[Any, ...]], Any]:
     """Returns a function of an operator's arguments that returns the results of a call on DTensors, and None for a call
-    that DTensor computes, or that is no call on DTensors.
+    that DTensor computes, or that is not a call on DTensors.
 
     Args:
         name: the operator's name.
@@ -80,7 +80,7 @@ def on_dtensors(
     plans: dict[Any, _Plan | None] = {}
 
     def plan_of(args: tuple[Any, ...], dtypes: Mapping[int, torch.dtype]) -> _Plan | None:
-        # Modes, such as that of a checkpoint, must not see what DTensor computes with fake tensors.
+        # Modes, such as that of a checkpoint, must not see DTensor's computations with fake tensors.
         with _disable_current_modes(), torch.no_grad():
             prepare()
             given = (*(_with_dtype(x, dtypes.get(i)) for i, x in enumerate(args[:count])), *args[count:])
@@ -219,7 +219,7 @@ def _with_dtype(x: Any, dtype: torch.dtype | None) -> Any:
     dtype = local.dtype if dtype is None else dtype
     if local.dtype is not dtype:
         local = local.to(dtype)
-    if local.requires_grad:  # PyTorch warns of a DTensor that does not require grad around such a tensor
+    if local.requires_grad:  # PyTorch warns if a DTensor does not require grad and its local tensor does
         local = local.detach()
     if spec.tensor_meta.dtype is not dtype:
         key = spec.mesh, spec.placements, getattr(spec, "shard_order", None), spec.tensor_meta, dtype

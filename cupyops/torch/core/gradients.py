@@ -78,8 +78,8 @@ class Schema:
 
     @property
     def registered(self) -> str:
-        """The schema for PyTorch, with an underscore after each argument that is a keyword of Python: Inductor reads the
-        arguments as those of a Python function."""
+        """The schema for PyTorch, with an underscore after each argument that is a keyword of Python: Inductor reads
+        the arguments as a Python function's."""
         pieces = re.split(f"({_QUOTED})", self.text)
         keywords = [name for name in self.types if keyword.iskeyword(name)]
         for word, other in free_names(keywords, {*self.types}).items():
@@ -279,7 +279,7 @@ def gradient_of(
             return tuple(found[i] for i in taken)
 
         primals = [given[x] for x in wanted]
-        # In forward mode, a gradient's graph to tensors of pullback would have the tangents require grad.
+        # In forward mode, a graph of the gradient back to pullback's tensors would make the tangents require grad.
         differentiated = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
         with torch.set_grad_enabled(differentiated):
             found = pullback(forward, primals, [given[f"grad_{schema.results[i]}"] for i in taken]) if wanted else ()

@@ -59,8 +59,8 @@ def simulated(backward: Callable[..., Any], always: bool) -> Callable[..., Any]:
 
     Args:
         backward: the declared backward.
-        always: whether the forward has run kernels. The program may have left ``cupyops.simulate()`` since, here or in
-            another thread.
+        always: whether the forward has run kernels. The program may have left ``cupyops.simulate()`` in the meantime,
+        in this thread or another.
     """
 
     def either(ctx: Any, *grads: Any) -> Any:
@@ -179,7 +179,7 @@ def preparing(steps: Sequence[Callable[[], None]], shapes: Callable[..., Any]) -
     """Returns the fake kernel: the function that computes fake results, before which the steps are called.
 
     A compiler traces the operator with fake tensors before it generates code, and DTensor computes the results' shapes
-    with fake tensors before it looks for a strategy. The steps run early enough to register what either needs.
+    with fake tensors before it looks for a strategy. The steps therefore run early enough to register a lowering and a sharding strategy.
     """
 
     def fake(*args: Any) -> Any:
@@ -249,7 +249,7 @@ def _settle_strides(x: torch.Tensor) -> None:
     If a tensor comes with other strides than in the call before, Dynamo compiles again with a symbol for each stride.
     A body asks whether the tensor is contiguous, and Dynamo then guards the strides, except those of dimensions of one
     element. A graph with a symbol left is slower: no launches are repeated, and CUDA graphs look up the symbol's value.
-    A stride that is not that of a contiguous tensor stays a symbol.
+    A stride that a contiguous tensor would not have stays a symbol.
     """
     contiguous: Any = 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):

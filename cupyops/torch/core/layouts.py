@@ -21,7 +21,7 @@ MOST_KEPT = 256
 
 
 def with_strides_of(body: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the reference with a step behind it that copies a result whose strides are not those of the body.
+    """Returns the reference with a step after it that copies a result whose strides are not those of the body.
 
     The body runs on fake tensors, once for all calls with the same shapes, strides and dtypes. Contiguous results of
     contiguous arguments have the body's strides, so that most calls skip the step. If the body cannot run on fake
@@ -60,7 +60,7 @@ def _strides(body: Callable[..., Any], args: Sequence[Any], count: int) -> Seque
     try:
         with mode, torch.no_grad():
             found = on_fakes(body, [mode.from_tensor(x) if isinstance(x, Tensor) else x for x in args])
-    except Exception:  # anything; the call is valid: the reference has accepted it
+    except Exception:  # any exception: the call itself is valid, since the reference has accepted it
         return [None] * count
     given = found if isinstance(found, (tuple, list)) else (found,)
     return [y.stride() if isinstance(y, Tensor) else None for y in given]

@@ -1,4 +1,4 @@
-"""Local tensors in place of DTensors, differentiably: what ranks send each other, and the pieces of parameters.
+"""Differentiable conversions between DTensors and local tensors: collectives, and the pieces of parameters.
 
 DTensor computes the same by several autograd nodes for each tensor, whose Python takes the host longer than the kernels of
 a layer take the GPU. Here a tensor that moves between the ranks is one node, and so is a parameter that becomes its local
@@ -53,7 +53,7 @@ def _done(x: Tensor) -> Tensor:
     return found
 
 
-# The gradient of each collective is another one.
+# The gradient of each collective is another collective.
 _DUAL: dict[Callable[..., Tensor], Callable[..., Tensor]] = {
     _gather: _scatter,
     _scatter: _gather,

@@ -93,7 +93,7 @@ _DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
 
 
 def operator_of(target: Any) -> "Operator | None":
-    """Returns the :class:`Operator` behind the target of a node of a traced graph, or None if there is none."""
+    """Returns the :class:`Operator` of the target of a node of a traced graph, or None if there is none."""
     return _DECLARED.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
 
 
@@ -121,7 +121,7 @@ class Operator:
 
     Args:
         schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``. Tensors come first. ``Tensor?`` may be None, also as a result.
-            ``Tensor(a!)`` is an argument that the body writes to. There may be no result, ``-> ()``, or several, ``->
+            ``Tensor(a!)`` is an argument that the body writes to. It may have no result, ``-> ()``, or several, ``->
             (Tensor y, Tensor z)``. An argument that is a keyword of Python, ``Tensor lambda``, is given in order or as
             ``**{"lambda": x}``; in ``torch.ops``, its name is ``lambda_``.
         implementation: the body, or an ``autograd.Function`` with ``setup_context`` and ``backward`` whose
@@ -361,7 +361,7 @@ class Operator:
         Args:
             count: the number of the results that the user sees, which come first.
             forward: ``forward(ctx, *tensors, others)`` of the Function, where ``others`` is a tuple of the arguments
-                that are no tensors. It sets the attributes of ctx itself.
+                that are not tensors. It sets the attributes of ctx itself.
             backward: the backward of the Function.
             body: computes the results that the user sees, for plain tensors without a gradient.
             general: ``general(call, args)`` computes the results for all other arguments; by default ``call(args)``,

@@ -89,11 +89,11 @@ def _key(name: str, x: str, schema: Schema) -> list[str]:
 
 
 class _Repeated:
-    """What a generated function calls in place of a body.
+    """The function that generated code calls in place of a body.
 
     Attributes:
         repeats: functions by key: repeated steps; the body, if its steps cannot be repeated; or a :class:`_Count`.
-        records: the number of functions in ``repeats`` that are no :class:`_Count`.
+        records: the number of functions in ``repeats`` that are not :class:`_Count`.
     """
 
     def __init__(self, name: str, body: Callable[..., Any], current: Callable[[], int], writes: bool) -> None:

@@ -196,7 +196,7 @@ class TorchLibrary:
     def part(self, x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         *batch, n = shape
         found = x.narrow(0, 0, math.prod(batch)).view(*batch, x.shape[1]).narrow(-1, 0, n)
-        # A view that an operator made must not be written to while autograd records. `data` is no view.
+        # A view that an operator made must not be written to while autograd records. `data` is not a view.
         return found.data if type(found) is torch.Tensor else found
 
     def tf32(self) -> bool:

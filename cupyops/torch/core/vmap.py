@@ -68,7 +68,7 @@ def vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:
 def vmap_by_loop(find: Callable[[], Any]) -> Callable[..., Any]:
     """Returns a vmap rule that calls the operator once for each index of the batch and stacks the results.
 
-    For a batch of no elements, a call for an element of zeros tells the shapes of the results.
+    For a batch without elements, the shapes of the results come from a call with an element of zeros.
 
     Args:
         find: returns the operator. The rule itself must not hold a reference to the operator.
@@ -91,7 +91,7 @@ def vmap_by_loop(find: Callable[[], Any]) -> Callable[..., Any]:
 
 
 def _with_zeros(x: Any, dim: int | None) -> Any:
-    """Returns a batch of no elements with an element of zeros added to it, so that autograd finds the batch."""
+    """Returns a batch without elements with an element of zeros added, so that autograd finds the batch."""
     if dim is None:
         return x
     shape = [1 if k == dim % x.dim() else n for k, n in enumerate(x.shape)]

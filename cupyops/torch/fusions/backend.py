@@ -119,7 +119,7 @@ def _settings(mode: str | None, options: dict[str, Any] | None) -> dict[str, Any
     found |= {name.replace("-", "_"): value for name, value in (options or {}).items()}
     cacheable = "unsafe_marked_cacheable_functions"
     if hasattr(config, cacheable):
-        # AOTAutograd's cache takes graphs that call functions of PyTorch. Functions of others need a name and a key.
+        # AOTAutograd's cache takes graphs that call functions of PyTorch. The user's functions need a name and a key.
         names = (f"{fused.__name__}.{name}" for name in fused.__all__)
         found[cacheable] = {**getattr(config, cacheable), **found.get(cacheable, {}), **dict.fromkeys(names, _key())}
     return found

@@ -75,7 +75,7 @@ def rewrite(module: GraphModule, fusions: Collection[str], devices: Collection[s
     sites: list[Site] = []
     for part in (m for m in module.modules() if isinstance(m, GraphModule)):
         nodes, found = list(part.graph.nodes), list[tuple[int, Site]]()
-        # One fusion after the other, because a gate and the linear layer before it may be a place of two.
+        # One fusion after the other, because two fusions may match a gate and the linear layer before it.
         for name in (n for n in FUSIONS if n in fusions):
             for i, node in enumerate(nodes):
                 if node._erased:
@@ -153,7 +153,7 @@ _OWN_NORMS = {
 def fuse_own_norms(module: GraphModule, devices: Collection[str] = ("cuda",)) -> None:
     """Replaces additions and this project's norms of their results by one operator, in the graphs of a module.
 
-    `optimize` replaces a norm in one module, and the addition before it may be in another module or behind a branch.
+    `optimize` replaces a norm in one module, and the addition before it may be in another module or after a branch.
     """
     for part in (m for m in module.modules() if isinstance(m, GraphModule)):
         found = False
@@ -168,7 +168,7 @@ def fuse_own_norms(module: GraphModule, devices: Collection[str] = ("cuda",)) ->
 def _own_norm(norm: Node, names: Collection[str], devices: Collection[str]) -> bool:
     """Replaces ``s = x + residual`` and an operator of this project that normalises s, as :func:`_add_layer_norm` does.
 
-    The operator of an addition and a norm has the arguments of the norm behind x and residual, and the results y and s.
+    The operator of an addition and a norm has the arguments of the norm after x and residual, and the results y and s.
 
     Args:
         norm: the node.
@@ -254,7 +254,7 @@ def _replace_both(
         _Refused: the call would have to be before one of its operands.
     """
     graph = norm.graph
-    # The call stands where all operands are known, and before each use of the sum.
+    # The call is inserted where all operands are known, and before each use of the sum.
     place = {node: i for i, node in enumerate(graph.nodes)}
     at = min(s.users, key=place.__getitem__)
     if any(place[operand] >= place[at] for operand in norm.all_input_nodes):

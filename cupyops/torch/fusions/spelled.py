@@ -28,8 +28,8 @@ _COMMUTE = ("add", "mul")
 _Z = "z"  # the operand of GELU in a form below
 
 _CUBE = ("mul", 0.044715, ("pow", _Z, 3.0))
-# The forms that models write, by the value of `approximate` that computes the same. A number stands for itself, z for the
-# operand, and a tuple for an operation and its operands.
+# The forms that models write, by the value of `approximate` that computes the same. In a formula, z is the operand, and
+# a tuple is an operation with its operands.
 _FORMS: dict[Any, str] = {
     # ½·z·(1 + tanh(√(2/π)·(z + 0.044715·z³)))
     ("mul", ("mul", 0.5, _Z), ("add", 1.0, ("tanh", ("mul", math.sqrt(2 / math.pi), ("add", _Z, _CUBE))))): "tanh",
@@ -83,7 +83,7 @@ def find_gelu(node: Node) -> Gate | None:
 
 
 def find_gate(node: Node) -> Gate | None:
-    """Returns the activation whose result is the result of a node, or None. An activation in place is no gate."""
+    """Returns the activation whose result is the result of a node, or None. An activation in place is not a gate."""
     if (found := find_gelu(node)) is not None:
         return found
     if node.op != "call_function" or node.target not in GATES or any(node.args[1:]):

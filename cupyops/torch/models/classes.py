@@ -2,7 +2,7 @@
 
 An optimised module keeps its identity, its parameters, its buffers and its hooks. Only ``__class__`` changes, to a
 subclass that replaces methods of the module's own class. The subclass has the name and the ``__module__`` of its base,
-so that a ``repr``, a policy that compares names, and the leaf rule of ``torch.fx`` see what they saw before.
+so that a ``repr``, a policy that compares names, and the leaf rule of ``torch.fx`` do not change.
 """
 
 import copy
@@ -15,7 +15,7 @@ from torch import nn
 
 __all__ = ["is_optimised", "made_class", "original_class"]
 
-# The subclasses by base and key. An entry goes with the last module of its class.
+# The subclasses by base and key. An entry is removed with the last module of its class.
 _MADE: WeakValueDictionary[tuple[type, Any], type] = WeakValueDictionary()
 _ORIGINAL = "_cupyops_original"
 

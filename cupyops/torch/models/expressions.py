@@ -1,4 +1,4 @@
-"""What takes the place of a single expression in a method: calls of operators that compute it (:mod:`.fused`)."""
+"""Replaces single expressions in a method by calls of operators that compute them (:mod:`.fused`)."""
 
 import ast
 import functools
@@ -29,7 +29,7 @@ from .syntax import (
 
 __all__ = ["PREFIX", "Change", "Expressions", "Parent", "own_gelu", "owner_of"]
 
-PREFIX = "cupyops_"  # of the names that a rewritten method has beside its own
+PREFIX = "cupyops_"  # of the names that are added to a rewritten method
 _HOLDERS = (ModuleType, type)
 _UNITS = {unit.__name__ for unit in GATES.values()}
 
@@ -109,7 +109,7 @@ class Expressions:
         return (only_argument(node), norm) if norm in ("layer_norm", "rms_norm") else (None, "")
 
     def activation(self, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
-        """Returns the argument of a call of GELU, and an expression of what is called; None for another call."""
+        """Returns the argument of a call of GELU, and the expression of the callee; None for another call."""
         if not isinstance(node, ast.Call):
             return None
         kind = self.kind(node.func)
@@ -128,8 +128,8 @@ class Expressions:
         return None
 
     def gate(self, node: ast.AST) -> tuple[ast.expr, ast.expr, str] | None:
-        """Returns the argument of a call of an activation with a gated unit, an expression of what is called, and the name of
-        the unit; None for another call."""
+        """Returns the argument of a call of an activation with a gated unit, the expression of the callee, and the name
+        of the unit; None for another call."""
         if not isinstance(node, ast.Call):
             return None
         if (found := self.activation(node)) is not None:
@@ -179,8 +179,8 @@ class Expressions:
         return None
 
     def modulate(self, node: ast.Call) -> ast.expr | None:
-        """Returns what takes the place of ``modulate`` in ``modulate(self.norm(x), shift, scale)``, with the norm as its first
-        argument, or None."""
+        """Returns the replacement of ``modulate`` in ``modulate(self.norm(x), shift, scale)``, with the norm as its
+        first argument, or None."""
         function = self.named(node.func)
         if not isinstance(function, FunctionType) or len(node.args) != 3 or node.keywords:
             return None
@@ -236,7 +236,7 @@ def _with_form(approximate: str) -> fused.GeluCall:
 
 
 def own_gelu(function: Any) -> fused.GeluCall | None:
-    """Returns the call of GELU for a function that computes GELU and is named for it, or for a module that is no part of
+    """Returns the call of GELU for a function that computes GELU and is named for it, or for a module that is not part of
     the model; None for every other object."""
     if function is F.gelu:
         return fused.as_operator(function)

@@ -165,7 +165,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
             return linear_gelu(x, weight, bias, approximate)
         if operands is None and product_of(linear) is not None and not _observed(act):
             split = split_of(linear, x)
-            if split is not None and not split.sums:  # GELU of a sum is no sum
+            if split is not None and not split.sums:  # GELU of a sum is not a sum
                 return linear_gelu(split.enter(x), *split.product(linear), approximate)
     return act(linear(x))
 
@@ -335,10 +335,10 @@ _16_BIT = (torch.float16, torch.bfloat16)
 
 @cache
 def sequential_forward(apart: frozenset[str]) -> Callable[[Any, Any], Any]:
-    """Returns the ``forward`` of ``nn.Sequential``, with one operator for a linear layer and the GELU behind it.
+    """Returns the ``forward`` of ``nn.Sequential``, with one operator for a linear layer and the GELU after it.
 
     Args:
-        apart: the names of the linear layers that stay calls of their own.
+        apart: the names of the linear layers that stay separate calls.
     """
 
     def forward(self: nn.Sequential, input: Any) -> Any:

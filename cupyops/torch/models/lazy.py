@@ -22,7 +22,7 @@ def lazy_linear(owner: nn.Module, linear: Any, x: Any) -> Any:
 
     Args:
         owner: the module that calls the layer. Its mode decides.
-        linear: a linear layer, or what has taken its place.
+        linear: a linear layer, or its replacement.
         x: the operand.
     """
     # nn.DataParallel gathers results by their types.
@@ -88,9 +88,9 @@ class LazyLogits:
     """The result of a linear layer, z = x·Wᵀ + b, before it is computed.
 
     ``F.cross_entropy`` of it is :func:`autograd_bridge.linear_cross_entropy`. Until then, views that keep the rows of z whole, a
-    cast to float32, a soft cap, c·tanh(z/c), and a scale by a power of two are remembered. Everything else that reads it, such
-    as a function of PyTorch or a method of tensors, gets the tensor, with its gradient: ``logits.argmax(-1)`` needs nothing
-    special. For ``isinstance`` it is no ``Tensor``; :meth:`tensor` returns one.
+    cast to float32, a soft cap, c·tanh(z/c), and a scale by a power of two are remembered. Any other reader, such as a
+    function of PyTorch or a method of tensors, gets the tensor, with its gradient: ``logits.argmax(-1)`` needs nothing
+    special. For ``isinstance`` it is not a ``Tensor``; :meth:`tensor` returns one.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LazyLogits:
             rows: the rows of x of these logits.
             like: a tensor on the meta device, with the shape, dtype and strides of these logits.
             made: computes these logits.
-            cap: what is known of a soft cap, and its number c.
+            cap: what is known about a soft cap, and its number c.
         """
         self._head, self._rows, self._like, self._made, self._cap = head, rows, like, made, cap
         self._tensor: Tensor | None = None

@@ -12,7 +12,7 @@ DTensor. PyTorch computes most other products of the operator, and the operator'
 time. A fused operator reads the operands of a linear layer by :func:`product_of`.
 
 SiLU and ReLU keep their class, too: :func:`unit_of` returns the gated unit that computes such an activation with the
-product behind it.
+product after it.
 """
 
 import re
@@ -136,7 +136,7 @@ _ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 Product = Callable[[Any], tuple[Tensor, Tensor | None]]
 # The functions that return the weight (N, K) and the bias of a linear layer, by the ``forward`` of its class: a
-# subclass with another ``forward`` is no linear layer.
+# subclass with another ``forward`` is not a linear layer.
 _PRODUCTS: dict[Any, Product] = {nn.Linear.forward: lambda module: (module.weight, module.bias)}
 
 
@@ -151,7 +151,7 @@ def _conv1d_operands(module: Any) -> tuple[Tensor, Tensor | None]:
 
 
 _ARE_GATES: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
-# The gated units of the activations that have no operator of their own, by PyTorch's function, and by the ``forward`` of a class.
+# The gated units of activations that have no operator, by PyTorch's function, and by the ``forward`` of a class.
 _UNITS: dict[Any, Callable[..., Tensor]] = {f: unit for f, unit in GATES.items() if f is not F.gelu}
 
 
@@ -177,7 +177,7 @@ def _is_gate(module: nn.Module) -> bool:
 
 
 def leaf_of(module: nn.Module, by_functions: Callable[[type[nn.Module]], Callable[..., Any]]) -> Leaf | str | None:
-    """Returns what a module becomes, or the reason why it is left alone, or None for a module of another kind.
+    """Returns the replacement of a module, or the reason why it is left alone, or None for a module of another kind.
 
     Args:
         module: the module.

@@ -28,7 +28,7 @@ Classes = Mapping[nn.Module, type[nn.Module]]
 
 @dataclass(frozen=True)
 class Measured:
-    """What one kind of change does to the time of a step, beside the kinds that were kept until then.
+    """The effect of one kind of change on the time of a step, together with the kinds that were kept so far.
 
     Attributes:
         kind: the operators that the changed modules call.
@@ -54,7 +54,8 @@ def measured(
 ) -> tuple[Measured, ...]:
     """Times a step in turns with all kinds of change and without each of them, and leaves those in place that save time.
 
-    As long as one does not, the worst is undone and the others are measured again. The last pass measures all that stay
+    While one of them saves no time, the worst is undone and the others are measured again. The last pass measures all
+    that stay
     together: they are undone, too, unless they save time.
 
     Args:
@@ -138,7 +139,7 @@ class _StepTimer:
         devices: the GPUs of the model.
 
     Attributes:
-        seconds: about what a sample takes.
+        seconds: the approximate time of a sample.
     """
 
     name = "step"

@@ -1,12 +1,12 @@
-"""Modules that ``parallelize_module`` has sharded, computed by local tensors without DTensors.
+"""Computes modules that ``parallelize_module`` has sharded by local tensors, without DTensors.
 
 The styles ``ColwiseParallel``, ``RowwiseParallel`` and ``SequenceParallel`` give a module two hooks: one makes a DTensor of
 the argument and moves its pieces between the ranks, and one makes a local tensor of the result. The hooks, DTensor's
-dispatch between them, and their gradients take the host several times as long as the operators. A module whose hooks are
-those of a style, and nothing else, is computed by the operators on local tensors, and by one autograd node for each tensor
-that moves between the ranks (:mod:`cupyops.torch.core.moves`). What the hooks do is read from the functions that they call.
+dispatch between them, and their gradients take the host several times as long as the operators. A module that has the
+hooks of one style and no others is computed by the operators on local tensors. One autograd node moves each tensor
+between the ranks (:mod:`cupyops.torch.core.moves`). The functions that the hooks call determine what they do.
 
-The collectives are those of the hooks, with the same dtypes: a program may add a hook or a profiler on one rank alone.
+The collectives and their dtypes are those of the hooks: a program may add a hook or a profiler on one rank only.
 Everything else is computed by the hooks: other styles, DTensors as arguments or results, meshes of several dimensions,
 pieces of unequal size, graphs, dispatch modes, transforms.
 """
@@ -41,7 +41,8 @@ class Split(NamedTuple):
     Attributes:
         mesh: the mesh of the parameters, of one dimension.
         group: its process group.
-        pieces: the dimension of which each rank has a piece of the argument, and needs the whole; None if it needs what it has.
+        pieces: the dimension of which each rank has a piece of the argument, and needs the whole; None if nothing is
+        communicated.
         alike: whether the argument is equal on all ranks, which add up its gradients.
         sums: whether each rank computes a summand of the result.
         cut: the dimension along which the ranks divide the sum; None if each rank needs the whole sum.
@@ -144,12 +145,12 @@ def is_changed(module: Any, traced: bool = False) -> bool:
     )
 
 
-# What the hooks of a module do, by the hook of its argument: the hook of the result, and the division.
+# By the hook of a module's argument: the hook of the result, and how the module is divided.
 _KNOWN: WeakKeyDictionary[Any, tuple[Any, Split | None]] = WeakKeyDictionary()
 
 
 def _read(module: nn.Module, before: Any, after: Any) -> Split | None:
-    """Returns how the ranks divide a module with these hooks; None for hooks that no style has made."""
+    """Returns how the ranks divide a module with these hooks; None for hooks that do not come from a style."""
     of_argument, of_result = _called_by(before, "input_fn"), _called_by(after, "output_fn")
     if of_argument is None or of_result is None:
         return None

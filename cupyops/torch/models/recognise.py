@@ -303,7 +303,7 @@ def rotary_forms(function: Callable[..., Any], count: int) -> dict[tuple[int, in
 
     Args:
         function: takes the tables and ``count`` tensors of rows, and returns as many tensors.
-        count: the number of tensors. Those behind the first get other sizes in the dimension of the heads.
+        count: the number of tensors. Those after the first get other sizes in the dimension of the heads.
     """
     found = {}
     numbers = _numbers()

@@ -101,7 +101,7 @@ class OptimizeReport:
         Deep copies of the model that were made in between keep their classes.
 
         Raises:
-            RuntimeError: something else has changed the class of a module since. The other modules are restored.
+            RuntimeError: other code has changed the class of a module in the meantime. The other modules are restored.
         """
         changed = []
         for module, made in self._classes.items():
@@ -124,8 +124,8 @@ def _lines(sites: Iterable[Site]) -> list[str]:
 
 
 def _groups(sites: Iterable[Site]) -> list[tuple[str, int, str, str]]:
-    """Returns for each kind of place the operator or the reason, how many, what they are, and the names. Names that differ
-    only in numbers share an entry, with * for the numbers."""
+    """Returns for each kind of place the operator or the reason, the number of places, what they are, and their names.
+    Names that differ only in numbers share an entry, with * for the numbers."""
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     for site in sites:
         names = groups.setdefault((site.operator or site.reason, site.what), {})

@@ -1,4 +1,4 @@
-"""Rewrites methods so that modules and functions that stand beside each other call one operator.
+"""Rewrites methods so that consecutive calls of modules and functions become one operator.
 
 The method's own source is rewritten, not a graph of a traced call: a trace would fix what the method decides by
 ``self.training``, by an attribute or by an argument, and cannot follow a method that branches on a tensor. In a
@@ -11,11 +11,11 @@ rewritten method every statement stays, and each replaced call decides at run ti
 ``self.act(g) * u``, ``u * self.act(g)``    :func:`.fused.gated`; also as ``a = self.act(g)`` and ``a * u`` further down, if
                                             nothing else reads a or can change g
 ``g, u = z.chunk(2, dim=-1)`` and           :func:`.fused.gated_halves`, if nothing else reads g or u
-``self.act(g) * u`` behind
+``self.act(g) * u`` after
 ``self.norm(x) * (1 + scale) + shift``      :func:`.fused.norm_then_modulation`, for a layer norm without weight and bias; also as
                                             two statements, and by a function ``modulate`` of the model's own
 ``self.norm(a + b)``                        :func:`.fused.add_then_norm`
-``s = a + b`` and ``self.norm(s)`` behind   :func:`.fused.add_and_norm`, if nothing else is called between them
+``s = a + b`` and ``self.norm(s)`` after   :func:`.fused.add_and_norm`, if nothing else is called between them
 ``F.gelu(x)``, ``F.layer_norm(x, ...)``,    the operator with the same arguments; also a function of the model's own
 ``F.rms_norm(x, ...)``                      that computes GELU
 ``apply_rotary_pos_emb(q, k, cos, sin)``    the operator (:mod:`.rotary`), for a function of the model's own that computes it
@@ -207,7 +207,7 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         """Returns the statements of a block, of which neighbours are fused."""
         if not (self.fuse and self.plain):
             return statements
-        # A layer norm without weight belongs to the modulation behind it rather than to the addition before it.
+        # A layer norm without weight belongs to the modulation after it rather than to the addition before it.
         for i, first in enumerate(statements):
             self.fuse_modulation(first, statements[i + 1 :])
         done: list[ast.stmt] = []
@@ -329,7 +329,7 @@ class _Rewriter(Expressions, ast.NodeTransformer):
 
         Args:
             name: the variable.
-            rest: the statements behind the assignment to it.
+            rest: the statements after the assignment to it.
             matches: whether an expression is the one that is sought.
             fresh: whether nothing else can change the tensors that matter.
         """
@@ -349,7 +349,7 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         return None
 
     def deferred(self, first: Any, name: str, called: ast.expr, x: ast.expr) -> ast.Starred:
-        """Has the variable of a call hold ``(called, x)``, and returns the two as arguments."""
+        """Stores ``(called, x)`` in the variable of a call, and returns the two as arguments."""
         first.value = ast.copy_location(ast.Tuple([called, x], ast.Load()), first.value)
         return ast.Starred(ast.Name(name, ast.Load()), ast.Load())
 

@@ -46,7 +46,7 @@ def is_small(x: Tensor) -> bool:
 
 
 def is_small_product(x: Tensor) -> bool:
-    """Returns whether a linear layer with operand x (..., K), and the GELU behind the layer, stay two calls.
+    """Returns whether a linear layer with operand x (..., K), and the GELU after the layer, stay two calls.
 
     They do for a result of fewer than :data:`LEAST_ELEMENTS` elements, if the layer has the N = 4·K of most models: the
     operator would record PyTorch's two nodes, after conditions that take more of the host's time. A product of few rows

@@ -34,8 +34,8 @@ def parsed(function: FunctionType) -> ast.FunctionDef:
     """Returns the syntax tree of a function, with the lines and columns of its file.
 
     Raises:
-        UnreadableError: there is no source; or the source is not that of the code that runs; or a name in the source
-            has a meaning only inside its class (``__name``).
+        UnreadableError: there is no source; or the source does not belong to the code that runs; or a name in the
+            source has a meaning only inside its class (``__name``).
     """
     if function not in _PARSED:
         try:
@@ -170,7 +170,7 @@ def redecorated(function: FunctionType, made: FunctionType) -> FunctionType:
 
     Args:
         function: the outermost wrapper, or the function itself.
-        made: what takes the place of the innermost function.
+        made: the replacement of the innermost function.
 
     Raises:
         UnreadableError: a wrapper does not keep the function that it calls in its closure.

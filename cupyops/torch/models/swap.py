@@ -26,7 +26,8 @@ from .syntax import Path
 __all__ = ["optimize"]
 
 Filter = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
-# What a method that cannot be read is reported for. Most activations without an operator of their own stand in no gated unit.
+# The calls for which a method that cannot be read is reported. Most activations without an operator are not in a gated
+# unit.
 _NAMED = (*TRAITS, "plain_layer_norm")
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
@@ -40,7 +41,7 @@ def optimize(
     lazy_logits: bool = False,
     step: Callable[[], Any] | None = None,
 ) -> OptimizeReport:
-    """Has the modules of a model call the shipped operators, in place.
+    """Makes the modules of a model call the shipped operators, in place.
 
     ===============================================  ================================
     what is found                                    what it calls then
@@ -50,13 +51,13 @@ def optimize(
     GELU and its tanh form, in every spelling        :func:`autograd_bridge.gelu`
     Linear and Conv1D with odd sizes, such as 50257  :func:`autograd_bridge.linear`
     Linear whose weight is a DTensor                 :func:`autograd_bridge.linear`
-    a linear layer, and GELU behind it               :func:`autograd_bridge.linear_gelu`
-    SiLU, GELU or ReLU, and a product behind it      :func:`autograd_bridge.swiglu`, ``geglu``, ``reglu``
+    a linear layer, and GELU after it               :func:`autograd_bridge.linear_gelu`
+    SiLU, GELU or ReLU, and a product after it      :func:`autograd_bridge.swiglu`, ``geglu``, ``reglu``
     a norm without weight, and a scale and a shift   :func:`autograd_bridge.adaptive_layer_norm`
     functions that apply rotary position embedding   :func:`autograd_bridge.rotary_embedding`
     a head and its loss, with ``lazy_logits=True``   :func:`autograd_bridge.linear_cross_entropy`
-    an addition, and a layer norm behind it          :func:`autograd_bridge.add_layer_norm`
-    an addition, and an RMS norm behind it           :func:`autograd_bridge.add_rms_norm`
+    an addition, and a layer norm after it          :func:`autograd_bridge.add_layer_norm`
+    an addition, and an RMS norm after it           :func:`autograd_bridge.add_rms_norm`
     ===============================================  ================================
 
     A module stays the same object, with its parameters, buffers, hooks, dtype, device, mode and ``state_dict``. Only
@@ -82,7 +83,7 @@ def optimize(
         include: which modules to change, by name: a pattern such as ``"blocks.*.mlp*"``, several, or a function
             ``(name, module) -> bool``. The default is every module.
         exclude: which modules to leave alone, in the same form.
-        fuse: whether calls that stand beside each other become one operator.
+        fuse: whether consecutive calls become one operator.
         lazy_logits: whether the head of a language model and its loss become :func:`autograd_bridge.linear_cross_entropy`, whose
             logits are never in memory as a whole. In training mode, a linear layer with more columns than its argument, whose
             result the same method passes to a loss, then returns an object that computes the logits when something else than
@@ -169,7 +170,7 @@ def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _selection(root: nn.Module, include: Filter, exclude: Filter) -> tuple[Callable[[str, nn.Module], bool], list[str]]:
-    """Returns whether a module is wanted, and a line for each pattern that matches no name."""
+    """Returns the filter of modules, and a line for each pattern that matches no name."""
     names = [name for name, _ in _modules(root)]
     notes: list[str] = []
 
@@ -196,7 +197,7 @@ class _Plan:
 
     Attributes:
         wanted: whether a module passes the filters.
-        fuse: whether calls that stand beside each other become one.
+        fuse: whether consecutive calls become one.
         lazy: whether logits are computed when they are read.
         classes: the new classes.
         replaced: the sites of the report, by the module that gets a new class.
@@ -220,7 +221,7 @@ class _Plan:
         self.skipped.append(Site(name, what or type(module).__name__, reason=reason))
 
     def leaf(self, name: str, module: nn.Module) -> None:
-        """Decides about a module whose whole ``forward`` may be one operator."""
+        """Decides whether one operator replaces the whole ``forward`` of a module."""
         if module in self.seen:
             return
         if how := _sealed(module):
@@ -250,7 +251,7 @@ class _Plan:
         self.excluded.setdefault(module, Site(name, what, reason="excluded by name"))
 
     def settle(self) -> None:
-        """Adds the modules of which no name is wanted to the report."""
+        """Adds the modules that the filters exclude under every name to the report."""
         left = {module: site for module, site in self.excluded.items() if module not in self.seen}
         self.seen.update(left)
         self.skipped.extend(left.values())
@@ -278,7 +279,7 @@ class _Plan:
         return found
 
     def drop(self, found: Sequence[Measured]) -> None:
-        """Moves the sites of the kinds that save no time to those that are left alone."""
+        """Moves the sites of the kinds that save no time to the sites that are left alone."""
         reasons = {one.kind: f"measured: {one}" for one in found if not one.kept}
         together = reasons.get(TOGETHER)
         for module in [*self.classes]:
@@ -289,7 +290,7 @@ class _Plan:
     # Methods that call several modules
 
     def methods(self, name: str, module: nn.Module) -> None:
-        """Decides about a module whose methods contain calls that can be replaced."""
+        """Plans the change of a module whose methods contain calls that can be replaced."""
         cls = type(module)
         if module in self.classes or module in self.seen or is_optimised(cls):
             return
@@ -317,7 +318,7 @@ class _Plan:
             self.replaced[module] = [Site(name, change.text, change.operator) for change in changes]
 
     def changed_methods(self, name: str, module: nn.Module) -> tuple[dict[str, Any], list[Change]]:
-        """Returns the methods of a module that get other code, and what changes in them."""
+        """Returns the methods of a module that get new code, and the changes in them."""
         cls, new, changes = type(module), {}, []
         if cls.forward is nn.Sequential.forward:
             pairs = self.pairs(module) if self.fuse else []

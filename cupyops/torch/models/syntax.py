@@ -1,4 +1,5 @@
-"""Questions about syntax trees of methods: which names they read, what is called first, and what changes no tensor."""
+"""Functions on syntax trees of methods: which names they read, what is called first, and which code changes no
+tensor."""
 
 import ast
 from collections import Counter
@@ -71,8 +72,8 @@ def reads_of(tree: ast.AST) -> Counter[str]:
 
 
 def read_by_losses(tree: ast.AST) -> set[str]:
-    """Returns the names that the arguments of a call of a loss read, such as ``self.loss_function(logits=logits, ...)``. The
-    name of a loss says so."""
+    """Returns the names that the arguments of a call of a loss read, such as ``self.loss_function(logits=logits,
+    ...)``. A loss is recognised by its name."""
     calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call))
     losses = (c for c in calls if any(word in ast.unparse(c.func).lower() for word in ("loss", "cross_entropy")))
     return {name for c in losses for a in (*c.args, *c.keywords) for name in reads_of(a)}
@@ -87,7 +88,7 @@ def is_super_forward(node: ast.Call) -> bool:
 
 
 def first_call(statement: ast.stmt) -> ast.Call | None:
-    """Returns the call that returns first when a statement without a block runs, or None.
+    """Returns the call that finishes first in a statement without a block, or None.
 
     Before this call, only names, attributes and constants are read. The call runs whenever the statement runs.
     """

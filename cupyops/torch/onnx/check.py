@@ -154,7 +154,7 @@ def _other_sizes(args: tuple[Any, ...], program: Any) -> list[tuple[Any, ...]]:
 
 
 def traced_inputs(program: Any, count: int) -> list[Any]:
-    """Returns the traced values of the last `count` inputs of a program, which are the inputs that are no weights.
+    """Returns the traced values of the last `count` inputs of a program, which are the inputs that are not weights.
 
     A tensor input has a fake tensor, whose free sizes are symbols. The values of other inputs are not used.
     """

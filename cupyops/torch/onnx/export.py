@@ -53,9 +53,9 @@ def export_onnx(
         dynamic_shapes: the free dimensions: for each argument, in order or by the name of the parameter, a
             ``{dimension: "name"}``, or a value that ``torch.export.export`` accepts. The example may have size 1 there.
         custom_domain: keep each operator as one node in the domain of its namespace (``cupyops::gelu``). Arguments
-            that are no tensors become the node's attributes. A function body of standard operators serves runtimes
-            that do not implement the node. With ``check=False``, an operator without an ONNX form is a node without a
-            body, for a runtime that has a kernel of its own for it. If False, the file has only standard operators.
+            that are not tensors become the node's attributes. Runtimes that do not implement the node use its function
+            body of standard operators. With ``check=False``, an operator without an ONNX form is a node without a body,
+            for a runtime that has a kernel of its own for it. If False, the file has only standard operators.
         check: run ``onnx.checker``; run the file in onnxruntime on a CPU, on the example and, if dimensions are free,
             on other sizes; compare the results with the model's results.
 
@@ -63,7 +63,7 @@ def export_onnx(
         The report, with the largest difference of each output if the file was checked.
 
     Raises:
-        TypeError: `model` is no ``nn.Module``.
+        TypeError: `model` is not an ``nn.Module``.
         ValueError: the model is in training mode, or `dynamic_shapes` does not fit the parameters of forward.
         FileNotFoundError, IsADirectoryError: the folder of `path` does not exist, or `path` is a folder.
         ExportError: an operator has no ONNX form, or onnxruntime does not run the file or gives other results. No file

@@ -116,7 +116,7 @@ _gated_sum = row_reduce(
 
 
 class GatedAddFunction(torch.autograd.Function):
-    """y = residual + gate·x. The gradient of residual is that of y, and no copy of it."""
+    """y = residual + gate·x. The gradient of residual is that of y itself, not a copy."""
 
     forward = staticmethod(_gated_sum.body)
 

@@ -51,7 +51,7 @@ def cross_entropy(
             without the classes, or uint8 for x of one or two dimensions; beside x of shape (C) also (1), without label
             smoothing. A target that is neither a class nor
             ``ignore_index`` gives a loss of NaN on a GPU; on a CPU it raises an error.
-        weight: a weight for each class, (C), of x's dtype, or float32 beside 16-bit x; or None. It has no gradient.
+        weight: a weight for each class, (C), of x's dtype, or float32 with 16-bit x; or None. It has no gradient.
         ignore_index: a target whose rows have loss 0 and gradient 0.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         label_smoothing: ε, up to 1. A negative one counts as 0, as in PyTorch.
@@ -217,7 +217,7 @@ def known_options(ignore_index: Any, reduction: str, label_smoothing: float) -> 
         TypeError, ValueError, RuntimeError: as :func:`cross_entropy`.
     """
     if type(ignore_index) is not int or not -(2**63) <= ignore_index < 2**63:
-        # PyTorch says which other types are classes.
+        # PyTorch decides which other types are class indices.
         F.cross_entropy(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), ignore_index=ignore_index)
         ignore_index = operator_index(ignore_index)
     if reduction not in _REDUCTIONS:
@@ -228,15 +228,15 @@ def known_options(ignore_index: Any, reduction: str, label_smoothing: float) -> 
 
 
 def exact_ignore_index(target: Tensor, ignore_index: int) -> tuple[Tensor, int]:
-    """Returns the targets and the ignored one, which float32 holds exactly."""
+    """Returns the targets and ignore_index as values that float32 represents exactly."""
     if abs(ignore_index) > _EXACT:
         return torch.where(target == ignore_index, -100, target), -100
     return target, ignore_index
 
 
 def _takes_weight(x: Tensor, weight: Tensor) -> bool:
-    """Returns whether the weights of another dtype than x's are taken: float32 beside 16 bits; and under autocast, which
-    converts all but float64 for PyTorch's function."""
+    """Returns whether weights may have another dtype than x: float32 weights with 16-bit x, and under autocast all but
+    float64, as in PyTorch's function."""
     if weight.dtype is torch.float32 and x.dtype.itemsize == 2:
         return True
     cast = x.is_cuda and torch.is_autocast_enabled("cuda")

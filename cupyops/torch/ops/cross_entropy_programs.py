@@ -131,7 +131,7 @@ def _onnx_kept(op: Any, ignored: Any, value: Any) -> Any:
 # m = max x and r = 1/Σ e^(x - m) are saved for the backward, which therefore reads x once and reduces nothing. Apart from each
 # other they lose nothing if all of x is large; log Σ e^x = m - log r would lose the digits of log r. For the same reason the
 # sums are sums of x - o with o = x[target], which is known before the row is read, while m is not. Where o lies far below m,
-# these sums lose digits of x - m, but the loss itself is then as large as m - o. A target that is no column gives NaN.
+# these sums lose digits of x - m, but the loss itself is then as large as m - o. A target that is not a column gives NaN.
 # With p = softmax(x) = e^(x - m)·r, grad_x = grad_loss·(p - [column = target]); with smoothing and weights w, and t the target:
 # grad_x = grad_loss·(p·((1 - smoothing)·w_t + smoothing/N·Σ w) - (1 - smoothing)·w_t·[column = t] - smoothing/N·w).
 _LENGTHS = (1024, 32768, 131072)
@@ -261,5 +261,5 @@ softcapped = elementwise(
 # With weights last.
 OF_INDICES = _cross_entropy, _cross_entropy_smoothed, _cross_entropy_weighted
 OF_PROBABILITIES = _cross_entropy_probabilities, _cross_entropy_probabilities_weighted
-# The operators of class indices, with a backward that writes grad_x over x. Nothing reads x behind the pass that writes grad_x.
+# The operators of class indices, with a backward that writes grad_x over x. Nothing reads x after the pass that writes grad_x.
 OVER = {op.name: recorded_over(op, "x") for op in OF_INDICES}

@@ -194,7 +194,7 @@ class LayerNormFunction(torch.autograd.Function):
         return *found, None
 
 
-# The arguments of the backward of layer normalisation that are no tensors: whether the Function ran on plain tensors,
+# The arguments of the backward of layer normalisation that are not tensors: whether the Function ran on plain tensors,
 # normalized_shape, eps, and the dtype of the bias.
 Kept = tuple[bool, Sequence[int], float, torch.dtype | None]
 

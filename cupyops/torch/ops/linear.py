@@ -281,7 +281,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Returns:
         A new tensor (..., N) of x's dtype. The tensor is contiguous, with one exception: on a GPU in 16 bits, if N is
-        no multiple of 8 and the weight is large (:data:`cupyops.ops.linear.odd.ODD`), each row begins at a multiple of
+        not a multiple of 8 and the weight is large (:data:`cupyops.ops.linear.odd.ODD`), each row begins at a multiple of
         16 bytes. ``y.view(-1)`` then needs ``y.contiguous()`` first.
 
     Raises:

@@ -95,7 +95,7 @@ def linear_cross_entropy(
         A new tensor in float32, or in float64 for float64: a number, or for ``"none"`` a loss for each target.
 
     Raises:
-        TypeError: an argument is no tensor or no number, x or class_weight is not floating, or target is not int64.
+        TypeError: an argument is neither a tensor nor a number, x or class_weight is not floating, or target is not int64.
         RuntimeError: the operands do not fit each other, in PyTorch's words, or label_smoothing is not between 0 and 1.
         ValueError: target or class_weight has another shape or device, weight has no classes, softcap is not positive, or
             ``reduction`` is unknown.
@@ -125,7 +125,7 @@ def linear_cross_entropy(
     if softcap is not None and not softcap > 0:
         raise ValueError(expected("linear_cross_entropy", "softcap", "be a positive number or None", softcap))
     x, weight, bias = _cast(x, weight, bias)
-    if is_dtensor(weight):  # plain tensors beside it are equal on every rank
+    if is_dtensor(weight):  # plain tensors are equal on every rank
         plain = not is_dtensor(x)
         x, target, bias, class_weight = (as_dtensor(t, weight) for t in (x, target, bias, class_weight))
         if plain:
@@ -150,7 +150,8 @@ def linear_cross_entropy(
     if reduction == "none":
         return losses.call(*tensors, *numbers)
     scale = _scale(x, target, class_weight, ignore_index, reduction)
-    # A factor of 65536, by which a scaler of gradients keeps float16 above its least number, is known in the backward alone.
+    # Only the backward knows the factor of a gradient scaler, such as 65536, which keeps gradients above float16's
+    # least number.
     direct = x.dtype is not torch.float16 and any(wants) and not (transforms_active() or forward_mode())
     if not (direct and all(t is None or _is_dense(t) for t in tensors)):
         return losses.call(*tensors, *numbers).sum() * scale
@@ -166,12 +167,13 @@ def _outside_of_graphs(*args: Any, **options: Any) -> Tensor:
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Returns whether x is a plain tensor, and no wrapper such as a DTensor or a jagged tensor, whose losses are computed by rows."""
+    """Returns whether x is a plain tensor. Losses of wrappers, such as DTensors and jagged tensors, are computed by
+    rows."""
     return type(x) in PLAIN_TENSORS or (is_compiling() and not is_traceable_wrapper_subclass(x))
 
 
 def _cast(*tensors: Tensor | None) -> list[Any]:
-    """Returns the operands of the product as autocast converts those of PyTorch's linear."""
+    """Returns the operands of the product, converted as autocast converts those of PyTorch's linear."""
     dtypes = autocast_dtypes({"cuda": "lower", "cpu": "lower"})
     wanted = [None if t is None else dtypes.get(t.device.type) for t in tensors]
     return [
@@ -188,7 +190,7 @@ def _scale(x: Tensor, target: Tensor, class_weight: Tensor | None, ignore: int, 
     kept = target != ignore
     if class_weight is None:
         return kept.sum().to(dtype).reciprocal()
-    # A target that is no class must not end the process: its loss is NaN.
+    # A target that is not a class must not end the process: its loss is NaN.
     share = class_weight.detach().to(dtype)[target.clamp(0, class_weight.shape[0] - 1)]
     return torch.where(kept, share, 0).sum().reciprocal()
 

@@ -67,7 +67,7 @@ def _linear_gelu_backward_reference(
         found: tuple[Tensor, Tensor, Tensor] = linear_backward_operator.call(grad_z, x, weight, want_bias)
         return found
     if is_compiling():
-        # A graph has the products as operations of their own. Within one operation, grad_y and z would stay in memory
+        # In a graph, the products are separate operations. Within one operation, grad_y and z would stay in memory
         # until the products are computed.
         if not want_bias:
             return linear_backward_reference(gelu_backward_operator.call(grad_y, z, approximate), x, weight, False)
@@ -131,7 +131,7 @@ def _record_linear_gelu(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | No
     try:
         of_weight, n, cast = weight.numel(), weight.size(0), is_autocast_enabled("cuda")
         dtype = get_autocast_dtype("cuda") if cast else x.dtype
-        # M and M·N, both times the elements of the weight
+        # M and M·N, each multiplied by the elements of the weight
         rows = x.numel() * n
         elements = rows * n
         if (
@@ -156,7 +156,7 @@ _HALF = frozenset({torch.float16, torch.bfloat16})
 
 
 def _sharding(x: Any, weight: Any, bias: Any, approximate: str) -> Iterable[Split]:
-    """Returns the splits of the product, without the split along K: GELU of a sum is no sum."""
+    """Returns the splits of the product, without the split along K: GELU of a sum is not a sum."""
     for (place,), tensors in linear_sharding(x, weight, bias):
         if place != "sum":
             yield (place, place), tensors

@@ -1,7 +1,7 @@
 """The cross entropy of a matrix of logits that the loss overwrites by their gradient: row programs for each form of the loss.
 
-A program reads a row of logits, writes the loss of the row, and the gradient over the logits. Of the logits, and of arrays
-with a value for each class, the last elements of a row may be padding.
+A program reads a row of logits, writes the loss of the row, and the gradient over the logits. The last elements of a
+row of the logits, and of arrays with a value for each class, may be padding.
 """
 
 import functools
@@ -20,10 +20,10 @@ __all__ = ["Form", "columns_of", "declare_ahead", "loss_of_rows", "program_of"]
 
 
 class Form(NamedTuple):
-    """What a loss consists of. A form of its own has no instruction for what it lacks.
+    """The parts of a loss. A separate form has no instructions for the parts that it lacks.
 
     Attributes:
-        padded: whether rows have elements behind the last class.
+        padded: whether rows have elements after the last class.
         biased: whether a bias is added to the logits.
         capped: whether the logits z become softcap·tanh(z/softcap).
         smoothed: whether the targets are smoothed.

@@ -37,7 +37,7 @@ __all__ = [
 # whole tiles of a product. Each chunk adds its part to the gradient of the weight, which takes a pass over that gradient: with
 # fewer rows than LEAST, the pass would take as long as the products.
 SHARE, ROWS, LEAST = 10, 256, 512
-# Products over a number of classes that is no multiple of this are computed in two parts: of all but the last classes, and of these.
+# Products over a number of classes that is not a multiple of this are computed in two parts: of all but the last classes, and of these.
 # PyTorch's product of 1536 rows, 768 columns and 50257 classes takes 1.26 ms on an H200, and its two parts take 0.19 ms.
 CLASSES = 8
 
@@ -60,7 +60,8 @@ def _body(
     z_loss: float,
     wants: Sequence[bool] = (False, False, False),
 ) -> tuple[Tensor, ...]:
-    """Returns the losses, and the gradients of x, weight and bias for a gradient of the losses; None for those not wanted."""
+    """Returns the losses, and the gradients of x, weight and bias for a gradient of the losses; None for those that are
+    not needed."""
     check_operands(x, weight, bias, target, class_weight)
     rows, n = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.shape[0]
     target, m, graded = target.reshape(-1), rows.shape[0], any(wants)
@@ -144,7 +145,7 @@ def _zeros(x: Tensor | None) -> Tensor | None:
 def _results(
     x: Tensor, bias: Tensor | None, grad_x: Tensor | None, grad_weight: Tensor | None, grad_bias: Tensor | None
 ) -> list[Tensor]:
-    """Returns the gradients in the shapes and dtypes of the operands; one that is not wanted has no elements."""
+    """Returns the gradients in the shapes and dtypes of the operands. A gradient that is not needed is empty."""
     found = [
         None if grad_x is None else grad_x.view(x.shape),
         grad_weight,

@@ -1,8 +1,9 @@
 """linear_cross_entropy of a vocabulary that ranks divide: the weight is a DTensor with the placement Shard(0).
 
-Each rank computes the logits of its classes for all rows, a chunk of the rows at a time. Of each row, a rank has m = max z,
-s = Σ e^(z - m), whether the target is one of its classes, and the target's logit. An all-gather of these four numbers for the
-rows of the chunk gives every rank log Σ e^z of all classes, and with it the loss, and the gradient of its own logits.
+Each rank computes the logits of its classes for all rows, a chunk of the rows at a time. For each row, a rank has m =
+max z, s = Σ e^(z - m), whether the target is one of its classes, and the target's logit. An all-gather of these four
+numbers for the rows of the chunk gives every rank log Σ e^z of all classes, and with it the loss, and the gradient of
+its own logits.
 """
 
 from typing import Any
@@ -52,7 +53,7 @@ def shards_vocabulary(weight: Any, bias: Any) -> bool:
 
 
 def as_dtensor(x: Any, weight: Any) -> Any:
-    """Returns a tensor that every rank has whole as a DTensor on the mesh of the weight, and a DTensor as it is."""
+    """Returns a replicated tensor as a DTensor on the mesh of the weight, and a DTensor unchanged."""
     if x is None or is_dtensor(x):
         return x
     from torch.distributed.tensor import Replicate
@@ -78,7 +79,7 @@ def losses_of_shards(
     mesh = weight.device_mesh
     each = -(-weight.shape[0] // mesh.size())  # Shard gives as many rows to each rank, until there are none left
     first = min(mesh.get_local_rank() * each, weight.shape[0])
-    # Every rank has x whole, and computes a summand of its gradient.
+    # Every rank has the whole x, and computes a summand of its gradient.
     rows = x.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial()])
     own = None if bias is None else bias.to_local()
     graded = torch.is_grad_enabled()
@@ -99,11 +100,12 @@ class _Shards(torch.autograd.Function):
         ctx.wants = [graded and need for need in ctx.needs_input_grad[:3]]
         rows = x.reshape(-1, x.shape[-1])
         flat = target.reshape(-1)
-        # A target that is no class is no rank's, and its loss is NaN.
+        # A target that is not a class belongs to no rank, and its loss is NaN.
         kept = flat != ignore
         mine = kept & (flat >= first) & (flat < first + weight.shape[0])
         own = torch.where(mine, flat - first, _NO_CLASS)
-        # A factor of 65536, by which a scaler of gradients keeps float16 above its least number, is known in the backward alone.
+        # Only the backward knows the factor of a gradient scaler, such as 65536, which keeps gradients above float16's
+        # least number.
         direct = scale is not None and any(ctx.wants) and x.dtype is not torch.float16
         sums = _Gradients(rows, weight, bias, ctx.wants) if direct else None
         loss = rows.new_empty(len(rows), dtype=wide_dtype(x.dtype))

@@ -76,7 +76,7 @@ def not_a_tensor(function: Callable[..., Tensor], x: Any, dim: int, dtype: torch
     """Returns the proxy of a symbolic trace.
 
     Raises:
-        TypeError: x is no proxy.
+        TypeError: x is not a proxy.
     """
     if (proxy := symbolic_call(function, (x, dim, dtype))) is not None:
         return proxy
@@ -95,7 +95,7 @@ def along(name: str, call: Callable[[Tensor], Tensor], x: Tensor, dim: int, dtyp
         TypeError, IndexError: as :func:`softmax`; TypeError also if ``dim`` is not an integer.
     """
     if type(dim) is not int:
-        # PyTorch says which other types are numbers of a dimension.
+        # PyTorch decides which other types can be a dimension.
         getattr(torch, name)(torch.empty((1,) * x.dim()), dim)
         dim = operator.index(dim)
     most = max(x.dim(), 1)

@@ -192,7 +192,9 @@ _OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": lambda a, b: torch.div(a if isinstance(a, Tensor) else b.new_full((), a), b),  # 3 / b is 3 times 1 / b
+    "/": lambda a, b: torch.div(
+        a if isinstance(a, Tensor) else b.new_full((), a), b
+    ),  # PyTorch computes 3 / b as 3 * (1 / b), so both operands are tensors
     "%": _remainder,
     "<": operator.lt,
     ">": operator.gt,

@@ -82,7 +82,7 @@ def row_reduce(
 
     Returns:
         The operator. Its inputs are floating tensors. The results have the dtype of the first element input; the other
-        inputs may have other floating dtypes, such as a float32 weight beside rows in bfloat16. A gradient has its
+        inputs may have other floating dtypes, such as a float32 weight with rows in bfloat16. A gradient has its
         input's dtype. ``op.show()`` prints the CUDA C++ text.
 
     Raises:
@@ -191,10 +191,10 @@ def _declare_ahead(lengths: Sequence[int], kernels: Sequence[RowKernels]) -> Non
 
 
 def _check_kinds(where: str, inputs: Sequence[str], **given: Sequence[str]) -> None:
-    """Raises unless each name in ``rows=``, ``indices=`` and ``columns=`` is an input, and stands there once.
+    """Raises unless each name in ``rows=``, ``indices=`` and ``columns=`` is an input, and occurs once.
 
     Raises:
-        ValueError: a name is no input of the program, or is in two places.
+        ValueError: a name is not an input of the program, or is in two places.
     """
     found: dict[str, str] = {}
     for kind, names in given.items():
@@ -238,7 +238,7 @@ def _sharding_of(program: RowProgram, results: Sequence[str]) -> Callable[..., I
 
 
 def _shared_gradients(steps: Sequence[Statement], kinds: dict[str, str], wrt: Sequence[str]) -> dict[str, str]:
-    """Returns the inputs whose gradient a backward assigns as that of another input, ``grad_b = grad_a``.
+    """Returns the inputs whose gradient a backward copies from another input, ``grad_b = grad_a``.
 
     The kernel writes such a gradient once, and autograd gets the same tensor for both inputs. If the backward reads both
     inputs, their dtypes may differ, and the kernel writes a gradient in the dtype of each.
@@ -313,7 +313,7 @@ def body_of(kernels: RowKernels, kinds: Sequence[str], *, wants: bool = False) -
         summed = (*samples, found.parts, n) if column else ()
         return call._replace(kernel=found.kernel, sizes=found.sizes, summed=summed, zeros=found.zeros)
 
-    # The other results of rows of no elements have no elements.
+    # The other results for rows without elements have no elements.
     of_rows = any(program.kinds()[name] == "row" for name in program.results)
 
     def body(*args: Any) -> Any:
@@ -357,7 +357,7 @@ def body_of(kernels: RowKernels, kinds: Sequence[str], *, wants: bool = False) -
 
 
 def _of_no_elements(program: RowProgram, translated: Callable[..., Any] | None, args: Sequence[Any]) -> Any:
-    """Returns the results of rows of no elements, which no kernel reads: the sums are 0.
+    """Returns the results for rows without elements, for which no kernel runs: the sums are 0.
 
     Raises:
         ValueError: the program takes the maximum or the minimum of a row, or has no translation to PyTorch.

@@ -1,4 +1,4 @@
-"""Registers what an operator declares for DTensor, jagged tensors and FLOP counters."""
+"""Registers an operator's declarations for DTensor, jagged tensors and FLOP counters."""
 
 from collections.abc import Callable
 from typing import Any

@@ -77,10 +77,10 @@ def is_dtensor(x: Any) -> bool:
 
 
 def propagated(op: Any, args: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]] | None:
-    """Returns what DTensor's sharding propagation chooses for a call: the specifications of the arguments, with None in
-    the places of those that are no DTensors, and the specifications of the results.
+    """Returns the choice of DTensor's sharding propagation for a call: the specifications of the arguments, None for
+    those that are not DTensors, and the specifications of the results.
 
-    Returns None if a result is no DTensor, or if this version of PyTorch has no such propagation.
+    Returns None if a result is not a DTensor, or if this version of PyTorch has no such propagation.
 
     Args:
         op: the registered operator.
@@ -105,11 +105,12 @@ def propagated(op: Any, args: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]
 def summands(
     rule: Rule, args: Sequence[Any], tensors: int, specs: Sequence[Any], results: Sequence[Any]
 ) -> list[tuple[int, int]] | None:
-    """Returns which whole tensors a rank divides, and by how many, if each rank computes its pieces of the results from
-    its pieces of the tensors.
+    """Returns which replicated tensors become summands, and how many, if each rank can compute its pieces of the
+    results from its pieces of the tensors.
 
-    That is so if, for each dimension of the mesh, the placements are those of a split, or all tensors are whole. A tensor
-    that is whole where the split wants summands is divided by the number of ranks. Returns None for all other placements.
+    It can if, for each dimension of the mesh, the placements are those of a split, or all tensors are replicated. A
+    replicated tensor, where the split has summands, is divided by the number of ranks. Returns None for all other
+    placements.
 
     Args:
         rule: the operator's rule.
@@ -144,7 +145,7 @@ def summands(
 
 
 def _place(placement: Any) -> Place | object:
-    """Returns the place of a placement in a split; an object that is no place for any other placement."""
+    """Returns the place of a placement in a split; an object that is not a place for any other placement."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     if type(placement) is Replicate:
@@ -159,7 +160,7 @@ def correct_dtypes(tensors: Iterable[torch.Tensor]) -> None:
 
     In PyTorch 2.11, a parameter that both tensor parallelism and FSDP shard has another dtype than its specification,
     if FSDP has a ``MixedPrecisionPolicy``. DTensor calls an operator's fake kernel with the dtypes of specifications,
-    and the fake kernel would refuse a weight in float32 beside x in bfloat16.
+    and the fake kernel would refuse a weight in float32 with x in bfloat16.
     """
     module: Any = sys.modules.get(_MODULE)
     if module is None:
@@ -216,9 +217,9 @@ def _register(overload: Any, rule: Rule) -> None:
 
 
 def _keyed_by_all_arguments(overload: Any, tensors: int) -> bool:
-    """Has DTensor cache a strategy by all arguments. Returns False if this version of PyTorch has no such setting.
+    """Makes DTensor cache a strategy by all arguments. Returns False if this version of PyTorch has no such setting.
 
-    DTensor's cache ignores the arguments that are no tensors, unless an integer precedes them.
+    DTensor's cache ignores the arguments that are not tensors, unless an integer precedes them.
     """
     try:
         from torch.distributed.tensor import DTensor

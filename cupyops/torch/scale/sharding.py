@@ -147,7 +147,7 @@ def of_gradient(
             return
         for of_results, of_tensors in splits:
             values = {**dict(zip(tensors, of_tensors, strict=True)), **dict(zip(results, of_results, strict=True))}
-            # A result that is whole in each part has no gradient that the parts could share.
+            # The parts could not share the gradient of a result that each part has whole.
             if any(values[r] is None for g, r in gradients.items() if g in given):
                 continue
             # The parts of a sum are not the value that the backward reads.

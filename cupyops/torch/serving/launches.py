@@ -36,7 +36,7 @@ class _Value:
     """One parameter of a kernel in C++.
 
     Attributes:
-        kind: ``"array"``, ``"accessor"`` (an array and the numbers behind its address), ``"numbers"`` or ``"bytes"``.
+        kind: ``"array"``, ``"accessor"`` (an array and the numbers after its address), ``"numbers"`` or ``"bytes"``.
         dtype: of the numbers.
         count: of the numbers.
         written: whether the kernel writes the array.
@@ -86,7 +86,7 @@ def _address(tensor: str, alignment: int) -> str:
 
 @dataclass(frozen=True)
 class _Form:
-    """What launches of one operator share: the kernel's C++ variable and its parameters."""
+    """The data that launches of one operator share: the kernel's C++ variable and its parameters."""
 
     variable: str
     values: tuple[_Value, ...]
@@ -150,7 +150,8 @@ class Launches:
         sizes = [*threads] or [arguments.values[s] for s in geometry.sizes]
         counts = [*sizes, 1, 1][:3] if geometry.per_call else sizes
         target = target_of(kernel, types, 1 if device is None else driver.multiprocessors(device))
-        # Of the class itself: the limits of a grid would compare symbols, and the driver knows them.
+        # The method of the class itself: the checks of a grid's limits would compare symbols, and the driver checks
+        # them.
         grid = Geometry.grid_for(geometry, target, {"min": least, "max": greatest})(*counts)
         shared = kernel.hardware.shared
         if kernel.shared_bytes is not None:
@@ -240,7 +241,7 @@ def _nothing(*_: Any) -> None:
 
 
 def _lower(overload: Any, form: _Form, launches: Launches) -> None:
-    """Registers what Inductor makes of a launch."""
+    """Registers Inductor's lowering of a launch."""
     from torch._inductor import ir, lowering
     from torch._inductor.codegen.cpp_utils import cexpr
     from torch._inductor.virtualized import V

@@ -220,7 +220,7 @@ class Binaries:
         return self._kernels.setdefault(key, f"cupyops_kernel_{len(self._kernels)}")
 
     def source(self) -> str:
-        """Returns the C++ text of the variables, with what launches them in front."""
+        """Returns the C++ text of the variables, after the code that launches them."""
         lines = [RUNTIME]
         for codes, variable in self._codes.items():
             for i, (_, _, code) in enumerate(codes):
@@ -234,7 +234,7 @@ class Binaries:
         return "\n".join(lines)
 
 
-# A digit behind an octal escape of three digits is a character of its own.
+# A digit after an octal escape of three digits is a character of its own.
 _CHARACTERS = [chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in range(256)]
 
 

@@ -50,7 +50,7 @@ def package(
         ExportError: an operator cannot be packaged: its body reads a value of a tensor, fixes a dynamic size, or passes a kernel an
             object that is bound to a process, such as a texture; or a kernel does not run on one of the architectures. The message names the
             operator.
-        TypeError: `exported` is no exported program.
+        TypeError: `exported` is not an exported program.
         ValueError: the path does not end in ``.pt2``.
     """
     if not isinstance(exported, torch.export.ExportedProgram):
@@ -70,7 +70,7 @@ def package(
     launches = Launches(architectures)
     try:
         replace_operators(module, launches)
-        # The names of the launches stand for other kernels in another process.
+        # The names of the launches mean other kernels in another process.
         settings = {"aot_inductor.package": True, "fx_graph_cache": False}
         if gpus:
             # Else Inductor first runs the graph in Python.

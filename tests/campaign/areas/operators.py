@@ -1,4 +1,5 @@
-"""Calls of operators with drawn shapes, strides, dtypes and arguments; wrong calls; and derivatives by drawn roads."""
+"""Calls of operators with random shapes, strides, dtypes and arguments; wrong calls; and derivatives by random
+methods."""
 
 import math
 import warnings
@@ -15,14 +16,14 @@ from torch import Tensor
 
 import autograd_bridge as bridge
 import cupyops
-from cupyops.torch.check.roads import ROADS, Problem
+from cupyops.torch.check.methods import METHODS, Problem
 from tests.torch.derivative_cases import CASES, as_tuple
 
 __all__ = ["Call", "call", "calls", "derivative", "on", "tensor", "wrong_call"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SIZES = st.one_of(st.integers(1, 9), st.sampled_from([0, 16, 31, 32, 33, 64, 127, 129]))
-ELEMENTS = {"reference": 2**18, "simulator": 2**12, "cuda": 2**22}  # of a tensor
+ELEMENTS = {"reference": 2**18, "simulator": 2**12, "cuda": 2**22}  # the most of a tensor
 # In ULPs of the largest exact value: a sum of a few hundred terms in the dtype's accumulation type.
 ROUNDINGS = {torch.float16: 4, torch.bfloat16: 4, torch.float32: 64, torch.float64: 64}
 
@@ -260,7 +261,7 @@ def call(data: st.DataObject, backend: str) -> None:
 
 
 def wrong_call(data: st.DataObject, backend: str) -> None:
-    """A call with one wrong argument raises what callers catch, where PyTorch raises; and the next call is right."""
+    """A call with one wrong argument raises an error of the same kind as PyTorch's; and the next call is correct."""
     drawn, dtype = data.draw(calls(backend)), data.draw(st.sampled_from(DTYPES[2:]))
     with on(backend) as device:
         inputs: list[Any] = [tensor(data, shape, dtype, device) for shape in drawn.shapes]
@@ -297,12 +298,12 @@ def _error(function: Callable[..., Any], args: Sequence[Any]) -> Exception | Non
 
 
 def derivative(data: st.DataObject, backend: str) -> None:
-    """A derivative of any order by a drawn road is that of PyTorch's own operators by plain autograd."""
+    """A derivative of any order, by a random method, equals that of PyTorch's own operators by plain autograd."""
     case = data.draw(st.sampled_from(CASES))
-    road = ROADS[data.draw(st.sampled_from(sorted(ROADS)))]
+    method = METHODS[data.draw(st.sampled_from(sorted(METHODS)))]
     function = data.draw(st.sampled_from([f for f in (case.ours, case.through) if f is not None]))
     # torch.ops has no forward mode: the operator itself has.
-    assume(not (road.forward and function is case.through))
+    assume(not (method.forward and function is case.through))
     alone = data.draw(st.sampled_from([None, *range(len(case.shapes))]))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
     with on(backend) as device:
@@ -325,9 +326,9 @@ def derivative(data: st.DataObject, backend: str) -> None:
             return Problem(outputs, tuple(inputs[i] for i in chosen), seeds, directions)
 
         plain = {1: "torch.func.grad", 2: "autograd of autograd", 3: "autograd, three times"}
-        reference, found = problem(case.theirs), road.run(problem(function))
-        right = [x.detach() for x in ROADS[plain[road.order]].run(reference)]
-        lower = [ROADS[plain[order]].run(reference) for order in range(1, road.order)]
+        reference, found = problem(case.theirs), method.run(problem(function))
+        right = [x.detach() for x in METHODS[plain[method.order]].run(reference)]
+        lower = [METHODS[plain[order]].run(reference) for order in range(1, method.order)]
         size = max(float(x.abs().max()) for x in right)
         allowed = 1e-8 * size + 1e-12 * max([1.0, *(float(x.detach().abs().max()) for xs in lower for x in xs)])
         for i, (got, wanted) in enumerate(zip(found, right, strict=True)):

@@ -77,7 +77,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def fork(data: st.DataObject, backend: str) -> None:
-    """Children that are forked while threads launch kernels get right results, and so does the parent."""
+    """Children that are forked while threads launch kernels get correct results, and so does the parent."""
     values = {
         "threads": data.draw(st.integers(0, 3)),
         "children": data.draw(st.integers(1, 3)),
@@ -93,7 +93,7 @@ def fork(data: st.DataObject, backend: str) -> None:
 
 
 def kill(data: st.DataObject, backend: str) -> None:
-    """A process that is killed at any moment leaves a cache in which the next process finds right kernels alone."""
+    """A process that is killed at any moment leaves a cache in which the next process finds only correct kernels."""
     with tempfile.TemporaryDirectory(prefix="cupyops-campaign-") as folder:
         environment = _environment(folder)
         for _ in range(data.draw(st.integers(1, 2))):

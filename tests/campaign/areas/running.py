@@ -113,7 +113,7 @@ def lanes(data: st.DataObject, backend: str) -> None:
 
 
 def streams(data: st.DataObject, backend: str) -> None:
-    """Calls on drawn streams, behind a busy GPU, and replayed from a graph, give the bits of the default stream."""
+    """Calls on drawn streams, after a busy GPU, and replayed from a graph, give the bits of the default stream."""
     with on(backend) as device:
         work = _work(data, backend, device, data.draw(st.integers(1, 4)))
         right = [_gradients(*w) for w in work]

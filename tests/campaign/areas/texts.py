@@ -46,7 +46,7 @@ HEADS = st.sampled_from(
 
 @st.composite
 def parameters(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[Parameter]]:
-    """(declaration, shape comment) of each parameter, and what the parser is to find."""
+    """(declaration, shape comment) of each parameter, and the expected result of the parser."""
     count = draw(st.integers(0, 9))
     words = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(lambda w: w not in _RESERVED)
     names = draw(st.lists(words, min_size=count, max_size=count, unique=True))
@@ -77,7 +77,7 @@ def parameters(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[Parameter]]
     return rendered, expected
 
 
-# What no parameter may be called.
+# Names that no parameter may have.
 _RESERVED = {c for c, _ in SPELLINGS + OWN} | set(
     re.findall(
         r"\w+",

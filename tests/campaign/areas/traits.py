@@ -83,7 +83,7 @@ extern "C" __global__ void k(const real* x, /* (n) */ real* y, /* (n) */ int n) 
     with cupyops.simulate():
         for c_type in (right, wrong):
             dtype = TYPES[c_type]
-            # Room behind the arrays: an array that is taken for one of a wider type is written past its end.
+            # Room after the arrays: an array that is taken for one of a wider type is written past its end.
             x, y = np.zeros(64, dtype)[:4], np.zeros(64, dtype)[:4]
             x[:] = range(1, 5)
             try:

@@ -1,1 +1,1 @@
-"""Texts that use CUDA's libraries, and what NumPy says of them."""
+"""Texts that use CUDA's libraries, and their expected values by NumPy."""

@@ -1,4 +1,4 @@
-"""What NumPy says of the kernels in this folder: for each, a function from its arrays to the expected values."""
+"""The expected values of the kernels in this folder, by NumPy: a function of the arrays of each kernel."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""What NumPy, PyTorch and mpmath say of the kernels of floating-point functions: from their arrays to the expected values."""
+"""The expected values of kernels of floating-point functions, by NumPy, PyTorch and mpmath: a function of the arrays of
+each kernel."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -84,7 +85,7 @@ def _halves(a: np.ndarray, b: np.ndarray, c: np.ndarray, w: np.ndarray, digits: 
 
 
 def _from_integer(v: int, digits: int, way: Callable[..., Any]) -> float:
-    """Rounds an integer in exact arithmetic: of 64 bits, it is no float64."""
+    """Rounds an integer in exact arithmetic: of 64 bits, it is not a float64."""
     extra = max(abs(v).bit_length() - digits, 0)
     low, rest = divmod(v, 1 << extra)
     half = (1 << extra) // 2

@@ -65,7 +65,7 @@ extern "C" __global__ void bfloats(
 #undef WIDEN
 }
 
-// 8-bit floats: the bits of a number, and the numbers of all bits.
+// 8-bit floats: conversions of a number to bits, and of all bit patterns to numbers.
 extern "C" __global__ void bytes(
     const float* x,  // (N, 3)
     int* y,          // (2, N)

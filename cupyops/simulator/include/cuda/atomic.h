@@ -1,4 +1,4 @@
-// Replaces <cuda/atomic>: atomic objects and references. An ordering is a fence before a release and behind an acquire.
+// Replaces <cuda/atomic>: atomic objects and references. An ordering is a fence before a release and after an acquire.
 #pragma once
 
 #include "../../cuda/copies.h"

@@ -10,7 +10,7 @@ enum BlockScanAlgorithm { BLOCK_SCAN_RAKING, BLOCK_SCAN_RAKING_MEMOIZE, BLOCK_SC
 template <typename T, int BLOCK_DIM_X, BlockScanAlgorithm ALGORITHM = BLOCK_SCAN_RAKING, int BLOCK_DIM_Y = 1, int BLOCK_DIM_Z = 1>
 class BlockScan {
     static constexpr int threads = BLOCK_DIM_X * BLOCK_DIM_Y * BLOCK_DIM_Z, warps = (threads + 31) / 32;
-    // A function of the block's aggregate, and no aggregate.
+    // Selects the overloads that take a function of the block's aggregate, not an aggregate.
     template <typename P> using if_prefix = decltype(std::declval<P&>()(std::declval<T>()));
 
    public:

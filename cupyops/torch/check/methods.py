@@ -1,6 +1,6 @@
-"""Roads to derivatives of higher order: autograd, torch.func and forward mode. :mod:`.derivatives` checks them.
+"""Methods for derivatives of higher order: autograd, torch.func and forward mode. :mod:`.derivatives` checks them.
 
-A road is one way to compute derivatives of an order in PyTorch. All roads of an order compute the same numbers. L is a
+A method is one way to compute derivatives of an order in PyTorch. All methods of an order compute the same numbers. L is a
 loss, and v are fixed directions: order 1 is grad L, order 2 is grad Σ v·grad L, order 3 is grad Σ v·grad(Σ v·grad L).
 L is not linear in the operator's results, so the gradient that a backward receives depends on the inputs. A term that a
 backward loses or counts twice then changes the derivatives of higher order.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cupyops.torch.core.operator import Operator
 
-__all__ = ["ROADS", "Problem", "Road", "has_forward_mode", "nested_autograd"]
+__all__ = ["METHODS", "Method", "Problem", "has_forward_mode", "nested_autograd"]
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -58,15 +58,15 @@ def _total(terms: Iterator[Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Road:
+class Method:
     """One way to compute derivatives.
 
     Attributes:
         order: order of the derivatives, 1 to 3.
         run: takes a problem, and returns the derivatives by each of its inputs.
-        transforms: whether the road uses torch.func.
-        matrix: whether the road computes a Jacobian or Hessian matrix.
-        forward: whether the road uses forward mode (:func:`has_forward_mode`).
+        transforms: whether the method uses torch.func.
+        matrix: whether the method computes a Jacobian or Hessian matrix.
+        forward: whether the method uses forward mode (:func:`has_forward_mode`).
     """
 
     order: int
@@ -92,7 +92,7 @@ def _by_autograd(value: Tensor, leaves: Sequence[Tensor], graph: bool) -> tuple[
 
 
 def nested_autograd(order: int, graph: bool) -> Callable[[Problem], Sequence[Tensor]]:
-    """Returns a road of nested torch.autograd.grad; ``graph`` is create_graph of the last derivative."""
+    """Returns a method of nested torch.autograd.grad; ``graph`` is create_graph of the last derivative."""
 
     def run(p: Problem) -> Sequence[Tensor]:
         leaves = p.leaves()
@@ -137,7 +137,7 @@ def _by_func(order: int) -> Callable[[Problem], Sequence[Tensor]]:
 
 
 def _batched(order: int) -> Callable[[Problem], Sequence[Tensor]]:
-    """Returns a road that runs torch.func.vmap over three stacked points, and keeps the result of the second."""
+    """Returns a method that runs torch.func.vmap over three stacked points, and keeps the result of the second."""
 
     def run(p: Problem) -> Sequence[Tensor]:
         others = [x.flatten().roll(1).view(x.shape) for x in p.inputs]
@@ -148,7 +148,7 @@ def _batched(order: int) -> Callable[[Problem], Sequence[Tensor]]:
 
 
 def _then_autograd(order: int) -> Callable[[Problem], Sequence[Tensor]]:
-    """Returns a road of torch.autograd.grad over torch.func.grad."""
+    """Returns a method of torch.autograd.grad over torch.func.grad."""
 
     def run(p: Problem) -> Sequence[Tensor]:
         leaves = p.leaves()
@@ -158,7 +158,7 @@ def _then_autograd(order: int) -> Callable[[Problem], Sequence[Tensor]]:
 
 
 def _pulled_later(order: int) -> Callable[[Problem], Sequence[Tensor]]:
-    """Returns a road of torch.func.vjp that calls the vjp function after the transform has ended."""
+    """Returns a method of torch.func.vjp that calls the vjp function after the transform has ended."""
 
     def run(p: Problem) -> Any:
         if order > 1:
@@ -231,28 +231,28 @@ def _batched_forward_over_reverse(p: Problem) -> Sequence[Tensor]:
     return [g[1] for g in torch.func.vmap(moved)(*(torch.stack((2 * v, v, -v)) for v in p.directions))]
 
 
-ROADS: dict[str, Road] = {
-    "autograd of autograd": Road(2, nested_autograd(2, False)),
-    "autograd of autograd, with create_graph at the last": Road(2, nested_autograd(2, True)),
-    "autograd.functional.hessian": Road(2, _hessian(False), matrix=True),
-    "autograd.functional.hessian, with create_graph": Road(2, _hessian(True), matrix=True),
-    "autograd, three times": Road(3, nested_autograd(3, False)),
-    "autograd, three times, with create_graph at the last": Road(3, nested_autograd(3, True)),
-    "torch.func.grad": Road(1, _by_func(1), transforms=True),
-    "torch.func.jacrev": Road(1, _jacobian, transforms=True, matrix=True),
-    "torch.func.vjp, pulled when the transform has ended": Road(1, _pulled_later(1), transforms=True),
-    "torch.func.vmap of grad": Road(1, _batched(1), transforms=True),
-    "torch.func.grad of grad": Road(2, _by_func(2), transforms=True),
-    "autograd of torch.func.grad": Road(2, _then_autograd(2), transforms=True),
-    "torch.func.jacrev of grad": Road(2, _jacobian_of_gradient, transforms=True, matrix=True),
-    "torch.func.jacrev of jacrev": Road(2, _jacobian_of_jacobian, transforms=True, matrix=True),
-    "torch.func.hessian": Road(2, _hessian_by_func, transforms=True, matrix=True, forward=True),
-    "torch.func.jacfwd": Road(1, _forward_jacobian, transforms=True, matrix=True, forward=True),
-    "torch.func.jvp of grad": Road(2, _forward_over_reverse, transforms=True, forward=True),
-    "torch.func.grad of jvp": Road(2, _reverse_over_forward, transforms=True, forward=True),
-    "torch.func.vmap of jvp of grad": Road(2, _batched_forward_over_reverse, transforms=True, forward=True),
-    "torch.func.vjp of grad, pulled when the transform has ended": Road(2, _pulled_later(2), transforms=True),
-    "torch.func.vmap of grad of grad": Road(2, _batched(2), transforms=True),
-    "torch.func.grad of grad of grad": Road(3, _by_func(3), transforms=True),
-    "autograd of torch.func.grad of grad": Road(3, _then_autograd(3), transforms=True),
+METHODS: dict[str, Method] = {
+    "autograd of autograd": Method(2, nested_autograd(2, False)),
+    "autograd of autograd, with create_graph at the last": Method(2, nested_autograd(2, True)),
+    "autograd.functional.hessian": Method(2, _hessian(False), matrix=True),
+    "autograd.functional.hessian, with create_graph": Method(2, _hessian(True), matrix=True),
+    "autograd, three times": Method(3, nested_autograd(3, False)),
+    "autograd, three times, with create_graph at the last": Method(3, nested_autograd(3, True)),
+    "torch.func.grad": Method(1, _by_func(1), transforms=True),
+    "torch.func.jacrev": Method(1, _jacobian, transforms=True, matrix=True),
+    "torch.func.vjp, pulled when the transform has ended": Method(1, _pulled_later(1), transforms=True),
+    "torch.func.vmap of grad": Method(1, _batched(1), transforms=True),
+    "torch.func.grad of grad": Method(2, _by_func(2), transforms=True),
+    "autograd of torch.func.grad": Method(2, _then_autograd(2), transforms=True),
+    "torch.func.jacrev of grad": Method(2, _jacobian_of_gradient, transforms=True, matrix=True),
+    "torch.func.jacrev of jacrev": Method(2, _jacobian_of_jacobian, transforms=True, matrix=True),
+    "torch.func.hessian": Method(2, _hessian_by_func, transforms=True, matrix=True, forward=True),
+    "torch.func.jacfwd": Method(1, _forward_jacobian, transforms=True, matrix=True, forward=True),
+    "torch.func.jvp of grad": Method(2, _forward_over_reverse, transforms=True, forward=True),
+    "torch.func.grad of jvp": Method(2, _reverse_over_forward, transforms=True, forward=True),
+    "torch.func.vmap of jvp of grad": Method(2, _batched_forward_over_reverse, transforms=True, forward=True),
+    "torch.func.vjp of grad, pulled when the transform has ended": Method(2, _pulled_later(2), transforms=True),
+    "torch.func.vmap of grad of grad": Method(2, _batched(2), transforms=True),
+    "torch.func.grad of grad of grad": Method(3, _by_func(3), transforms=True),
+    "autograd of torch.func.grad of grad": Method(3, _then_autograd(3), transforms=True),
 }

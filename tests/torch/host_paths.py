@@ -1,8 +1,8 @@
-"""Roads of calls on a GPU, taken on a GPU that is not there (:mod:`tests.gpu.stub_h200`), in a process of its own.
+"""The code that calls on a GPU run on the host, with a fake GPU (:mod:`tests.gpu.stub_h200`), in a process of its own.
 
-    python -m tests.torch.host_roads            # prints what was seen, as JSON
+    python -m tests.torch.host_paths            # prints what was seen, as JSON
 
-What an operator returns has memory that nobody has written, so nothing is said of values here.
+Results of operators have unwritten memory, so values are not compared.
 """
 
 import ast
@@ -31,7 +31,7 @@ def autocast(dtype: Any, *, enabled: bool = True) -> Iterator[None]:
 
 
 def dtypes(y: Any, *leaves: Any) -> list[str]:
-    """Of a result, and of the gradients of leaves."""
+    """The dtypes of a result, and of the gradients of leaves."""
     import torch
 
     y = y[0] if isinstance(y, tuple) else y
@@ -40,7 +40,7 @@ def dtypes(y: Any, *leaves: Any) -> list[str]:
 
 
 def casts(bridge: Any, left: list[str]) -> dict[str, Any]:
-    """Dtypes under autocast; ``left`` is told of each call that leaves the generated dispatch."""
+    """Dtypes under autocast; ``left`` is called for each call that leaves the generated dispatch."""
     import torch
     from torch import nn
 
@@ -53,7 +53,7 @@ def casts(bridge: Any, left: list[str]) -> dict[str, Any]:
     weight, bias = torch.randn(48, 32, requires_grad=True), torch.randn(48, requires_grad=True)
     affine = [torch.randn(32, requires_grad=True) for _ in range(2)]
     own = Operator(
-        "cupyops_test::host_road(Tensor x, Tensor? y, float factor) -> Tensor",
+        "cupyops_test::host_path(Tensor x, Tensor? y, float factor) -> Tensor",
         lambda x, y, factor: torch.empty_like(x),
         backward=lambda grad_out, x: grad_out.clone(),
         wrt=["x"],
@@ -87,7 +87,7 @@ def casts(bridge: Any, left: list[str]) -> dict[str, Any]:
 
 
 def backwards(bridge: Any) -> dict[str, Any]:
-    """Which backwards call their operators, and what comes of a gradient of another shape."""
+    """Records which backwards call their operators, and what happens to a gradient of another shape."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -138,7 +138,7 @@ def backwards(bridge: Any) -> dict[str, Any]:
 
 
 def telling(original: Callable[..., Any], asked: list[str]) -> Callable[..., Any]:
-    """A function that tells of its calls."""
+    """A function that records its calls."""
 
     def told(*args: Any) -> Any:
         asked.append("operator")

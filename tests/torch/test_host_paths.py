@@ -1,4 +1,4 @@
-"""The roads that calls on a GPU take on the host, as :mod:`tests.torch.host_roads` sees them."""
+"""The code that calls on a GPU run on the host, as :mod:`tests.torch.host_paths` records it."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     environment = {n: v for n, v in os.environ.items() if not n.startswith("CUPYOPS_")}
     environment |= {"PYTHONPATH": str(ROOT), "CUPYOPS_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
-    done = preloaded.run(["-m", "tests.torch.host_roads"], cwd=ROOT, env=environment)
+    done = preloaded.run(["-m", "tests.torch.host_paths"], cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
