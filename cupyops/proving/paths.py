@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .flow import Flow
-from .instructions import Instructions, Registers
+from .instructions import Instructions
+from .operands import Registers
 from .ptx import Instruction, Program, width_of
 from .solver import NotJudged, Solver
 from .terms import (
