@@ -63,8 +63,8 @@ def reported(log: Path) -> dict[str, str]:
             continue
         if not words.startswith("  "):  # the lines that continue a report are indented
             head = words.strip()
-        # at sum(float *)+0x90, at void sum<float>(T1 *)+0x90
-        for before in words.replace("<", "(").split("(")[:-1]:
+        # at sum(float *)+0x90, at void sum<float>(T1 *)+0x90, at sum+0x90 of extern "C"
+        for before in words.replace("<", "(").replace("+", "(").split("(")[:-1]:
             found.setdefault(before.rpartition(" ")[2], head)
     return found
 

@@ -136,10 +136,12 @@ def test_a_name_in_a_report_is_that_of_a_function(tmp_path: Path) -> None:
         "========= COMPUTE-SANITIZER\n========= Warning: init of sum failed\n"
         "========= Error: Race reported between Write access at void sum<float, (int)256>(T1 *)+0x310 in a.cu:4\n"
         "=========     and Read access at sum2(int *)+0x4a0 [12 hazards]\n"
+        "========= Invalid __global__ write of size 4 bytes\n=========     at sum3+0xa0\n"
     )
     found = race_sanitizer.reported(log)
     assert found["sum"].startswith("Error: Race")
     assert found["sum2"] == found["sum"]
+    assert found["sum3"].startswith("Invalid")
     assert "init" not in found
 
 
