@@ -18,6 +18,7 @@ from .inputs import (
     lead_of,
     misaligned_all,
     moved_on,
+    restrided,
     tensors_in,
     transposed,
     with_sizes,
@@ -33,6 +34,8 @@ __all__ = ["dimensions", "empties", "gradient_strides", "inputs_kept", "misalign
 # Sizes with every remainder by 8, the elements of a vector of 16-bit numbers.
 RESIDUES = (1, 2, 3, 4, 6, 15, 16, 37)
 LARGE, SECONDS = 1 << 16, 0.3
+# Seeds of random sizes and strides, the largest random size, and the most elements.
+SEEDS, RANDOM_SIZE, RANDOM_ELEMENTS = 8, 100, 1 << 12
 _CONTIGUOUS = "Begin the body with `x = x.contiguous()`, or pass strides to the kernel and use them."
 
 
@@ -150,7 +153,7 @@ def empties(subject: Subject) -> str:
     compares="reference",
 )
 def sizes(subject: Subject) -> str:
-    """1, 3, 37 and 1023 rows, and other sizes of every dimension, give the values of the reference."""
+    """1, 3, 37 and 1023 rows, and other sizes of every dimension, also random ones, give the values of the reference."""
     tried, many = 0, 0.0
     for dtype, args in subject.each:
         for count in (1, 3, 37, 1023):
@@ -170,6 +173,8 @@ def sizes(subject: Subject) -> str:
             # Every sample in one dtype, and of each other dtype the first sample.
             if dtype == subject.one_dtype or args is subject.of_dtype(dtype)[0]:
                 tried += _other_sizes(subject, dtype, args, many)
+            if dtype == subject.one_dtype:
+                tried += sum(_random_sizes(subject, dtype, args, seed) for seed in range(SEEDS))
     return subject.told(tried, "sizes")
 
 
@@ -214,6 +219,28 @@ def _other_sizes(subject: Subject, dtype: str, args: Arguments, many: float) -> 
             found += 1
             break
     return found
+
+
+def _random_sizes(subject: Subject, dtype: str, args: Arguments, seed: int) -> bool:
+    """Compares the operator with the reference at random sizes, and tensors of random strides with contiguous ones; returns whether it takes
+    the sizes."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = lead_of(args).shape
+    change = {d: int(torch.randint(1, RANDOM_SIZE, (), generator=generator)) for d, n in enumerate(shape) if n}
+    while change and math.prod(change.values()) > RANDOM_ELEMENTS:
+        largest = max(change, key=lambda d: change[d])
+        change[largest] //= 2
+    what = f"{dtype}, seed {seed}: the first tensor of {[change.get(d, n) for d, n in enumerate(shape)]}"
+    for way in WAYS if change else ():
+        changed = with_sizes(args, change, way)
+        try:
+            holds(subject, what, changed)
+        except Refused:
+            continue
+        if not subject.mutated:
+            _alike(subject, f"{what}, with random strides", restrided(changed, generator))
+        return True
+    return False
 
 
 # Leading dimensions that are put before those of a sample.
