@@ -233,7 +233,7 @@ def _control(sanitizer: str, tool: str, work: Path) -> str:
 def sanitizer_versions(sanitizer: str) -> dict[str, str]:
     """Returns the versions of the tool and the GPU."""
     said = subprocess.run([sanitizer, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
-    version = next((line for line in said if "ersion" in line), "").strip()
+    version = next((line.split()[1] for line in said if line.startswith("Version ")), "")
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         gpu = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
@@ -305,7 +305,7 @@ class Run:
                 for name, found, words in part.results():
                     row = rows.setdefault(name, {"runs": {}})
                     row["runs"].setdefault(part.given, {})[part.tool] = found
-                    if words:
+                    if words and (found == NOT_RUN or not self.suite.planted(name)):
                         row.setdefault("said", {}).setdefault(part.tool, words)
             return rows
 

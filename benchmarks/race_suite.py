@@ -64,26 +64,31 @@ def run(suite: Any, folder: Path, name: str) -> dict[str, Any]:
     return row
 
 
-def _found(row: dict[str, Any], inputs: Sequence[str]) -> bool:
-    return any(row["runs"].get(given, "none") != "none" for given in inputs)
+def _state(row: dict[str, Any] | None, inputs: Sequence[str]) -> str:
+    """Returns ``found``, ``none``, or why nothing is said of a kernel on some inputs."""
+    if row is None or "why" in row:
+        return NOT_RUN
+    kinds = {row["runs"].get(given, NOT_RUN) for given in inputs}
+    return "found" if kinds - {"none", NOT_RUN} else NOT_RUN if NOT_RUN in kinds else "none"
 
 
 def _of_tools(suite: Any, results: dict[str, Any], tools: Sequence[str]) -> dict[str, Any]:
     """Returns the rows of compute-sanitizer in the form of the simulator's, with what any of the tools found."""
-    rows: dict[str, Any] = {}
-    for name, row in results["files"].items():
-        runs = {given: [row["runs"].get(given, {}).get(tool, NOT_RUN) for tool in tools] for given in suite.INPUTS}
-        if any(NOT_RUN in found for found in runs.values()):
-            rows[name] = {"why": NOT_RUN}
-        else:
-            rows[name] = {"runs": {g: next((k for k in found if k != "none"), "none") for g, found in runs.items()}}
-    return rows
+
+    def kind(found: dict[str, str]) -> str:
+        kinds = {found.get(tool, NOT_RUN) for tool in tools}
+        return min(kinds - {"none", NOT_RUN}, default=NOT_RUN if NOT_RUN in kinds else "none")
+
+    return {
+        name: {"runs": {given: kind(row["runs"].get(given, {})) for given in suite.INPUTS}}
+        for name, row in results["files"].items()
+    }
 
 
 def _cell(rows: Sequence[dict[str, Any] | None], inputs: Sequence[str]) -> str:
-    ran = [row for row in rows if row is not None and "why" not in row]
-    rest = len(rows) - len(ran)
-    return f"{sum(_found(row, inputs) for row in ran)}{f' ({rest} not runnable)' if rest else ''}"
+    states = [_state(row, inputs) for row in rows]
+    rest = states.count(NOT_RUN)
+    return f"{states.count('found')}{f' ({rest} not runnable)' if rest else ''}"
 
 
 def table(suite: Any, results: dict[str, Any], sanitized: dict[str, Any] | None = None) -> str:
@@ -102,7 +107,9 @@ def table(suite: Any, results: dict[str, Any], sanitized: dict[str, Any] | None 
     if sanitized is not None:
         columns |= {f"`{tool}`": _of_tools(suite, sanitized, [tool]) for tool in TOOLS}
         columns["either tool"] = _of_tools(suite, sanitized, tuple(TOOLS))
-        words += f"; {sanitized['versions']['compute-sanitizer']} on one {sanitized['versions']['gpu']}"
+        words += (
+            f"; compute-sanitizer {sanitized['versions']['compute-sanitizer']} on one {sanitized['versions']['gpu']}"
+        )
     groups: dict[str, list[str]] = {}
     for name in sorted(results["files"]):
         groups.setdefault(suite.planted(name), []).append(name)

@@ -106,8 +106,7 @@ def test_reports_of_compute_sanitizer_are_those_of_the_kernels_that_they_name(su
         "sum_atomicBug": {"memcheck": "none", "racecheck": "race"},
         "sum_boundsBug": {"memcheck": "bounds", "racecheck": "none"},
     }
-    said = results["files"]["sum_boundsBug"]["said"]
-    assert said == {"memcheck": "Invalid __global__ read of size 4 bytes"}
+    assert results["versions"]["compute-sanitizer"] == "2025.3.1"
 
 
 def test_a_sanitizer_that_misses_the_planted_fault_measures_nothing(
@@ -143,6 +142,16 @@ def test_a_name_in_a_report_is_that_of_a_function(tmp_path: Path) -> None:
     assert found["sum2"] == found["sum"]
     assert found["sum3"].startswith("Invalid")
     assert "init" not in found
+
+
+def test_what_one_tool_finds_counts_where_another_does_not_run() -> None:
+    runs = {given: {"memcheck": "bounds", "racecheck": "not runnable"} for given in race_indigo.INPUTS}
+    results = {"files": {"sum": {"runs": runs}}}
+    cells = [
+        race_suite._cell([race_suite._of_tools(race_indigo, results, tools)["sum"]], race_indigo.INPUTS)
+        for tools in (["memcheck", "racecheck"], ["memcheck"], ["racecheck"])
+    ]
+    assert cells == ["1", "1", "0 (1 not runnable)"]
 
 
 def test_a_folder_without_a_suite_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
