@@ -1,5 +1,6 @@
 """Checks of an operator on tensors of other shapes and layouts, and a check that inputs are not written."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ __all__ = ["dimensions", "empties", "gradient_strides", "inputs_kept", "misalign
 # Sizes with every remainder by 8, the elements of a vector of 16-bit numbers.
 RESIDUES = (1, 2, 3, 4, 6, 15, 16, 37)
 LARGE, SECONDS = 1 << 16, 0.3
-# Seeds of random sizes and strides, the largest random size, and the most elements.
+# Seeds of random strides and of random sizes, the largest random size, and the most elements.
 SEEDS, RANDOM_SIZE, RANDOM_ELEMENTS = 8, 100, 1 << 12
 _CONTIGUOUS = "Begin the body with `x = x.contiguous()`, or pass strides to the kernel and use them."
 
@@ -55,7 +56,7 @@ def _alike(subject: Subject, what: str, args: Arguments) -> None:
 
 @check(_CONTIGUOUS)
 def strides(subject: Subject) -> str:
-    """Transposed, sliced, padded and expanded tensors give the results of contiguous copies."""
+    """Transposed, sliced, padded and expanded tensors, and those of random strides, give the results of contiguous copies."""
     tried = 0
     for dtype, args in subject.each:
         for name, changed in laid_out(args):
@@ -64,6 +65,10 @@ def strides(subject: Subject) -> str:
         if not subject.mutated:  # PyTorch does not write into expanded tensors
             for name, changed in expanded(args):
                 _alike(subject, f"{dtype}, {name}", changed)
+                tried += 1
+            for seed in range(SEEDS) if dtype == subject.one_dtype else ():
+                changed = restrided(args, torch.Generator().manual_seed(seed))
+                _alike(subject, f"{dtype}, random strides of seed {seed}", changed)
                 tried += 1
     return subject.told(tried, "layouts")
 
@@ -173,8 +178,12 @@ def sizes(subject: Subject) -> str:
             # Every sample in one dtype, and of each other dtype the first sample.
             if dtype == subject.one_dtype or args is subject.of_dtype(dtype)[0]:
                 tried += _other_sizes(subject, dtype, args, many)
-            if dtype == subject.one_dtype:
-                tried += sum(_random_sizes(subject, dtype, args, seed) for seed in range(SEEDS))
+            for seed in range(SEEDS) if dtype == subject.one_dtype else ():
+                for what, changed in _random_sizes(args, seed):
+                    with contextlib.suppress(Refused):
+                        holds(subject, f"{dtype}, {what}", changed)
+                        tried += 1
+                        break
     return subject.told(tried, "sizes")
 
 
@@ -221,26 +230,16 @@ def _other_sizes(subject: Subject, dtype: str, args: Arguments, many: float) -> 
     return found
 
 
-def _random_sizes(subject: Subject, dtype: str, args: Arguments, seed: int) -> bool:
-    """Compares the operator with the reference at random sizes, and tensors of random strides with contiguous ones; returns whether it takes
-    the sizes."""
+def _random_sizes(args: Arguments, seed: int) -> Iterator[tuple[str, Arguments]]:
+    """Yields the sample at random sizes, in the ways in which the sizes of its tensors may go together."""
     generator = torch.Generator().manual_seed(seed)
     shape = lead_of(args).shape
     change = {d: int(torch.randint(1, RANDOM_SIZE, (), generator=generator)) for d, n in enumerate(shape) if n}
     while change and math.prod(change.values()) > RANDOM_ELEMENTS:
-        largest = max(change, key=lambda d: change[d])
-        change[largest] //= 2
-    what = f"{dtype}, seed {seed}: the first tensor of {[change.get(d, n) for d, n in enumerate(shape)]}"
+        change[max(change, key=lambda d: change[d])] //= 2
+    what = f"seed {seed}: the first tensor of {[change.get(d, n) for d, n in enumerate(shape)]}"
     for way in WAYS if change else ():
-        changed = with_sizes(args, change, way)
-        try:
-            holds(subject, what, changed)
-        except Refused:
-            continue
-        if not subject.mutated:
-            _alike(subject, f"{what}, with random strides", restrided(changed, generator))
-        return True
-    return False
+        yield what, with_sizes(args, change, way)
 
 
 # Leading dimensions that are put before those of a sample.
