@@ -188,6 +188,13 @@ def laid_out(args: Arguments) -> Iterator[tuple[str, Arguments]]:
             yield f"argument {i} {name}", (*one[:i], *_each(one[i : i + 1], change), *one[i + 1 :])
 
 
+def channels_last(args: Arguments) -> Arguments | None:
+    """Returns the sample with its tensors of four dimensions in the layout of images, or None if there are none."""
+    if not any(args[i].dim() == 4 for i in tensors_in(args)):
+        return None
+    return _each(args, lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.clone())
+
+
 def restrided(args: Arguments, generator: torch.Generator) -> Arguments:
     """Copies each tensor into random memory: dimensions in another order, steps of 1 to 3, and elements before and behind."""
 

@@ -12,6 +12,7 @@ from .compare import assert_close
 from .inputs import (
     WAYS,
     Arguments,
+    channels_last,
     expanded,
     form_of,
     fresh,
@@ -254,7 +255,7 @@ LEADING = ((2,), (3, 2))
     compares="reference",
 )
 def dimensions(subject: Subject) -> str:
-    """With more leading dimensions, or without one, the results are the reference's, or the operator refuses."""
+    """With more leading dimensions, also channels last, or without one, the results are the reference's, or the operator refuses."""
     subject.reference  # noqa: B018 (skips the check where there is none)
     if subject.mutated:
         raise Skip("the operator writes into its arguments")
@@ -267,6 +268,8 @@ def dimensions(subject: Subject) -> str:
             shapes = ", ".join(str(list(changed[i].shape)) for i in tensors_in(changed))
             try:
                 holds(subject, f"{subject.one_dtype}, tensors of {shapes}", changed)
+                if (last := channels_last(changed)) is not None:
+                    holds(subject, f"{subject.one_dtype}, tensors of {shapes}, channels last", last)
                 tried += 1
             except Refused as error:
                 refused.append(f"{shapes} ({error})")
