@@ -1,204 +1,273 @@
-"""Measures how many faults of a suite of kernels with known faults the simulator's sanitizer finds::
+"""What the simulator's sanitizer, and compute-sanitizer on a GPU, find in kernels whose faults are known::
 
     git clone https://github.com/JohnJacobsonIII/HiRace-Artifact-SC24 suite
-    python -m benchmarks.race_suite suite --page docs/checking.md       # goes on where it stopped
+    python -m benchmarks.race_suite suite --page docs/known_faults.md   # goes on where it stopped
+    python -m benchmarks.race_suite suite --compute-sanitizer --jobs 16 --page docs/known_faults.md   # on a GPU
 
-The folder has ``indigo/indigo_sources/*/*.cu``, the CUDA kernels of the Indigo suite, whose names say which faults were planted;
-``indigo/indigo_include``, their header; and ``indigo/input/*.egr``, graphs. Each file is compiled as it is, and its kernel runs on
-four graphs with ``simulate(sanitize=True)``.
+The suites are those of :mod:`.race_indigo` and :mod:`.race_hecbench`; the folder says which one it is. Each kernel runs on each input
+of its suite, with ``simulate(sanitize=True)``, or under each tool of :mod:`.race_sanitizer`.
 """
 
 import argparse
+import importlib
 import json
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from . import race_hecbench, race_indigo
 from .checked_program import kind_of
+from .race_sanitizer import NOT_RUN, TOOLS, Run, find_sanitizer, sanitizer_versions
 
-__all__ = ["bugs_of", "main", "run", "table"]
+__all__ = ["RESULTS", "main", "page", "run", "table"]
 
-RESULTS = Path(__file__).resolve().parent / "results" / "race_suite.json"
-GRAPHS = ("counterDAG_5n_5e", "DAG_5n_5e", "DAG_100n_200e", "power_law_200n_1000e")
-# A thread, a warp or a block for each of 200 nodes.
-BLOCKS, THREADS = 256, 64
-WORDS = {
-    "atomicBug": "a plain access in place of an atomic operation",
-    "guardBug": "a plain read that guards an atomic operation",
-    "syncBug": "a missing barrier",
-    "raceBug": "a plain update by several threads",
-    "boundsBug": "an access out of bounds",
+RESULTS = Path(__file__).resolve().parent / "results"
+# By suite, the results of the simulator and of compute-sanitizer.
+FILES = {
+    race_indigo: (RESULTS / "race_suite.json", RESULTS / "race_suite-nvidia-h200.json"),
+    race_hecbench: (RESULTS / "race_programs.json", RESULTS / "race_programs-nvidia-h200.json"),
 }
+SECONDS = 60.0  # of a simulated launch
 
 
-def bugs_of(name: str) -> tuple[str, ...]:
-    """Returns the planted faults that the name of a file says."""
-    return tuple(part for part in name.split("_") if part.endswith("Bug"))
-
-
-def _graph(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the offsets and the neighbours of a graph: the numbers of nodes and edges precede them in the file."""
-    numbers = np.fromfile(path, np.int32)
-    nodes, edges = (int(n) for n in numbers[:2])
-    return numbers[2 : 3 + nodes], numbers[3 + nodes : 3 + nodes + edges]
-
-
-def run(path: Path, indigo: Path) -> dict[str, Any]:
-    """Runs the kernel of a file on all graphs.
+def run(suite: Any, folder: Path, name: str) -> dict[str, Any]:
+    """Runs a kernel on all inputs in the simulator.
 
     Returns:
-        The row of the file: for each graph ``none``, or the kind of what was found; the message, if no fault was planted; or why
+        The row of the kernel: for each input ``none``, or the kind of what was found; the message, if no fault was planted; or why
         the kernel does not run.
     """
     import cupyops
-    from cupyops import Kernel, LaunchError
+    from cupyops import LaunchError
 
     row: dict[str, Any] = {"runs": {}}
     try:
-        text = path.read_text(encoding="utf-8")
-        kernel = Kernel(
-            text,
-            "test_kernel",
-            cupyops.Threads(block=THREADS),
-            filename=path.name,
-            options=(f"-I{indigo / 'indigo_include'}",),
-        )
-        for name in GRAPHS:
-            offsets, neighbours = _graph(indigo / "input" / f"{name}.egr")
-            nodes, size = len(offsets) - 1, max(len(offsets) - 1, len(neighbours))
-            random = np.random.default_rng(0)
-            data = [random.integers(0, most, size, np.int32) for most in (nodes, len(neighbours))]
-            data[0][0] = data[1][0] = 0  # as the suite's own program does
+        for given in suite.INPUTS:
+            kernel, configuration, arguments = suite.prepared(folder, name, given, 0)
             try:
-                with cupyops.simulate(sanitize=True, timeout=60):
-                    kernel[BLOCKS * THREADS](offsets, neighbours, *data, nodes)
-                row["runs"][name] = "none"
+                with cupyops.simulate(sanitize=True, timeout=SECONDS):
+                    kernel[configuration](*arguments)
+                row["runs"][given] = "none"
             except LaunchError as error:
                 words = " ".join(str(error).split()).partition(" cupyops.save_repro")[0]
-                row["runs"][name] = kind_of(words)
-                if not bugs_of(path.stem):
+                row["runs"][given] = kind_of(words)
+                if not suite.planted(name):
                     row["said"] = words
     except Exception as error:  # a kernel that does not run is counted, and its reason is kept
         row["why"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return row
 
 
-def _group(bugs: Sequence[str]) -> str:
-    races = [bug for bug in bugs if bug != "boundsBug"]
-    if not bugs:
-        return "no fault"
-    return " and ".join(WORDS[bug] for bug in (*races, *(["boundsBug"] if "boundsBug" in bugs else [])))
+def _state(row: dict[str, Any] | None, inputs: Sequence[str]) -> str:
+    """Returns ``found``, ``none``, or why nothing is said of a kernel on some inputs."""
+    if row is None or "why" in row:
+        return NOT_RUN
+    kinds = {row["runs"].get(given, NOT_RUN) for given in inputs}
+    return "found" if kinds - {"none", NOT_RUN} else NOT_RUN if NOT_RUN in kinds else "none"
 
 
-def _found(row: dict[str, Any], graphs: Sequence[str] = GRAPHS) -> bool:
-    return any(row["runs"].get(graph, "none") != "none" for graph in graphs)
+def _of_tools(suite: Any, results: dict[str, Any], tools: Sequence[str]) -> dict[str, Any]:
+    """Returns the rows of compute-sanitizer in the form of the simulator's, with what any of the tools found."""
+
+    def kind(found: dict[str, str]) -> str:
+        kinds = {found.get(tool, NOT_RUN) for tool in tools}
+        return min(kinds - {"none", NOT_RUN}, default=NOT_RUN if NOT_RUN in kinds else "none")
+
+    return {
+        name: {"runs": {given: kind(row["runs"].get(given, {})) for given in suite.INPUTS}}
+        for name, row in results["files"].items()
+    }
 
 
-def table(results: dict[str, Any]) -> str:
-    """Returns the results as Markdown."""
-    groups: dict[str, Counter[str]] = {}
-    for name, row in sorted(results["files"].items()):
-        word = "not runnable" if "why" in row else "found" if _found(row) else "nothing found"
-        groups.setdefault(_group(bugs_of(name)), Counter())[word] += 1
+def _cell(rows: Sequence[dict[str, Any] | None], inputs: Sequence[str]) -> str:
+    states = [_state(row, inputs) for row in rows]
+    rest = states.count(NOT_RUN)
+    return f"{states.count('found')}{f' ({rest} not runnable)' if rest else ''}"
+
+
+def table(suite: Any, results: dict[str, Any], sanitized: dict[str, Any] | None = None) -> str:
+    """Returns the results of a suite as Markdown.
+
+    Args:
+        suite: its module.
+        results: those of the simulator.
+        sanitized: those of compute-sanitizer.
+    """
     versions = results["versions"]
-    lines = [
-        f"The suite at the commit {versions['suite'][:8]}; cupyops {versions['cupyops']}, {versions['compiler']}; {BLOCKS} blocks of "
-        f"{THREADS} threads.",
-        "",
-        "| planted | kernels | found | nothing found | not runnable |",
-        "|---|---|---|---|---|",
-    ]
-    for group in sorted(groups, key=lambda g: (g == "no fault", "bounds" in g, g)):
-        counts = groups[group]
-        lines.append(
-            f"| {group} | {counts.total()} | {counts['found']} | {counts['nothing found']} | {counts['not runnable']} |"
-        )
-    faulty = [row for name, row in results["files"].items() if bugs_of(name) and "why" not in row]
-    clean = [row for name, row in results["files"].items() if not bugs_of(name) and "why" not in row]
-    lines += ["", "| graph | faulty kernels found | alarms in kernels without a fault |", "|---|---|---|"]
-    lines += [
-        f"| `{graph}` | {sum(_found(row, [graph]) for row in faulty)} of {len(faulty)} "
-        f"| {sum(_found(row, [graph]) for row in clean)} of {len(clean)} |"
-        for graph in GRAPHS
-    ]
-    lines.append(
-        f"| any of the four | {sum(map(_found, faulty))} of {len(faulty)} | {sum(map(_found, clean))} of {len(clean)} |"
+    columns = {"the simulator": results["files"]}
+    words = (
+        f"{suite.TITLE} at the commit {versions['suite'][:8]}; cupyops {versions['cupyops']}, {versions['compiler']}"
     )
+    if sanitized is not None:
+        columns |= {f"`{tool}`": _of_tools(suite, sanitized, [tool]) for tool in TOOLS}
+        columns["either tool"] = _of_tools(suite, sanitized, tuple(TOOLS))
+        words += (
+            f"; compute-sanitizer {sanitized['versions']['compute-sanitizer']} on one {sanitized['versions']['gpu']}"
+        )
+    groups: dict[str, list[str]] = {}
+    for name in sorted(results["files"]):
+        groups.setdefault(suite.planted(name), []).append(name)
+
+    def cells(names: Sequence[str], inputs: Sequence[str]) -> str:
+        return " | ".join(_cell([rows.get(name) for name in names], inputs) for rows in columns.values())
+
+    lines = [f"{words}.", "", f"| fault | kernels | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
+    lines += [
+        f"| {group or 'none'} | {len(groups[group])} | {cells(groups[group], suite.INPUTS)} |"
+        for group in sorted(groups, key=lambda g: (not g, "bounds" in g, g))
+    ]
+    if len(suite.INPUTS) > 1:
+        faulty = [name for name in results["files"] if suite.planted(name)]
+        clean = [name for name in results["files"] if not suite.planted(name)]
+        for title, names in (
+            (f"found of {len(faulty)} faulty kernels", faulty),
+            (f"alarms in {len(clean)} kernels without a fault", clean),
+        ):
+            lines += ["", f"| {title} | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+            lines += [f"| on `{given}` | {cells(names, [given])} |" for given in suite.INPUTS]
+            lines.append(f"| on any of them | {cells(names, suite.INPUTS)} |")
     return "\n".join(lines) + "\n"
 
 
-def _versions(suite: Path) -> dict[str, str]:
+def page() -> str:
+    """Returns the committed results of all suites as Markdown."""
+    found = [(suite, _read(ours), _read(theirs)) for suite, (ours, theirs) in FILES.items()]
+    return "\n".join(
+        table(suite, ours, theirs if theirs["files"] else None) for suite, ours, theirs in found if ours["files"]
+    )
+
+
+def _commit(folder: Path) -> str:
+    """Returns the commit of a suite, or "": its folder may lie in another repository."""
+    asked = ["git", "-C", str(folder), "rev-parse", "--show-toplevel", "HEAD"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split("\n")
+    return said[1].strip() if len(said) > 1 and Path(said[0]).resolve() == folder.resolve() else ""
+
+
+def _versions(folder: Path) -> dict[str, str]:
     import cupyops
     from cupyops.simulator import host
 
     tool = host.compiler()
-    head = subprocess.run(["git", "-C", str(suite), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return {
-        "suite": head.stdout.strip() if head.returncode == 0 else "",
+        "suite": _commit(folder),
         "cupyops": cupyops.__version__,
         "compiler": f"{Path(tool.command[0]).name} {tool.major}",
     }
 
 
-def _all(todo: Sequence[Path], indigo: Path, jobs: int) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _row(module: str, folder: Path, name: str) -> dict[str, Any]:
+    return run(importlib.import_module(module), folder, name)
+
+
+def _all(suite: Any, folder: Path, todo: Sequence[str], jobs: int) -> Iterator[tuple[str, dict[str, Any]]]:
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from zip(todo, pool.map(run, todo, [indigo] * len(todo)), strict=True)
+        rows = pool.map(_row, [suite.__name__] * len(todo), [folder] * len(todo), todo)
+        yield from zip(todo, rows, strict=True)
 
 
 def _json(results: dict[str, Any]) -> str:
-    """Returns the results as JSON, a line for each file."""
+    """Returns the results as JSON, a line for each kernel."""
     rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in results["files"].items())
     return f'{{\n "versions": {json.dumps(results["versions"])},\n "files": {{\n{rows}\n }}\n}}\n'
 
 
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {"versions": {}, "files": {}}
+    return found | (json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
+
+
+def _todo(suite: Any, options: argparse.Namespace, ended: Collection[str]) -> list[str]:
+    wanted = [name for name in suite.names(options.suite.resolve()) if options.only in name]
+    return [name for name in wanted if options.again or name not in ended]
+
+
+Write = Callable[[dict[str, Any]], None]
+
+
+def _sanitize(suite: Any, options: argparse.Namespace, results: dict[str, Any], write: Write) -> str:
+    """Runs kernels under compute-sanitizer, and returns what is wrong, or ""."""
+    sanitizer = find_sanitizer(options.compute_sanitizer)
+    if sanitizer is None:
+        return f"{options.compute_sanitizer} is not here: it comes with the CUDA toolkit. Give its path"
+    results["versions"] = {"suite": _commit(options.suite), **sanitizer_versions(sanitizer)}
+    # Those that the time limit has cut off run again.
+    ended = [
+        name
+        for name, row in results["files"].items()
+        if all(len(row["runs"].get(given, {})) == len(TOOLS) for given in suite.INPUTS)
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        work = options.logs or Path(scratch)
+        until = time.time() + options.seconds
+        todo = _todo(suite, options, ended)
+        return Run(sanitizer, suite, options.suite.resolve(), options.jobs, until, work.resolve()).measure(todo, write)
+
+
+def _simulate(suite: Any, options: argparse.Namespace, results: dict[str, Any], write: Write) -> str:
+    """Runs kernels in the simulator, and returns what is wrong, or ""."""
+    from cupyops.simulator import host
+
+    if missing := host.missing():
+        return missing
+    results["versions"] = _versions(options.suite)
+    todo, rows = _todo(suite, options, results["files"]), {}
+    for count, (name, row) in enumerate(_all(suite, options.suite.resolve(), todo, options.jobs), 1):
+        rows[name] = row
+        if count % 20 == 0:
+            write(rows)
+            print(f"{count} of {len(todo)}", file=sys.stderr, flush=True)
+    write(rows)
+    return ""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0, or 2 without a compiler."""
+    """The command: 0, or 2 without a suite, without a compiler, or without a working compute-sanitizer."""
     parser = argparse.ArgumentParser("python -m benchmarks.race_suite", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("suite", type=Path, help="a copy of the repository of the suite")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time; default: 2")
-    parser.add_argument(
-        "--out", type=Path, default=RESULTS, metavar="FILE", help=f"the results; default: {RESULTS.name}"
-    )
-    parser.add_argument("--page", type=Path, help="write the results into this Markdown page")
-    parser.add_argument("--only", metavar="WORD", default="", help="files whose names have a word")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the results; default: a file in benchmarks/results")
+    parser.add_argument("--page", type=Path, help="write the committed results into this Markdown page")
+    parser.add_argument("--only", metavar="WORD", default="", help="kernels whose names have a word")
     parser.add_argument("--again", action="store_true", help="run those that the results have, too")
+    parser.add_argument(
+        "--compute-sanitizer",
+        nargs="?",
+        const="compute-sanitizer",
+        metavar="PATH",
+        help="run compute-sanitizer on a GPU in place of the simulator",
+    )
+    parser.add_argument("--seconds", type=float, default=600, help="compute-sanitizer's processes end; default: 600")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep compute-sanitizer's logs")
     options = parser.parse_args(argv)
-    from cupyops.simulator import host
-
-    from .table import between
-
-    if missing := host.missing():
-        print(missing, file=sys.stderr)
+    suite = next((suite for suite in FILES if suite.here(options.suite)), None)
+    if suite is None:
+        print(f"{options.suite} has none of the suites: {', '.join(s.TITLE for s in FILES)}", file=sys.stderr)
         return 2
-    results: dict[str, Any] = {"versions": {}, "files": {}}
-    if options.out.exists():
-        results |= json.loads(options.out.read_text(encoding="utf-8"))
-    indigo = options.suite.resolve() / "indigo"
-    wanted = sorted(p for p in indigo.glob("indigo_sources/*/*.cu") if options.only in p.stem)
-    todo = [path for path in wanted if options.again or path.stem not in results["files"]]
-    results["versions"] = _versions(options.suite)
+    sanitizing = options.compute_sanitizer is not None
+    out = options.out or FILES[suite][sanitizing]
+    results = _read(out)
 
-    def write() -> None:
-        results["files"] = dict(sorted(results["files"].items()))
-        options.out.write_text(_json(results), encoding="utf-8")
+    def write(rows: dict[str, Any]) -> None:
+        results["files"] = dict(sorted({**results["files"], **rows}.items()))
+        out.write_text(_json(results), encoding="utf-8")
 
-    for count, (path, row) in enumerate(_all(todo, indigo, options.jobs), 1):
-        results["files"][path.stem] = row
-        if count % 20 == 0:
-            write()
-            print(f"{count} of {len(todo)}", file=sys.stderr, flush=True)
-    write()
+    if wrong := (_sanitize if sanitizing else _simulate)(suite, options, results, write):
+        print(wrong, file=sys.stderr)
+        return 2
     if options.page:
-        text = options.page.read_text(encoding="utf-8")
-        options.page.write_text(between(text, table(results)), encoding="utf-8")
-    print(table(results))
+        from .table import between
+
+        options.page.write_text(between(options.page.read_text(encoding="utf-8"), page()), encoding="utf-8")
+    ours = _read(FILES[suite][0]) if sanitizing else results
+    theirs = results if sanitizing else _read(FILES[suite][1])
+    print(table(suite, ours, theirs if theirs["files"] else None) if ours["files"] else f"{out} has the results.")
     return 0
 
 

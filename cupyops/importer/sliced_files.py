@@ -129,13 +129,14 @@ def line_of(text: str, offset: int) -> int:
 
 def whole_end(bare: str, start: int, end: int) -> int:
     """Returns the end of a declaration, semicolon included. If clang could not resolve a declaration, its extent in the tree may
-    cover only the first tokens."""
+    cover only the first tokens; that of ``int x(1);`` lacks the parenthesis."""
     if (semicolon := _ITS_END.match(bare, end)) is not None:
         return semicolon.end()
     code = bare[start:end].rstrip()
-    if not code or code[-1] in "};)":
+    depth = code.count("(") - code.count(")")
+    if not code or (code[-1] in "};)" and depth <= 0):
         return end
-    depth = 0
+    depth = max(depth, 0)
     for mark in re.finditer(r"[{}();]", bare[end:]):
         depth += {"{": 1, "(": 1, "}": -1, ")": -1}.get(mark[0], 0)
         if depth < 0:

@@ -15,8 +15,10 @@ from cupyops.launch.geometry import Geometry, policy
 from cupyops.launch.kernel import Kernel
 
 from .faults import Fault, fault_of
-from .instructions import CLUSTER_BLOCKS, Access, Instructions
+from .instructions import Instructions
 from .launches import Array, Launches
+from .memory import CLUSTER_BLOCKS
+from .operands import Access
 from .paths import Paths
 from .ptx import Program, parse
 from .solver import NotJudged, Solver

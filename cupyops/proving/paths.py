@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .flow import Flow
-from .instructions import Instructions, Registers
+from .instructions import Instructions
+from .operands import Registers
 from .ptx import Instruction, Program, width_of
 from .solver import NotJudged, Solver
 from .terms import (
@@ -290,6 +291,7 @@ class Paths:
             }
             if len(found) == 1 and all(a < marked for a in next(iter(found)).unknowns):
                 steps[name] = found.pop()
+        follows = self._follows(changed, types, first, steps, back, start, marked)
         again = self.space.fresh("iteration", 0)
         at_head: Registers = dict(start)
         self._of_loops |= again.unknowns
@@ -307,15 +309,50 @@ class Paths:
                 )
             if name in steps:
                 at_head[name] = begins[name] + again * steps[name]
-            else:
+            elif name not in follows:
                 at_head[name] = self.words.unknown(width_of(kind), f"in{name}")
                 self._of_loops |= at_head[name].unknowns
+        for name, (other, distance) in follows.items():
+            self._of_loops |= again.unknowns
+            later = at_head[other] + distance
+            before = symmetric(begins[name] - begins[other] - distance, width_of(types[name]))
+            if before.number == 0 or (self.words.asks and self.solver.implies(path, equal(before, 0))):
+                at_head[name] = later
+            else:
+                at_head[name] = self.words.choice(equal(again, 0), begins[name], later)
         guesses = self._guesses(types, begins, first, steps, pairs, marked) if self.words.asks else {}
         wrong = {*self.solver.refuted(path, {g: g.says(begins[g.name]) for g in guesses})}
         guesses = {g: None for g in guesses if g not in wrong}
         kept = self._kept(flow, head, path, at_head, steps, guesses)
         edges = self._region(flow, body, head, all_of(path, *kept), dict(at_head), returned)
         return [e for e in edges if e.to != head]
+
+    def _follows(
+        self,
+        changed: Sequence[str],
+        types: dict[str, str],
+        first: Registers,
+        steps: dict[str, Poly],
+        back: Sequence[Edge],
+        start: Registers,
+        marked: int,
+    ) -> dict[str, tuple[str, Poly]]:
+        """Returns the registers that each iteration sets to a register with a step and a distance: a compiler keeps several pointers
+        at fixed distances so."""
+        found: dict[str, tuple[str, Poly]] = {}
+        for name in changed:
+            if name in steps or types[name] == "pred" or not isinstance(start.get(name), Poly):
+                continue
+            ends = {e.registers.get(name) for e in back}
+            if len(ends) != 1 or not isinstance(end := ends.pop(), Poly):
+                continue
+            for other in steps:
+                if types[other] == types[name] and first[other].unknowns <= end.unknowns:
+                    distance = symmetric(end - first[other] - steps[other], width_of(types[name]))
+                    if all(a < marked for a in distance.unknowns):
+                        found[name] = other, distance
+                        break
+        return found
 
     def _guesses(
         self,

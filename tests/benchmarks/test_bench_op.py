@@ -59,6 +59,8 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> list[Clock]:
 
     monkeypatch.setattr(bench, "_timer", timer)
     monkeypatch.setattr(bench, "l2_bytes", lambda device: 1024)
+    monkeypatch.setattr(timing, "l2_bytes", lambda device: 1024)
+    monkeypatch.setattr(timing, "memory_bandwidth", lambda device: 1.0)
     monkeypatch.setattr(bench, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (65536, 65536))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
@@ -125,6 +127,43 @@ def test_a_peer_that_computes_something_else_is_named_and_not_timed(clocks: list
     found, skipped = measured("backward", detached)
     assert [f.implementation for f in found] == [bench.OURS]
     assert dict(skipped) == {("detached, backward", "OtherResults: it gives no gradient of x"): None}
+
+
+def test_what_is_faster_than_the_memory_is_an_error_and_no_record(
+    clocks: list[Clock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """288 bytes at 1 MB/s take 288 µs; the clocks say 30, or 300 of the second call."""
+    monkeypatch.setattr(timing, "l2_bytes", lambda device: 0)
+    monkeypatch.setattr(timing, "memory_bandwidth", lambda device: 1e-3)
+    found, _ = measured("forward", {})
+    assert [f.implementation for f in found] == [bench.OURS], "it may read a part of its arguments"
+    slow = bench._timer
+
+    def later(calls: Any, *others: Any) -> Clock:
+        made = slow(calls, *others)
+        made.microseconds *= 10 if len(clocks) % 2 == 0 else 1
+        return made
+
+    monkeypatch.setattr(bench, "_timer", later)
+    clocks.clear()
+    with pytest.raises(
+        RuntimeError, match=r"faulty::mix\d+, forward, takes 30.0 µs, and the memory .* needs at least 288.0 µs"
+    ):
+        measured("forward", {"peer": faulty.reference})
+    clocks.append(Clock([]))
+    found, skipped = measured("forward", {"peer": faulty.reference})
+    assert [f.implementation for f in found] == [bench.OURS]
+    (said,) = skipped
+    assert said[0] == "peer, forward"
+    assert said[1].startswith("FasterThanMemory: it takes 30.0 µs")
+
+
+def test_the_memory_is_as_fast_as_its_clock_and_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = SimpleNamespace(memory_clock_rate=3_201_000, memory_bus_width=6144)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: told)
+    assert timing.memory_bandwidth(torch.device("cuda")) == pytest.approx(4916.7, rel=1e-4)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace())
+    assert timing.memory_bandwidth(torch.device("cuda")) == float("inf")
 
 
 def test_a_fault_of_the_operator_itself_is_raised(clocks: list[Clock]) -> None:

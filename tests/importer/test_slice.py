@@ -113,6 +113,13 @@ def test_what_kernels_reach_is_kept_and_nothing_else() -> None:
     compiles(both, "k<float>", "plain")
 
 
+def test_a_constant_with_its_value_in_parentheses_is_cut_whole() -> None:
+    text = "constexpr int read(3), left(4);\nconstexpr int unread((read + 1) * (read));\n"
+    kernel = "__global__ void k(int* x) { x[0] = read; }"
+    assert cut(text + kernel) == f"constexpr int read(3), left(4);\n{kernel}"
+    compiles(HEAD + text + kernel, "k")
+
+
 def test_every_kept_character_keeps_its_place() -> None:
     text = '__device__ float f(float x) { return x; }  // "Größe"\n'
     text += 'void host() { std::string s = "ö"; }\n__global__ void k(float* y) { *y = f(1); }  // ü\n'

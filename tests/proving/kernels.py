@@ -30,8 +30,20 @@ class Case:
         return Kernel(text, "k", self.geometry, shared=self.shared)
 
 
+# Each iteration sets a pointer to another one and a distance, as unrolled loops do.
+def _two_pointers(distance: int) -> str:
+    return f"""unsigned long long p = (unsigned long long)y, q = p + {distance};
+    for (int k = 0; k + 1 < n; k += 2) {{
+        asm volatile("st.global.f32 [%0], 0f00000000;" ::"l"(p));
+        asm volatile("st.global.f32 [%0], 0f00000000;" ::"l"(q));
+        p += 8;
+        asm volatile("add.s64 %0, %1, {distance};" : "=l"(q) : "l"(p));
+    }}"""
+
+
 N = Threads("n")
 BROKEN = (
+    Case("a second pointer an element ahead", XY32, _two_pointers(8), None),
     Case("guard off by one", XY, I64 + "if (i <= n) y[i] = x[i];", N),
     Case("no guard", XY, I64 + "y[i] = x[i];", N),
     Case("the next element", XY, I64 + "if (i < n) y[i] = x[i + 1];", N),
@@ -126,6 +138,7 @@ BROKEN = (
 )
 
 RIGHT = (
+    Case("two pointers of a loop", XY32, _two_pointers(4), None),
     Case("guard", XY, I64 + "if (i < n) y[i] = x[i];", N),
     Case("early return", XY, I64 + "if (i >= n) return; y[i] = x[n - 1 - i];", N),
     Case(

@@ -25,6 +25,7 @@ from .timing import (
     Spread,
     Timer,
     copy_bandwidth,
+    faster_than_memory,
     gigabytes_per_second,
     interleave,
     l2_bytes,
@@ -75,6 +76,7 @@ def bench_op(
     Raises:
         ValueError: the machine has a GPU, and the inputs are not all on one GPU; or the inputs do not fit the schema.
         TypeError: ``op`` is not an operator, ``inputs`` is neither a tuple nor a list of tuples, or a peer is not callable.
+        RuntimeError: the operator takes less time than the GPU's memory needs for its operands and results, and a peer does not.
     """
     operator = operator_of(op, "bench_op")
     samples = samples_of(operator, inputs, "bench_op", "inputs")
@@ -201,7 +203,16 @@ def _measure(
             skipped[f"{name}, {direction}", first_words(error)] = None
             synchronize(device)  # raises again if the GPU is lost to this process
     spreads = interleave(timers, rounds)
+    for name, words in faster_than_memory(spreads, nbytes, device).items():
+        if name == OURS:
+            raise FasterThanMemory(f"bench_op: {subject.op.qualified_name}, {direction}, {words}")
+        skipped[f"{name}, {direction}", f"FasterThanMemory: it {words}"] = None
+        del timers[name]
     return [_Found(name, spreads[name], nbytes, timer.name, sets) for name, timer in timers.items()]
+
+
+class FasterThanMemory(RuntimeError):
+    """Raised for an operator that takes less time than the GPU's memory needs for its operands and results, unlike a peer."""
 
 
 class OtherResults(RuntimeError):

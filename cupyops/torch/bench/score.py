@@ -16,11 +16,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from cupyops.errors import expected
 from cupyops.launch import recording as launches
 from cupyops.launch.debug import debug_mode
-from cupyops.torch.check.report import Report
+from cupyops.torch.check.report import Report, Row
 from cupyops.torch.check.run import check_op
 from cupyops.torch.core.operator import Operator
 
-from .timing import EventTimer, Spread, Timer, host_timer, interleave, l2_bytes, rotation
+from .timing import EventTimer, Spread, Timer, faster_than_memory, host_timer, interleave, l2_bytes, rotation
 
 __all__ = ["Score", "score"]
 
@@ -93,7 +93,8 @@ def score(
 
     Then both are timed in turns, on copies of the inputs that together exceed the GPU's cache, until all streams are done. On a CPU,
     modules that launch kernels are not timed. After the times the values are checked again, and with other, large and small data,
-    on a GPU in debug mode: a module may compute the first calls alone, or write outside its results.
+    on a GPU in debug mode: a module may compute the first calls alone, or write outside its results. A candidate that takes less time than
+    the GPU's memory needs for operands and results is not correct.
 
     A candidate whose equal calls differ, such as one that adds by atomics in any order, is not correct.
 
@@ -151,10 +152,14 @@ def score(
     found = Score(report, {})
     if not found.correct:
         return found
-    times = _timed({"reference": right, "candidate": ours}, samples[0], where) if timed else {}
+    times, nbytes = _timed({"reference": right, "candidate": ours}, samples[0], where) if timed else ({}, 0)
     with debug_mode(where.type == "cuda"):
         last = _checked(op, samples[:1], LAST, dtype, tolerance)
-    return Score(replace(report, rows=(*report.rows, *last.rows)), {} if last.failed else times)
+    rows = (*report.rows, *last.rows)
+    if where.type == "cuda" and (words := faster_than_memory(times, nbytes, where).get("candidate")):
+        rows += (Row("bandwidth", "cuda", "failed", f"the candidate {words}", "Compute the result in each call."),)
+    found = Score(replace(report, rows=rows), times)
+    return found if found.correct else replace(found, microseconds={})
 
 
 def _placed(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
@@ -225,9 +230,13 @@ def _checked(
         )
 
 
-def _timed(calls: Mapping[str, nn.Module], sample: tuple[Any, ...], device: torch.device) -> Mapping[str, Spread]:
-    """Returns the times of the modules, sampled in turns; nothing if they cannot run on the device."""
+def _timed(
+    calls: Mapping[str, nn.Module], sample: tuple[Any, ...], device: torch.device
+) -> tuple[Mapping[str, Spread], int]:
+    """Returns the times of the modules, sampled in turns, and the bytes of operands and results; no times if the modules cannot run on
+    the device."""
     timers: dict[str, Timer] = {}
+    nbytes = 0
     with torch.no_grad():
         if device.type != "cuda":
             with contextlib.suppress(Exception), launches.recorded() as record:
@@ -248,4 +257,4 @@ def _timed(calls: Mapping[str, nn.Module], sample: tuple[Any, ...], device: torc
             }
         for timer in timers.values():
             timer.calibrate()
-        return interleave(timers, SAMPLES) if timers else {}
+        return interleave(timers, SAMPLES) if timers else {}, nbytes

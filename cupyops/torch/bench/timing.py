@@ -19,10 +19,12 @@ __all__ = [
     "Spread",
     "Timer",
     "copy_bandwidth",
+    "faster_than_memory",
     "gigabytes_per_second",
     "host_timer",
     "interleave",
     "l2_bytes",
+    "memory_bandwidth",
     "rotation",
     "spread",
 ]
@@ -71,6 +73,32 @@ def spread(values: Sequence[float]) -> Spread:
 def l2_bytes(device: torch.device) -> int:
     """Returns the size of the GPU's L2 cache, in bytes."""
     return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or DEFAULT_L2_BYTES
+
+
+def memory_bandwidth(device: torch.device) -> float:
+    """Returns the GB/s of the GPU's memory at its full clock, two transfers a cycle; infinity if they are not known."""
+    told = torch.cuda.get_device_properties(device)
+    kilohertz, bits = getattr(told, "memory_clock_rate", 0), getattr(told, "memory_bus_width", 0)
+    return 2 * kilohertz * bits / 8 / 1e6 or math.inf
+
+
+def faster_than_memory(times: Mapping[str, Spread], nbytes: int, device: torch.device) -> dict[str, str]:
+    """Returns which calls take less time than the memory needs for their bytes, each with the words for it.
+
+    A call need not move what the L2 cache holds. If all calls are so fast, the bytes are not what a call must move: an operator
+    may read a part of an argument.
+
+    Args:
+        times: of calls of the same function, by name.
+        nbytes: the bytes of operands and results.
+    """
+    rate = memory_bandwidth(device)
+    least = max(0, nbytes - l2_bytes(device)) / rate / 1e3
+    found = [name for name, us in times.items() if us.median < least]
+    if len(found) == len(times):
+        return {}
+    words = f"the memory ({rate:.0f} GB/s) needs at least {least:.1f} µs for {nbytes} bytes: a result is not computed, or not yet"
+    return {name: f"takes {times[name].median:.1f} µs, and {words}" for name in found}
 
 
 def gigabytes_per_second(nbytes: int, microseconds: float) -> float:

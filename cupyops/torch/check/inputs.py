@@ -189,6 +189,27 @@ def laid_out(args: Arguments) -> Iterator[tuple[str, Arguments]]:
             yield f"argument {i} {name}", (*one[:i], *_each(one[i : i + 1], change), *one[i + 1 :])
 
 
+def channels_last(args: Arguments) -> Arguments | None:
+    """Returns the sample with its tensors of four dimensions in the layout of images, or None if there are none."""
+    if not any(args[i].dim() == 4 for i in tensors_in(args)):
+        return None
+    return _each(args, lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.clone())
+
+
+def restrided(args: Arguments, generator: torch.Generator) -> Arguments:
+    """Copies each tensor into random memory: dimensions in another order, steps of 1 to 3, and elements before and behind."""
+
+    def change(x: Tensor) -> Tensor:
+        order = torch.randperm(x.dim(), generator=generator).tolist()
+        steps = torch.randint(1, 4, (x.dim(),), generator=generator).tolist()
+        first = torch.randint(0, 3, (x.dim(),), generator=generator).tolist()
+        wide = x.new_zeros([x.shape[d] * steps[d] + first[d] for d in order])
+        part = wide[tuple(slice(first[d], first[d] + x.shape[d] * steps[d], steps[d]) for d in order)]
+        return part.permute([order.index(d) for d in range(x.dim())]).copy_(x)
+
+    return _each(args, change)
+
+
 def misaligned_all(args: Arguments) -> Arguments:
     """Returns the sample with each tensor's first element one element after a multiple of 16 bytes."""
     return _each(args, _misaligned)

@@ -1,5 +1,6 @@
 """Checks of an operator on tensors of other shapes and layouts, and a check that inputs are not written."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from .compare import assert_close
 from .inputs import (
     WAYS,
     Arguments,
+    channels_last,
     expanded,
     form_of,
     fresh,
@@ -18,6 +20,7 @@ from .inputs import (
     lead_of,
     misaligned_all,
     moved_on,
+    restrided,
     tensors_in,
     transposed,
     with_sizes,
@@ -33,6 +36,8 @@ __all__ = ["dimensions", "empties", "gradient_strides", "inputs_kept", "misalign
 # Sizes with every remainder by 8, the elements of a vector of 16-bit numbers.
 RESIDUES = (1, 2, 3, 4, 6, 15, 16, 37)
 LARGE, SECONDS = 1 << 16, 0.3
+# Seeds of random strides and of random sizes, the largest random size, and the most elements.
+SEEDS, RANDOM_SIZE, RANDOM_ELEMENTS = 8, 100, 1 << 12
 _CONTIGUOUS = "Begin the body with `x = x.contiguous()`, or pass strides to the kernel and use them."
 
 
@@ -52,7 +57,7 @@ def _alike(subject: Subject, what: str, args: Arguments) -> None:
 
 @check(_CONTIGUOUS)
 def strides(subject: Subject) -> str:
-    """Transposed, sliced, padded and expanded tensors give the results of contiguous copies."""
+    """Transposed, sliced, padded and expanded tensors, and those of random strides, give the results of contiguous copies."""
     tried = 0
     for dtype, args in subject.each:
         for name, changed in laid_out(args):
@@ -61,6 +66,10 @@ def strides(subject: Subject) -> str:
         if not subject.mutated:  # PyTorch does not write into expanded tensors
             for name, changed in expanded(args):
                 _alike(subject, f"{dtype}, {name}", changed)
+                tried += 1
+            for seed in range(SEEDS) if dtype == subject.one_dtype else ():
+                changed = restrided(args, torch.Generator().manual_seed(seed))
+                _alike(subject, f"{dtype}, random strides of seed {seed}", changed)
                 tried += 1
     return subject.told(tried, "layouts")
 
@@ -150,7 +159,7 @@ def empties(subject: Subject) -> str:
     compares="reference",
 )
 def sizes(subject: Subject) -> str:
-    """1, 3, 37 and 1023 rows, and other sizes of every dimension, give the values of the reference."""
+    """1, 3, 37 and 1023 rows, and other sizes of every dimension, also random ones, give the values of the reference."""
     tried, many = 0, 0.0
     for dtype, args in subject.each:
         for count in (1, 3, 37, 1023):
@@ -170,6 +179,12 @@ def sizes(subject: Subject) -> str:
             # Every sample in one dtype, and of each other dtype the first sample.
             if dtype == subject.one_dtype or args is subject.of_dtype(dtype)[0]:
                 tried += _other_sizes(subject, dtype, args, many)
+            for seed in range(SEEDS) if dtype == subject.one_dtype else ():
+                for what, changed in _random_sizes(args, seed):
+                    with contextlib.suppress(Refused):
+                        holds(subject, f"{dtype}, {what}", changed)
+                        tried += 1
+                        break
     return subject.told(tried, "sizes")
 
 
@@ -216,6 +231,18 @@ def _other_sizes(subject: Subject, dtype: str, args: Arguments, many: float) -> 
     return found
 
 
+def _random_sizes(args: Arguments, seed: int) -> Iterator[tuple[str, Arguments]]:
+    """Yields the sample at random sizes, in the ways in which the sizes of its tensors may go together."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = lead_of(args).shape
+    change = {d: int(torch.randint(1, RANDOM_SIZE, (), generator=generator)) for d, n in enumerate(shape) if n}
+    while change and math.prod(change.values()) > RANDOM_ELEMENTS:
+        change[max(change, key=lambda d: change[d])] //= 2
+    what = f"seed {seed}: the first tensor of {[change.get(d, n) for d, n in enumerate(shape)]}"
+    for way in WAYS if change else ():
+        yield what, with_sizes(args, change, way)
+
+
 # Leading dimensions that are put before those of a sample.
 LEADING = ((2,), (3, 2))
 
@@ -228,8 +255,7 @@ LEADING = ((2,), (3, 2))
     compares="reference",
 )
 def dimensions(subject: Subject) -> str:
-    """With more leading dimensions, or without one, the results equal the reference's, or the operator raises an
-    error."""
+    """With more leading dimensions, also channels last, or without one, the results are the reference's, or the operator refuses."""
     subject.reference  # noqa: B018 (skips the check where there is none)
     if subject.mutated:
         raise Skip("the operator writes into its arguments")
@@ -242,6 +268,8 @@ def dimensions(subject: Subject) -> str:
             shapes = ", ".join(str(list(changed[i].shape)) for i in tensors_in(changed))
             try:
                 holds(subject, f"{subject.one_dtype}, tensors of {shapes}", changed)
+                if (last := channels_last(changed)) is not None:
+                    holds(subject, f"{subject.one_dtype}, tensors of {shapes}, channels last", last)
                 tried += 1
             except Refused as error:
                 refused.append(f"{shapes} ({error})")

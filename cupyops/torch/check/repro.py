@@ -28,6 +28,7 @@ class Checked:
         samples: the samples, as tuples of all arguments.
         tolerance, dtypes: the arguments of ``check_op``.
         failed: the rows of the failed checks.
+        prove: the conditions of the argument ``prove``.
     """
 
     op: Operator
@@ -35,6 +36,7 @@ class Checked:
     tolerance: float
     dtypes: Sequence[str] | None
     failed: Sequence[Any]
+    prove: Sequence[str] = ()
 
     def __reduce__(self) -> Any:
         return type(None), ()  # an exception that is pickled for another process loses the operator
@@ -60,6 +62,7 @@ class Checked:
         given: dict[str, Any] = {"checks": [row.check], "backends": [row.backend]}
         given |= {"tolerance": self.tolerance} if self.tolerance != 1 else {}
         given |= {"dtypes": list(self.dtypes)} if self.dtypes is not None else {}
+        given |= {"prove": list(self.prove)} if self.prove else {}
         words = ", ".join(f"{name}={literal(value)}" for name, value in given.items())
         return Script(
             f"{row.check} ({row.backend}) of {self.op.qualified_name}: {row.words}",

@@ -37,6 +37,9 @@ from . import (
     machinery as check_machinery,
 )
 from . import (
+    proofs as check_proofs,
+)
+from . import (
     repeats as check_repeats,
 )
 from . import (
@@ -119,6 +122,8 @@ CHECKS: dict[str, Check] = {
         check_running.graph_replay,
     )
 }
+# The check that `prove=` adds: z3 can think for a minute about a kernel.
+PROOFS: dict[str, Check] = {check_proofs.bounds.name: check_proofs.bounds}
 
 
 def operator_of(op: Any, where: str = "check_op") -> Operator:
@@ -181,6 +186,7 @@ def check_op(
     tolerance: float = 1.0,
     skip: Callable[[str], object] | None = None,
     verbose: bool = False,
+    prove: bool | str | Sequence[str] = False,
 ) -> Report:
     """Runs the checks on an operator, and prints each when it ends. Returns the report, or raises :class:`CheckFailed`.
 
@@ -210,6 +216,9 @@ def check_op(
             approximates on purpose.
         skip: called with the reasons, as one string, if no check could run; ``pytest.skip`` fits.
         verbose: whether each skipped check has a line with the reason; by default one line names all of them.
+        prove: whether to add the check ``bounds``, in which :func:`cupyops.testing.prove_bounds` proves for each kernel that ran that it
+            stays inside its arrays for all sizes; or what the body guarantees, as conditions on the kernels' parameters:
+            ``"N % 4 == 0"``. A proof takes seconds, and needs NVRTC and z3.
 
     Raises:
         CheckFailed: a check failed; the message has each fault and how to repair it.
@@ -219,7 +228,8 @@ def check_op(
     """
     operator = operator_of(op)
     samples = samples_of(operator, sample_inputs)
-    wanted = _chosen(checks)
+    wanted = _chosen(checks, bool(prove))
+    conditions = () if isinstance(prove, bool) else (prove,) if isinstance(prove, str) else tuple(prove)
     names = None if dtypes is None else dtype_names("check_op", dtypes)
     asked = [(backend, c) for backend in _backends(samples, backends) for c in wanted if backend in c.backends]
     title = f"{operator.op._schema}: {len(samples)} sample{'s' if len(samples) != 1 else ''}"
@@ -227,12 +237,12 @@ def check_op(
     rows: list[Row] = []
     for backend in dict.fromkeys(backend for backend, _ in asked):
         chosen = [c for on, c in asked if on == backend]
-        for row in _rows(operator, samples, backend, chosen, tolerance, names):
+        for row in _rows(operator, samples, backend, chosen, tolerance, names, conditions):
             rows.append(row)
             if words := line(row, len(rows), len(asked), verbose):
                 print(words, flush=True)
     failed = [row for row in rows if row.outcome == "failed"]
-    checked = Checked(operator, samples, tolerance, names, failed) if failed else None
+    checked = Checked(operator, samples, tolerance, names, failed, conditions) if failed else None
     report = Report(title, tuple(rows), checked, verbose)
     if report.failed and raises:
         error = CheckFailed(report)  # the message is the verdict: printing it as well would show it twice
@@ -263,14 +273,16 @@ def checks_for(op: Any) -> list[str]:
     return [name for name in CHECKS if name not in others]
 
 
-def _chosen(checks: str | Sequence[str] | None) -> list[Check]:
+def _chosen(checks: str | Sequence[str] | None, prove: bool) -> list[Check]:
+    every = CHECKS | PROOFS
     names = list(CHECKS) if checks is None else [checks] if isinstance(checks, str) else list(checks)
+    names += [*PROOFS] if prove else []
     for name in names:
-        if name not in CHECKS:
+        if name not in every:
             raise ValueError(
-                f"check_op: there is no check {name!r}{nearest(name, CHECKS)}; there are {', '.join(CHECKS)}"
+                f"check_op: there is no check {name!r}{nearest(name, every)}; there are {', '.join(every)}"
             )
-    return [c for name, c in CHECKS.items() if name in names]
+    return [c for name, c in every.items() if name in names]
 
 
 def _backends(samples: Sequence[tuple[Any, ...]], backends: Sequence[str] | None) -> list[str]:
@@ -305,6 +317,7 @@ def _rows(
     checks: Sequence[Check],
     tolerance: float,
     dtypes: tuple[str, ...] | None,
+    prove: tuple[str, ...],
 ) -> Iterator[Row]:
     """Yields the result of each check on a backend when the check ends."""
     if reason := _missing(op, backend):
@@ -312,7 +325,7 @@ def _rows(
         return
     with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if backend == "cuda" else []):
         torch.manual_seed(0)
-        yield from _run(Subject(op, samples, backend, tolerance=tolerance, dtypes=dtypes), checks)
+        yield from _run(Subject(op, samples, backend, tolerance=tolerance, dtypes=dtypes, prove=prove), checks)
 
 
 def _run(subject: Subject, checks: Sequence[Check]) -> Iterator[Row]:

@@ -24,7 +24,17 @@ from .registry import KERNEL_BACKENDS, Fault, Skip, check
 from .subject import MEND_THE_TEXT, Subject, first_words
 
 __all__ = [
-    *("compiles", "determinism", "graph_replay", "guard_bands", "sanitizer", "second_device", "side_stream", "threads"),
+    *(
+        "compiles",
+        "determinism",
+        "few_rows",
+        "graph_replay",
+        "guard_bands",
+        "sanitizer",
+        "second_device",
+        "side_stream",
+        "threads",
+    ),
 ]
 
 # Samples with more elements lose rows before they run in the simulator, which takes microseconds per element.
@@ -45,7 +55,7 @@ def sanitizer(subject: Subject) -> str:
     try:
         with simulator.simulate(sanitize=True), launches.recorded() as record:
             for _dtype, args in subject.variants:
-                cut = _few_rows(to_device(args, cpu))
+                cut = few_rows(to_device(args, cpu))
                 subject.results(fresh(cut))
                 subject.results(misaligned_all(cut))
     except LaunchError as error:
@@ -92,7 +102,7 @@ def compiles(subject: Subject) -> str:
     return f"{len(rows)} compilations of {', '.join(dict.fromkeys(k.name for k in kernels))}; at most {most} registers"
 
 
-def _few_rows(args: Arguments) -> Arguments:
+def few_rows(args: Arguments) -> Arguments:
     """Returns the sample with at most `SIMULATED_ELEMENTS` elements in its lead, and at least one row."""
     lead = lead_of(args)
     if lead.numel() <= SIMULATED_ELEMENTS or not lead.dim():

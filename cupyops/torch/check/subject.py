@@ -44,6 +44,7 @@ class Subject:
             that cover numbers at their defaults, and numbers away from their defaults.
         tolerance: factor on the allowed errors.
         dtypes: names of the dtypes that the operator must accept; None: every floating dtype that it accepts.
+        prove: what the body guarantees, as conditions on the kernels' parameters.
         schema: the arguments of the operator's PyTorch schema.
         refused: the reason by the name of each dtype that the operator refuses.
     """
@@ -56,6 +57,7 @@ class Subject:
         *,
         tolerance: float = 1.0,
         dtypes: Sequence[str] | None = None,
+        prove: tuple[str, ...] = (),
     ) -> None:
         self.op = op
         self.backend = backend
@@ -65,6 +67,7 @@ class Subject:
         self.samples = [fresh(to_device(args, self.device)) for args in samples]
         self.tolerance = tolerance
         self.dtypes = dtypes
+        self.prove = prove
         self.schema = op.op._schema.arguments
         self.refused: dict[str, str] = {}
         with self.mode():

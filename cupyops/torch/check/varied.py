@@ -18,6 +18,8 @@ __all__ = ["data", "numbers", "special_values"]
 MOST_POINTS = 4
 # The numbers of the first sample are all varied; of the other samples and dtypes together, so many values are tried.
 MOST_EXTRA_NUMBERS = 60
+# The share of equal elements among integers: enough for several in each warp.
+SKEW = 0.75
 
 
 @check(
@@ -165,18 +167,18 @@ def _most_telling_first(subject: Subject) -> list[tuple[str, int, Arguments]]:
 
 
 @check(
-    "Have the kernel read every input, for large and small values, too.",
+    "Have the kernel read every input, for large and small values, too. If equal indices fail: add with atomicAdd, or sort.",
     backends=KERNEL_BACKENDS,
     needs=("values", "gradients"),
     compares="reference",
 )
 def data(subject: Subject) -> str:
-    """Other data in each floating tensor, also large and small data, give the results of the reference."""
+    """Other data in each tensor, also large and small data and repeated integers, give the results of the reference."""
     subject.reference  # noqa: B018 (skips the check where there is none)
     tried = 0
     for args in subject.of_dtype(subject.one_dtype):
         for i in tensors_in(args):
-            if not args[i].is_floating_point() or not args[i].numel() or i in subject.mutated:
+            if not args[i].numel() or i in subject.mutated:
                 continue
             for what, x in _other_data(args[i].detach()):
                 given = (*fresh(args[:i]), x.requires_grad_(args[i].requires_grad), *fresh(args[i + 1 :]))
@@ -184,15 +186,23 @@ def data(subject: Subject) -> str:
                     holds(subject, f"{subject.one_dtype}, {what} in `{subject.schema[i].name}`", given)
                     tried += 1
     if not tried:
-        raise Skip("the samples have no floating elements")
+        raise Skip("the samples have no elements of numbers")
     return f"{tried} tensors of {subject.one_dtype}"
 
 
 def _other_data(x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yields other values for a tensor. They are not negative if the sample has no negative ones."""
+    """Yields other values for a tensor, which are not negative if those of the sample are not.
+
+    An integer may be an index, so those of the sample stand for others.
+    """
     generator = torch.Generator().manual_seed(20240301)
-    other = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device, x.dtype)
-    other = other.abs() if bool((x >= 0).all()) else other
-    yield "other data", other
-    yield "large data", 1024 * other
-    yield "small data", other / 1024
+    if x.dtype.is_floating_point:
+        other = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device, x.dtype)
+        other = other.abs() if bool((x >= 0).all()) else other
+        yield "other data", other
+        yield "large data", 2**13 * other
+        yield "small data", other / 2**13
+        yield "data about 128", other + 128
+    elif not x.dtype.is_complex and x.dtype is not torch.bool and x.unique().numel() > 1:
+        skewed = torch.rand(x.shape, generator=generator).to(x.device) < SKEW
+        yield "one integer in most places", torch.where(skewed, x.flatten()[-1], x)
