@@ -1,6 +1,6 @@
 """What kernels use of CUDA and of its libraries, declared for clang. It has no Python meaning."""
 
-from . import cuda  # noqa: F401  its C++ text comes first
+from . import cuda_small_floats  # noqa: F401  its C++ text comes first
 from .words import declare, word
 
 __all__: list[str] = []

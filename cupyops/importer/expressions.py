@@ -264,9 +264,15 @@ class Expressions(Arithmetic):
         operator = declared.spelling[8:]
         arguments = list(cursor.get_arguments())
         mine = self.unit.mine(declared)
+        callee = next(iter(cursor.get_children()))
+        if callee.kind.name == "MEMBER_REF_EXPR" and callee.spelling == declared.spelling:  # f.operator()<4>(x)
+            arguments.insert(0, subexpressions(callee)[0])
         if operator == "()" and (not mine or "(lambda" in plain(arguments[0].type).spelling):
-            callee = self.instance(declared) or self.text(arguments[0], ATOM)
-            return call(callee, *self.passed(arguments[1:], declared))
+            found = record_word(arguments[0].type)
+            if found is not None and f"{found.methods}::operator_call" in self.program.words:
+                return call(f"{self.method_space(found)}.operator_call", self.text(arguments[0]))
+            function = self.instance(declared, arguments[0]) or self.text(arguments[0], ATOM)
+            return call(function, *self.passed(arguments[1:], declared))
         implicit = operator == "=" and declared.location == declared.semantic_parent.location
         if mine and not implicit:
             if declared.kind.name == "CXX_METHOD":
@@ -275,8 +281,8 @@ class Expressions(Arithmetic):
                     declared,
                     f"{owner}.{self.program.method(declared)}({', '.join(self.passed(arguments[1:], declared))})",
                 )
-            callee = self.program.function(declared)
-            return self.own_call(declared, f"{callee}({', '.join(self.passed(arguments, declared))})")
+            function = self.program.function(declared)
+            return self.own_call(declared, f"{function}({', '.join(self.passed(arguments, declared))})")
         if operator == "=" and is_value(arguments[0].type):  # the object itself changes, whatever names it has
             return Expression(f"{self.text(arguments[0], ATOM)}.assign({self.text(arguments[1])})")
         if operator == "=":

@@ -88,6 +88,7 @@ class Host(Structs):
         self.written: set[str] = set()
         self.later: list[tuple[Any, str]] = []
         self._kernels: dict[int, bool] = {}
+        self._instances: dict[int, int] = {}
         self._overloaded: set[str] | None = None  # the names that several kernels have
         self._destructors: dict[str, Any] = {}
         self.binds_classes = any("class_<" in text for text in unit.files.values())
@@ -203,6 +204,10 @@ class Host(Structs):
             elif argument is not None:
                 arguments.append(re.sub(r"\W+", "_", argument.spelling.split("::")[-1]))
         return "_".join([name, *arguments])
+
+    def instance_key(self, declared: Any) -> int:
+        """Returns the number of an instance of a generic lambda in the program."""
+        return self._instances.setdefault(declared.hash, len(self._instances))
 
     def takes_reference(self, declared: Any, index: int, type: Any) -> bool:
         return self.survey.takes_reference(declared, index, type)

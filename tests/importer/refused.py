@@ -70,9 +70,9 @@ REFUSED = (
         "double f(int n) { auto g = [&n]() -> int& { return n; }; g() = 3; return n; }",
     ),
     Refusal(
-        "a generic lambda that another function calls",
-        "which the function does not call itself",
-        "template <class F> int g(F h) { return h(1); } double f(int n) { return g([](auto a) { return a; }); }",
+        "a generic lambda that the program keeps in a `std::function`",
+        "which no function of the program calls",
+        "double f(int n) { std::function<int(int)> g = [](auto a) { return a; }; return g(n); }",
     ),
     Refusal(
         "a loop over iterators of the program's own",
