@@ -288,6 +288,21 @@ class Host(Structs):
                 raise Refused(f"the kernel `{name}`, which two sources have")
         return name
 
+    def kernel_in_list(self, cursor: Any) -> str:
+        """Returns the name expression of an instance ``scale<4>`` in a braced list, where libclang knows the template alone; ``""``
+        if it is none of a kernel."""
+        named = next((c for c in cursor.walk_preorder() if c.kind.name == "OVERLOADED_DECL_REF"), None)
+        lib = clang().conf.lib
+        if named is None or lib.clang_getNumOverloadedDecls(named) != 1:
+            return ""
+        template = lib.clang_getOverloadedDecl(named, 0)
+        arguments = re.search(r"<.*>$", " ".join(source_of(self.unit, cursor).split()))
+        if not self.is_kernel(template) or arguments is None:
+            return ""
+        name = f"{qualified(template)}{arguments[0]}"
+        self.launched.setdefault(name, template)
+        return name
+
     def device_variable(self, declared: Any) -> str:
         """Returns the symbol of a ``__device__`` or ``__constant__`` variable. Each source has its own one."""
         name = qualified(declared)

@@ -75,7 +75,7 @@ def address_of(pointer: Pointer | None) -> int:
     """Returns a pointer as an integer, ``reinterpret_cast<int64_t>(p)``."""
     if pointer is not None and not isinstance(pointer, DevicePointer):
         raise NotTranslated("the address of a variable of host code")
-    return 0 if pointer is None else pointer.offset
+    return 0 if pointer is None else pointer.address()
 
 
 def pointer_cast(pointer: Pointer | None, kind: Any) -> Pointer | None:
