@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from . import autograd, classes, cublas, device_algorithms, functional, python_objects, standard  # noqa: F401  their import declares the words
+from . import autograd, classes, cublas, device_algorithms, functional, python_objects, random_state, standard  # noqa: F401  their import declares the words
 from .casters import host
 from .characters import char_at, distance, moved, string_at
 from .errors import NotTranslated
