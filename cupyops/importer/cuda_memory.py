@@ -12,7 +12,7 @@ from .launches import on_stream
 from .memory import DevicePointer
 from .words import word
 
-__all__: list[str] = []
+__all__ = ["rows_of"]
 
 
 enum(
@@ -141,7 +141,7 @@ def memcpy(to: Any, source: Any, count: int, kind: int, stream: Any = None) -> i
     return 0
 
 
-def _rows(pointer: Any, pitch: int, width: int, height: int) -> Any:
+def rows_of(pointer: Any, pitch: int, width: int, height: int) -> Any:
     """Returns the bytes of rows that begin `pitch` bytes behind each other, as a matrix."""
     if not isinstance(pointer, DevicePointer):
         raise NotTranslated("rows of a variable of host code")
@@ -161,7 +161,7 @@ def memcpy_rows(
         return done(12)  # cudaErrorInvalidPitchValue
     if width and height:
         with on_stream(stream):
-            _rows(to, to_pitch, width, height).copy_(_rows(source, pitch, width, height))
+            rows_of(to, to_pitch, width, height).copy_(rows_of(source, pitch, width, height))
     return 0
 
 
@@ -173,7 +173,7 @@ _SET_ROWS = "cudaError_t {0}(void*, size_t, int, size_t, size_t{1});"
 def memset_rows(pointer: Any, pitch: int, value: int, width: int, height: int, stream: Any = None) -> int:
     if width and height:
         with on_stream(stream):
-            _rows(pointer, pitch, width, height).fill_(value & 255)
+            rows_of(pointer, pitch, width, height).fill_(value & 255)
     return 0
 
 

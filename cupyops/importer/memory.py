@@ -176,6 +176,8 @@ def unpack(kind: Any, data: bytes) -> list[Any]:
         from .containers import Vector  # whose words follow those of CUDA
 
         return [Vector(unpack(kind[1], part)) for part in parts]
+    if isinstance(kind, tuple) and kind[0] == "*" and not any(data):
+        return [None] * (len(data) // size)
     if isinstance(kind, tuple) and kind[0].endswith("complex"):
         return [complex(*unpack(kind[1], part)) for part in parts]
     if hasattr(kind, "fields"):

@@ -139,7 +139,7 @@ REFUSED = (
     ),
     Refusal("CUDA graphs", "unknown type name 'cudaGraph_t'", "double f(int n) { cudaGraph_t g; return n; }"),
     Refusal(
-        "textures", "unknown type name 'cudaTextureObject_t'", "double f(int n) { cudaTextureObject_t t; return n; }"
+        "surfaces", "unknown type name 'cudaSurfaceObject_t'", "double f(int n) { cudaSurfaceObject_t t; return n; }"
     ),
     Refusal(
         "Thrust on the host",

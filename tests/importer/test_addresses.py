@@ -62,7 +62,7 @@ torch::Tensor rows(torch::Tensor x) {
   auto y = torch::empty_like(x);
   pitched<<<h, 64>>>(d, y.data_ptr<float>(), pitch, w);
   cudaFree(d);
-  TORCH_CHECK(cudaMemcpy2D(d, 4, x.data_ptr<float>(), 8, 8, 1, cudaMemcpyDeviceToDevice) == 12);
+  TORCH_CHECK(cudaMemcpy2D(d, 4, x.data_ptr<float>(), 8, 8, 1, cudaMemcpyDeviceToDevice) == 12 && cudaGetLastError() == 12);
   return y;
 }
 torch::Tensor of_table(torch::Tensor x, int64_t i) {
