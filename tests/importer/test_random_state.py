@@ -1,10 +1,12 @@
 """Dropout by PyTorch's state of random numbers, as extensions write it."""
 
+import importlib.util
 from typing import Any
 
 import pytest
 import torch
 
+import cupyops
 from cupyops.cpp_extension import load_inline
 from tests.launch.devices import device_of
 
@@ -46,9 +48,44 @@ std::vector<int64_t> pair_of_numbers() {
 """
 
 
+INFO = """
+#include <torch/extension.h>
+#include <ATen/cuda/detail/IndexUtils.cuh>
+#include <ATen/cuda/detail/TensorInfo.cuh>
+template <typename T> __global__ void rows(at::cuda::detail::TensorInfo<T, int> x, T* y, int n) {
+  const int i = threadIdx.x;
+  if (i < n) y[i] = x.data[at::cuda::detail::IndexToOffset<T, int, -1>::get(i, x)] + T(x.sizes[x.dims - 1]);
+}
+torch::Tensor g(torch::Tensor x) {
+  auto y = torch::empty({x.numel()}, x.options());
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rows", [&] {
+    rows<scalar_t><<<1, 64>>>(at::cuda::detail::getTensorInfo<scalar_t, int>(x), y.data_ptr<scalar_t>(), x.numel());
+  });
+  return y;
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def program() -> Any:
     return load_inline("random_state", "", TEXT, functions=["f", "pair_of_numbers"])
+
+
+@pytest.fixture(scope="module")
+def starting(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The starting files of both texts, as modules."""
+    folder, made = tmp_path_factory.mktemp("starting"), []
+    for name, text, bound in (("random_state_file", TEXT, "f"), ("info_file", INFO, "g")):
+        binding = f'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ m.def("{bound}", &{bound}); }}'
+        extension = cupyops.from_extension(text + binding, namespace=name)
+        assert not extension.refused
+        extension.write(folder / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        made.append(importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(made[-1])
+    return made
 
 
 def test_calls_draw_other_numbers_and_a_seed_repeats_them(device: str, program: Any) -> None:
@@ -78,3 +115,11 @@ def test_the_generator_goes_on(device: str, program: Any) -> None:
     assert (seed, offset) != (next_seed, next_offset)
     if device == "cuda":  # PyTorch's own rule: steps of four numbers
         assert (next_seed, next_offset) == (seed, offset + 8)
+
+
+def test_starting_files_have_such_kernels(device: str, starting: Any) -> None:
+    x = torch.randn(300, device=device)
+    y = starting[0].f_op(x, 0.5, None)
+    assert torch.equal(y, 2 * x * (y != 0))
+    t = torch.randn(3, 4, dtype=torch.float64, device=device).t()
+    assert torch.equal(starting[1].g_op(t), t.reshape(-1) + 3)
