@@ -108,9 +108,20 @@ class Expressions(Arithmetic):
                 texts.append(self.copied(argument))
             elif not copies and type is not None and is_constant_text(type):
                 texts.append(self.characters(argument))
+            elif not copies and (calls := self.call_operator(argument)) is not None:  # the word calls the object
+                self.program.method(calls)
+                texts.append(self.text(argument))
             else:
                 texts.append(self.text(argument))
         return texts
+
+    def call_operator(self, cursor: Any) -> Any:
+        """Returns the ``operator()`` of a struct of the user's, or None."""
+        type = plain(cursor.type)
+        if type.kind.name != "RECORD" or record_word(type) is not None or "(lambda" in type.spelling:
+            return None
+        found = [c for c in type.get_declaration().get_children() if c.spelling == "operator()"]
+        return found[0] if len(found) == 1 and found[0].kind.name == "CXX_METHOD" else None
 
     def characters(self, cursor: Any) -> str:
         """Returns the text that a word takes as ``const char*``. The pointer may be into an array of characters."""
@@ -182,6 +193,8 @@ class Expressions(Arithmetic):
             call_operator = next((c for c in own.get_declaration().get_children() if c.spelling == "operator()"), None)
             if call_operator is None:
                 return Expression(callee)
+            if self.call_operator(inner) is not None:
+                self.program.method(call_operator)
             own = call_operator.type
         if own.kind.name != "FUNCTIONPROTO" or wanted.kind.name != "FUNCTIONPROTO":
             return Expression(callee)

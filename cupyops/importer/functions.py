@@ -184,6 +184,8 @@ class Host(Structs):
         """Returns the Python name of a function of the user, and writes it later."""
         definition = self.unit.definition(declared) or declared
         key = definition.get_usr() or str(definition.hash)
+        if "(lambda" in definition.type.spelling:  # the lambdas of a function have one name in it
+            key += f" {definition.hash}"
         if self.unit.parts and declared.linkage.name != "EXTERNAL":  # each source has its own, also by one header
             key += f" {[part.cursor.translation_unit for part in self.unit.parts].index(declared.translation_unit)}"
         if key not in self.names:

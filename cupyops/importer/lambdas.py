@@ -54,7 +54,7 @@ class Lambdas(Statements):
         """Writes the instances of a generic lambda that the function calls, and that the functions call which get the lambda."""
         found: dict[int, Any] = {}
         place = cursor.type.get_declaration().location
-        passed = False
+        passed = called = False  # to functions of the program; to words, which call it
         functions, seen = [self.root], {self.root.hash}
         for function in functions:
             for call in (
@@ -63,7 +63,9 @@ class Lambdas(Statements):
                 declared = call.referenced
                 if declared.spelling == "operator()" and declared.semantic_parent.location == place:
                     found.setdefault(declared.hash, declared)
-                    passed |= function is not self.root
+                    mine = function is self.root or self.unit.mine(function)
+                    passed |= mine and function is not self.root
+                    called |= not mine
                 elif declared.hash not in seen and any(
                     "(lambda" in a.type.spelling for a in call.get_arguments() if a is not None
                 ):
@@ -71,12 +73,16 @@ class Lambdas(Statements):
                     functions.append(self.unit.definition(declared) or declared)
         if not found:
             raise Refused(f"the generic lambda `{self.shown(cursor)}`, which no function of the program calls")
+        if called and (passed or len(found) > 1):
+            raise Refused(f"the generic lambda `{self.shown(cursor)}`, which the library calls with several types")
         children = list(cursor.get_children())
         listed = []
         for declared in found.values():
             body = next(c for c in declared.get_children() if c.kind.name == "COMPOUND_STMT")
             held = name if len(found) == 1 and not passed else self.new_name(name)
             self.instances[declared.hash] = held
+            self.boxes |= self.program.survey.boxed(declared)
+            self.assigned |= self.program.survey.assigned(declared)
             self._one_lambda(cursor, held, parameters_of(declared), body, children)
             listed.append(f"{self.program.instance_key(declared)}: {held}")
         if passed:
@@ -129,10 +135,11 @@ class Lambdas(Statements):
         self.frames.append((set(), set()))
         for copy in copies:
             self.frames[-1][0].add(copy.split("=")[0])
-        texts, boxes = [], []
+        texts, boxes, places = [], [], False
         for child in parameters:
             wants = child.hash in self.boxes
             taken = is_reference(child.type) and wants
+            places |= taken
             held = self.declare(child, boxed=wants)
             default = self.default_of(child)
             if default is not None and not is_constant(default):
@@ -160,6 +167,8 @@ class Lambdas(Statements):
             for box in boxes:
                 self.emit(box)
             self.s_compound_stmt(body)
+        if places:
+            self.emit(f"{name}.takes_places = True")
         declared_here, assigned_here = self.frames.pop()
         outside = sorted(n for n in assigned_here - (declared_here - ({held for held, _ in owned} if maker else set())))
         if outside:

@@ -19,7 +19,7 @@ from cupyops.compile.system_headers import header as header_of
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
-from . import autograd, classes, cublas, device_algorithms, functional, python_objects, random_state, standard  # noqa: F401  their import declares the words
+from . import autograd, classes, cublas, device_algorithms, functional, python_objects, random_state, standard, thrust  # noqa: F401  their import declares the words
 
 __all__ = [
     "Problem",

@@ -285,3 +285,18 @@ double case_243(int n, double d) { auto f = [&]<int K>(int v) { return K * v; };
 double case_244(int n, double d) { double s = 0; for_each_of({n, 0.5f, 3}, [&](const auto& v) { s += v; }); return s; }
 double case_245(int n, double d) { return by_size(n, [&](auto c) { constexpr int B = decltype(c)::value; return B + c() + c * 2 + n % 3; }); }
 double case_246(int n, double d) { auto k = std::integral_constant<int, 7>{}; int v = k; bool t = std::true_type{}; return v + k() + k.value + t + decltype(k)::value; }
+
+// Lambdas that assign to their arguments, and objects and generic lambdas that the library calls.
+template <class F> void run_over(F f, std::vector<int>& v) { for (auto& x : v) f(x); }
+struct Descending { bool operator()(int a, int b) const { return a > b; } };
+struct Multiplied { int k; int operator()(int a) const { return a * k; } };
+double case_247(int n, double d) { std::vector<int> v{3, 1, n % 10}; auto g = [](int& x) { x += 1; }; g(v[0]); int y = 5; g(y); g(v[2]); return v[0] * 100 + v[1] * 10 + v[2] + y * 1000; }
+double case_248(int n, double d) { std::vector<int> v{3, 1, 2}; run_over([](int& x) { x *= 2; }, v); run_over([&](auto& x) { x *= n % 5; }, v); return v[0] * 100 + v[1] * 10 + v[2]; }
+double case_249(int n, double d) { auto swapped = [](float& a, float& b) { float t = a; a = b; b = t; }; float p = 1, q = 2; swapped(p, q); return p * 10 + q; }
+double case_250(int n, double d) { int best = -1; auto update = [&](int v, int& out) { if (v > out) out = v; }; for (int i = 0; i < 4; i++) update((i * 3) % 5, best); return best; }
+double case_251(int n, double d) { std::vector<std::vector<int>> w(2); std::for_each(w.begin(), w.end(), [](auto& x) { x.push_back(1); }); int a[3] = {1, 2, 3}; std::for_each(a, a + 3, [](int& x) { ++x; }); return w[0].size() + w[1].size() + a[0] * 100 + a[2]; }
+double case_252(int n, double d) { double s = 0; auto add = [](auto& sum, auto v) { sum += v; }; add(s, 3); add(s, 0.5); int k = 0; add(k, 2.9); return s + k; }
+double case_253(int n, double d) { std::vector<int> v{3, 1, n % 10, 7}; std::sort(v.begin(), v.end(), [](auto a, auto b) { return a > b; }); std::vector<int> u{3, 1, 5}; std::sort(u.begin(), u.end(), Descending()); return v[0] * 1000 + v[3] + u[0] * 10 + u[2]; }
+double case_254(int n, double d) { std::vector<double> v{3, 1.5, d > 100 ? 2 : d}; double r = std::accumulate(v.begin(), v.end(), 0.0, [](auto s, auto x) { return s + x * x; }); int t = 0; std::for_each(v.begin(), v.end(), [&](auto x) { t += x; }); return r + t; }
+double case_255(int n, double d) { std::vector<std::pair<int, float>> v{{1, 2.f}, {3, 1.f}}; auto it = std::max_element(v.begin(), v.end(), [](const auto& a, const auto& b) { return a.second < b.second; }); return it->first + std::any_of(v.begin(), v.end(), [](auto x) { return x.second > 1.5; }) * 10; }
+double case_256(int n, double d) { std::vector<int> v{3, 1, 2}, w(3); std::transform(v.begin(), v.end(), w.begin(), Multiplied{n % 7}); std::function<int(int)> h = Multiplied{3}; return w[0] + w[1] * 10 + w[2] * 100 + h(4) * 1000 + std::count_if(v.begin(), v.end(), [](auto x) { return x < 2.5f; }); }

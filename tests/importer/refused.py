@@ -142,9 +142,9 @@ REFUSED = (
         "surfaces", "unknown type name 'cudaSurfaceObject_t'", "double f(int n) { cudaSurfaceObject_t t; return n; }"
     ),
     Refusal(
-        "Thrust on the host",
-        "no member named 'sort' in namespace 'thrust'",
-        "double f(int n) { thrust::sort(&n, &n + 1); return n; }",
+        "Thrust's iterators that are no pointers",
+        "no member named 'make_zip_iterator' in namespace 'thrust'",
+        "double f(int n) { auto i = thrust::make_zip_iterator(&n, &n); return n; }",
     ),
 )
 
