@@ -4,7 +4,7 @@ import torch
 
 from . import cuda  # its C++ text comes first
 from .numbers import NUMBERS, Number
-from .words import declare, word
+from .words import declare, section, word
 
 __all__: list[str] = []
 
@@ -25,6 +25,12 @@ def _float8(name: str, dtype: torch.dtype) -> None:
 
 _float8("__nv_fp8_e4m3", torch.float8_e4m3fn)
 _float8("__nv_fp8_e5m2", torch.float8_e5m2)
+
+
+section(
+    *("cuda_fp8", "cuda_fp6", "cuda_fp4", "__nv_fp8x2_e4m3", "__nv_fp8x4_e4m3", "__nv_fp8x2_e5m2", "__nv_fp8x4_e5m2"),
+    *("__nv_fp8_storage_t", "__nv_fp8x2_storage_t", "__nv_fp4_storage_t", "__nv_fp4x2_storage_t"),
+)
 
 
 # What has no number of PyTorch has its bits on the host.
@@ -60,3 +66,4 @@ declare(
     + "enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE }; enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };"
     "enum __nv_fp6_interpretation_t { __NV_E2M3, __NV_E3M2 }; enum __nv_fp4_interpretation_t { __NV_E2M1 };"
 )  # fmt: skip
+section()

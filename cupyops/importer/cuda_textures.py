@@ -13,13 +13,14 @@ from .cuda_devices import done, on_gpu
 from .errors import NotTranslated
 from .memory import KINDS, DevicePointer, known
 from .numbers import NUMBERS, Number
-from .words import declare, word
+from .words import declare, section, word
 
 __all__: list[str] = []
 
 _KINDS = {"Signed": 0, "Unsigned": 1, "Float": 2, "None": 3}
 _ADDRESSES = {"Wrap": 0, "Clamp": 1, "Mirror": 2, "Border": 3}
 
+section("cudaTextureObject_t", "cudaArray_t", "cudaResourceDesc", "cudaChannelFormatDesc")
 declare("typedef unsigned long long cudaTextureObject_t; struct cudaArray; typedef cudaArray* cudaArray_t;")
 enum("cudaChannelFormatKind", _KINDS, "cudaChannelFormatKind")
 enum("cudaResourceType", {"Array": 0, "Linear": 2, "Pitch2D": 3}, "cudaResourceType")
@@ -319,3 +320,4 @@ declare("".join(
     }.items()
 ))  # fmt: skip
 declare("#pragma clang force_cuda_host_device end")
+section()

@@ -8,10 +8,11 @@ from . import tensors  # noqa: F401  its C++ text comes first
 from .cuda_devices import on_gpu
 from .references import Variable
 from .standard import Lock
-from .words import declare, word
+from .words import declare, section, word
 
 __all__: list[str] = []
 
+section("CUDAGeneratorImpl", "PhiloxCudaState", "philox")
 declare("#pragma clang force_cuda_host_device begin")
 
 
@@ -84,3 +85,6 @@ def _default(device: int = -1) -> Any:
 @word("at::cuda::philox::unpack")
 def _unpacked(state: PhiloxCudaState) -> tuple[int, int]:
     return state.as_argument()
+
+
+section()

@@ -17,7 +17,7 @@ from .memory import DevicePointer, pointer_to
 from .numbers import Number
 from .tuples import convert
 from .vectors import Vector, elements, values_between
-from .words import declare, word
+from .words import declare, section, word
 
 __all__: list[str] = []
 
@@ -25,6 +25,7 @@ _OBJECTS = (
     *("plus", "minus", "multiplies", "divides", "modulus", "less", "greater", "less_equal", "greater_equal"),
     *("equal_to", "not_equal_to", "logical_and", "logical_or"),
 )
+section("thrust")
 declare(f"""namespace thrust {{ {"".join(f"using std::{name}; " for name in _OBJECTS)}
 template <class T = void> struct maximum {{ T operator()(const T&, const T&) const; }};
 template <class T = void> struct minimum {{ T operator()(const T&, const T&) const; }};
@@ -365,3 +366,6 @@ def _scatter(first: Any, last: Any, places: Any, target: Any) -> None:
     if len(values):
         into = _between(places, places + len(values)).long()
         _between(target, target + int(into.max()) + 1)[into] = values
+
+
+section()

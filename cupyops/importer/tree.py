@@ -219,7 +219,7 @@ def parse(
     own_macros = {name for text in texts.values() for name in _DEFINED.findall(text)}
     once: dict[str, str] = {}
     while True:
-        header = words.declarations()
+        header = words.declarations(names)
         own = [(WORDS, operators.header(header, names)), *files.items(), *absent.items(), *once.items()]
         unit = cindex.Index.create().parse(MAIN, args=arguments, unsaved_files=own, options=_KEEP_GOING)
         problems, missing, again = [], set(), len(once)
