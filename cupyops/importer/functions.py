@@ -10,7 +10,7 @@ from typing import Any
 from cupyops.launch.template import parameter_types
 
 from .blocks import Line
-from .cursors import python_name
+from .cursors import python_name, takes_function
 from .expression import Refused
 from .numbers import NUMBERS
 from .structs import OPERATORS, Structs
@@ -262,6 +262,7 @@ class Host(Structs):
             templates = re.findall(r"@ST>[^@]*@(\w+)", declared.get_usr())
             template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared)
             parameters = [c for c in template.get_children() if c.kind.name.startswith("TEMPLATE_")]
+            functions = _functions_among(cursor, template)
             for i, argument in enumerate(given):
                 if isinstance(argument, int):
                     arguments.append(
@@ -272,6 +273,8 @@ class Host(Structs):
                     if "(lambda" in spelling:
                         raise Refused(f"the lambda that `{name}` gets as a template argument")
                     arguments.append(spelling)
+                elif i < len(parameters) and takes_function(parameters[i]) and functions:
+                    arguments.append(functions.pop(0))
                 elif (pack := _pack(declared)) is not None and argument is given[-1]:
                     arguments += pack
                 elif len(templates) == given.count(None):
@@ -406,6 +409,25 @@ def _enumerator_of(type: Any, value: int) -> str:
         if constant.kind.name == "ENUM_CONSTANT_DECL" and constant.enum_value == value:
             return qualified(constant)
     return str(value)
+
+
+def _functions_among(cursor: Any, template: Any) -> list[str]:
+    """Returns the functions that the template arguments of an expression name. The type of the parameter decides a template's own
+    arguments."""
+    found = []
+    for part in cursor.walk_preorder():
+        named = part.referenced
+        if part.kind.name == "OVERLOADED_DECL_REF":
+            named = clang().conf.lib.clang_getOverloadedDecl(part, 0)
+        elif part.kind.name != "DECL_REF_EXPR" or part == cursor:
+            continue
+        if (
+            named is not None
+            and named.kind.name in ("FUNCTION_DECL", "FUNCTION_TEMPLATE")
+            and named.spelling != template.spelling
+        ):
+            found.append(qualified(named))
+    return found
 
 
 def _pack(declared: Any) -> list[str] | None:

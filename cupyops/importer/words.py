@@ -6,6 +6,7 @@ object below it runs in its place. So a name either has both or is unknown to cl
 Generated code calls a word by its C++ name with dots: ``std::min(a, b)`` is ``std.min(a, b)``.
 """
 
+import keyword
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from types import FunctionType, SimpleNamespace
@@ -117,6 +118,7 @@ def namespaces() -> Iterator[tuple[str, Any]]:
     roots: dict[str, Any] = {}
     for name, found in words().items():
         *spaces, last = name.split("::")
+        last = f"{last}_" if keyword.iskeyword(last) else last
         place: Any = roots
         for space in spaces:
             inner = (place if isinstance(place, dict) else vars(place)).get(space)
