@@ -85,7 +85,7 @@ class PriorityQueue(Stack):
     def __init__(self, kind: Any, container: Any, order: Any, *given: Any) -> None:
         super().__init__(kind)
         compare = given[0] if given and not isinstance(given[0], Vector) else default(order)
-        self.before = compare if callable(compare) else compare.operator_call
+        self.before = compare
         for value in next((v for v in given if isinstance(v, Vector)), ()):
             self.push(value)
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .numbers import Number, divide, quotient, remainder
-from .references import Pointer
+from .references import Element, Pointer
 from .tuples import convert, copied
 from .vectors import values_between
 from .words import declare, word
 
-__all__: list[str] = []
+__all__ = ["OPERATIONS"]
 
 
 def _element(iterator: Any) -> Any:
@@ -56,7 +56,7 @@ def _divided(a: Any, b: Any) -> Any:
     return quotient(a, b) if isinstance(a, int) and isinstance(b, int) else divide(a, b)
 
 
-_OPERATIONS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+OPERATIONS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "plus": ("+", lambda a, b: a + b), "minus": ("-", lambda a, b: a - b), "multiplies": ("*", lambda a, b: a * b),
     "divides": ("/", _divided), "modulus": ("%", remainder), "less": ("<", lambda a, b: a < b),
     "greater": (">", lambda a, b: a > b), "less_equal": ("<=", lambda a, b: a <= b),
@@ -70,12 +70,17 @@ def _made(operation: Callable[[Any, Any], Any], compares: bool) -> Callable[[Any
     def make(kind: Any = None) -> Callable[[Any, Any], Any]:
         if compares or not isinstance(kind, Number):
             return operation
-        return lambda a, b: kind(operation(a, b))
+
+        def converted(a: Any, b: Any) -> Any:
+            return kind(operation(a, b))
+
+        converted.operation = operation  # type: ignore[attr-defined]  # which others compute on whole arrays
+        return converted
 
     return make
 
 
-for _name, (_symbol, _function) in _OPERATIONS.items():
+for _name, (_symbol, _function) in OPERATIONS.items():
     _compares = any(c in _symbol for c in "<>=&|")
     word(f"std::{_name}", _operation(_name, _symbol, "bool" if _compares else "T"), typed=True)(
         _made(_function, _compares)
@@ -86,18 +91,19 @@ declare("""namespace std { struct input_iterator_tag {}; struct output_iterator_
   struct random_access_iterator_tag : bidirectional_iterator_tag {}; }""")
 declare("""namespace std { template <class C> struct _back_inserter { _back_inserter(C&); };
 template <class C> _back_inserter<C> back_inserter(C&);
+void _runs();  // no constant, whose value clang would tell
 template <class I> using _value_of = typename iterator_traits<I>::value_type; using _count = ptrdiff_t; }""")
 word("std::back_inserter")(BackInserter)
 
 
 @word(
     "std::accumulate",
-    "template <class I, class T> T accumulate(I, I, T); template <class I, class T, class F> T accumulate(I, I, T, F);",
+    "template <class I, class T> T accumulate(I, I, T); template <class I, class T, class F> T accumulate(I a, I, T t, F f) { f(t, *a); return t; }",
     typed=True,
 )
 @word(
     "std::reduce",
-    "template <class I, class T> T reduce(I, I, T); template <class I, class T, class F> T reduce(I, I, T, F);",
+    "template <class I, class T> T reduce(I, I, T); template <class I, class T, class F> T reduce(I a, I, T t, F f) { f(t, *a); return t; }",
     typed=True,
 )
 def accumulate(*arguments: Any) -> Any:
@@ -150,8 +156,8 @@ def copy_n(source: Any, number: Any, target: Any, first: Any, count: int, out: A
 
 @word(
     "std::transform",
-    """template <class I, class O, class F> O transform(I, I, O, F);
-    template <class I, class J, class O, class F> O transform(I, I, J, O, F);""",
+    """template <class I, class O, class F> O transform(I a, I, O o, F f) { f(*a); return o; }
+    template <class I, class J, class O, class F> O transform(I a, I, J b, O o, F f) { f(*a, *b); return o; }""",
     typed=True,
 )
 def transform(*arguments: Any) -> Any:
@@ -164,10 +170,11 @@ def transform(*arguments: Any) -> Any:
     return _store(out, values, _element(target))
 
 
-@word("std::for_each", "template <class I, class F> F for_each(I, I, F);")
+@word("std::for_each", "template <class I, class F> F for_each(I a, I, F f) { f(*a); return f; }")
 def for_each(first: Any, last: Any, function: Callable[[Any], Any]) -> Any:
-    for value in values_between(first, last):
-        function(value)
+    places = getattr(function, "takes_places", False)  # a lambda that assigns to its argument
+    for i, value in enumerate(values_between(first, last)):
+        function(Element(first, i) if places else value)
     return function
 
 
@@ -179,7 +186,10 @@ def _extreme(first: Any, last: Any, better: Callable[[Any, Any], bool]) -> Any:
     return first + best
 
 
-_TWO_FORMS = "template <class I> constexpr I {0}(I, I); template <class I, class F> constexpr I {0}(I, I, F);"
+_TWO_FORMS = (
+    "template <class I> constexpr I {0}(I, I);"
+    " template <class I, class F> constexpr I {0}(I a, I, F f) {{ _runs(); f(*a, *a); return a; }}"
+)
 
 
 @word("std::max_element", _TWO_FORMS.format("max_element"))
@@ -192,7 +202,7 @@ def min_element(first: Any, last: Any, before: Callable[[Any, Any], bool] | None
     return _extreme(first, last, lambda a, b: before(a, b) if before else a < b)
 
 
-_PREDICATE = "template <class I, class F> constexpr bool {}(I, I, F);"
+_PREDICATE = "template <class I, class F> constexpr bool {}(I a, I, F f) {{ _runs(); return f(*a); }}"
 
 
 @word("std::all_of", _PREDICATE.format("all_of"))
@@ -210,7 +220,7 @@ def none_of(first: Any, last: Any, test: Callable[[Any], Any]) -> bool:
     return not any_of(first, last, test)
 
 
-@word("std::find_if", "template <class I, class F> constexpr I find_if(I, I, F);")
+@word("std::find_if", "template <class I, class F> constexpr I find_if(I a, I, F f) { _runs(); f(*a); return a; }")
 def find_if(first: Any, last: Any, test: Callable[[Any], Any]) -> Any:
     for i, value in enumerate(values_between(first, last)):
         if test(value):
@@ -223,7 +233,7 @@ def find(first: Any, last: Any, wanted: Any) -> Any:
     return find_if(first, last, lambda value: value == wanted)
 
 
-@word("std::count_if", "template <class I, class F> constexpr _count count_if(I, I, F);")
+@word("std::count_if", "template <class I, class F> constexpr _count count_if(I a, I, F f) { _runs(); return f(*a); }")
 def count_if(first: Any, last: Any, test: Callable[[Any], Any]) -> int:
     return sum(1 for value in values_between(first, last) if test(value))
 
@@ -244,9 +254,11 @@ def equal(first: Any, last: Any, other: Any, other_last: Any = None) -> bool:
 
 @word(
     "std::stable_sort",
-    "template <class I> void stable_sort(I, I); template <class I, class F> void stable_sort(I, I, F);",
+    "template <class I> void stable_sort(I, I); template <class I, class F> void stable_sort(I a, I, F f) { f(*a, *a); }",
 )
-@word("std::sort", "template <class I> void sort(I, I); template <class I, class F> void sort(I, I, F);")
+@word(
+    "std::sort", "template <class I> void sort(I, I); template <class I, class F> void sort(I a, I, F f) { f(*a, *a); }"
+)
 def sort(first: Any, last: Any, before: Callable[[Any, Any], bool] | None = None) -> None:
     values = values_between(first, last)
     key = functools.cmp_to_key(lambda a, b: -1 if before(a, b) else int(before(b, a))) if before else None
@@ -278,7 +290,7 @@ def remove(first: Any, last: Any, unwanted: Any) -> Any:
     return _remaining(first, [v for v in values_between(first, last) if v != unwanted])
 
 
-@word("std::remove_if", "template <class I, class F> I remove_if(I, I, F);")
+@word("std::remove_if", "template <class I, class F> I remove_if(I a, I, F f) { f(*a); return a; }")
 def remove_if(first: Any, last: Any, test: Callable[[Any], Any]) -> Any:
     return _remaining(first, [v for v in values_between(first, last) if not test(v)])
 

@@ -57,7 +57,14 @@ class _Argument:
     converts: bool = True
     keyword_only: bool = False
 
+    @property
+    def rest(self) -> str:
+        """``"args"`` or ``"kwargs"`` of an argument that takes what the others leave; ``""``."""
+        return self.caster.argument if self.caster.argument in ("args", "kwargs") else ""
+
     def __str__(self) -> str:
+        if self.rest:
+            return f"*{self.rest}" if self.rest == "args" else f"**{self.rest}"
         return f"{self.name}: {self.caster.argument}{'' if self.default is REQUIRED else f' = {self.default!r}'}"
 
 
@@ -70,11 +77,13 @@ class _Overload:
     returns: Caster
     doc: str = ""
     named: bool = False
+    positional: int = 0
+    rests: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         parts: list[str] = []
         for a in self.arguments:
-            if a.keyword_only and "*" not in parts:
+            if a.keyword_only and not {"*", "*args"} & {*parts}:
                 parts.append("*")
             parts.append(str(a))
         return f"({', '.join(parts)}) -> {self.returns.result}"
@@ -82,18 +91,22 @@ class _Overload:
     def values(self, given: tuple[Any, ...], keywords: dict[str, Any], convert: bool) -> list[Any]:
         """Returns the C++ arguments of a call, or raises RefusedError."""
         left = dict(keywords)
-        values = []
-        if len(given) > sum(not a.keyword_only for a in self.arguments):
+        values: list[Any] = []
+        if len(given) > self.positional and "args" not in self.rests:
             raise RefusedError
-        for i, a in enumerate(self.arguments):
-            if i < len(given):
-                value = given[i]
+        i = 0
+        for a in self.arguments:
+            if self.rests and a.rest:
+                values.append(given[self.positional :] if a.rest == "args" else left)
+                continue
+            if i < min(len(given), self.positional) and not a.keyword_only:
+                value, i = given[i], i + 1
             else:
                 value = left.pop(a.name, a.default) if self.named else a.default
                 if value is REQUIRED:
                     raise RefusedError
             values.append(a.caster.load(value, convert and a.converts))
-        if left:
+        if left and "kwargs" not in self.rests:
             raise RefusedError
         return values
 
@@ -109,17 +122,18 @@ def _overload(function: Callable[..., Any], extra: Sequence[Any]) -> _Overload:
         keyword_only |= isinstance(e, KwOnly)
         if isinstance(e, Arg):
             names.append((e, keyword_only))
-    if names and len(names) != len(signature.parameters):
-        raise TypeError(
-            f"{signature.name} has {len(signature.parameters)} arguments, and {len(names)} py::arg name them"
-        )
+    made_of = [_Argument(f"arg{i}", caster(p.type)) for i, p in enumerate(signature.parameters)]
+    plain = [a for a in made_of if not a.rest]
+    if names and len(names) != len(plain):
+        raise TypeError(f"{signature.name} has {len(plain)} arguments, and {len(names)} py::arg name them")
     found.named = bool(names)
-    for i, p in enumerate(signature.parameters):
-        made = _Argument(f"arg{i}", caster(p.type))
-        if names:
-            arg, made.keyword_only = names[i]
+    for made in made_of:
+        if names and not made.rest:
+            arg, made.keyword_only = names[plain.index(made)]
             made.name, made.default, made.converts = arg.name, arg.default, arg.converts
         found.arguments.append(made)
+    found.positional = sum(not a.keyword_only for a in plain)
+    found.rests = frozenset(a.rest for a in made_of if a.rest)
     return found
 
 

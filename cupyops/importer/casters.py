@@ -268,6 +268,8 @@ _CLASSES = {
     "none": _instances(type(None), "None"),
     **{n: _instances(object, "object") for n in ("object", "handle")},
     **{k.__name__: _instances(k) for k in (dict, list, tuple, str)},
+    "args": _instances(tuple, "args"),
+    "kwargs": _instances(dict, "kwargs"),
     **{f"{k.__name__}_": _instances(k) for k in (int, float, bool)},
 }  # fmt: skip
 

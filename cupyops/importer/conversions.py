@@ -237,6 +237,8 @@ class Conversions(Parts):
             return Expression("None")
         if kind == "RECORD":  # a lambda becomes a function pointer
             return self.expression(cursor)
+        if kind == "OVERLOAD" and (kernel := self.program.kernel_in_list(stripped(cursor))):
+            return Expression(f"kernels[{kernel!r}]")
         if kind != "POINTER":
             raise Refused(f"a pointer made of `{self.shown(cursor)}`")
         value = self.expression(cursor)

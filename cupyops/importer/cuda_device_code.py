@@ -1,6 +1,6 @@
 """Declares for clang the parts of CUDA and of its libraries that kernels use. They have no translation to Python."""
 
-from . import cuda  # noqa: F401  its C++ text comes first
+from . import cuda_small_floats  # noqa: F401  its C++ text comes first
 from .words import declare, word
 
 __all__: list[str] = []

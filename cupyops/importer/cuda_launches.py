@@ -10,7 +10,7 @@ from cupyops.arrays import host
 from cupyops.compile import toolchain
 from cupyops.launch import driver
 
-from . import cuda_memory  # noqa: F401  its C++ text comes first
+from . import cuda_textures  # noqa: F401  its C++ text comes first
 from .cuda import enum
 from .cuda_devices import on_gpu
 from .launches import errors, stream_of

@@ -12,7 +12,7 @@ from .launches import on_stream
 from .memory import DevicePointer
 from .words import word
 
-__all__: list[str] = []
+__all__ = ["rows_of"]
 
 
 enum(
@@ -42,6 +42,16 @@ def malloc(kind: Any, place: Any, count: int) -> int:
 def malloc_async(kind: Any, place: Any, count: int, stream: Any) -> int:
     with on_stream(stream):
         return _allocated(kind, place, count)
+
+
+@word(
+    "cudaMallocPitch",
+    "template <class T> cudaError_t cudaMallocPitch(T**, size_t*, size_t, size_t);",
+    typed=True,
+)
+def malloc_pitch(kind: Any, place: Any, pitch: Any, width: int, height: int) -> int:
+    pitch[0] = -(-width // 512) * 512
+    return _allocated(kind, place, pitch[0] * height)
 
 
 _PINNED = "template <class T> cudaError_t {0}(T**, size_t, unsigned = 0);"
@@ -128,6 +138,42 @@ def _freed(pointer: Any) -> int:
 def memcpy(to: Any, source: Any, count: int, kind: int, stream: Any = None) -> int:
     with on_stream(stream):
         memory.copy(to, source, count)
+    return 0
+
+
+def rows_of(pointer: Any, pitch: int, width: int, height: int) -> Any:
+    """Returns the bytes of rows that begin `pitch` bytes behind each other, as a matrix."""
+    if not isinstance(pointer, DevicePointer):
+        raise NotTranslated("rows of a variable of host code")
+    whole = pointer.memory.bytes_at(pointer.offset, (height - 1) * pitch + width)
+    return whole.as_strided((height, width), (pitch, 1))
+
+
+_COPY_ROWS = "cudaError_t {0}(void*, size_t, const void*, size_t, size_t, size_t, cudaMemcpyKind{1});"
+
+
+@word("cudaMemcpy2DAsync", _COPY_ROWS.format("cudaMemcpy2DAsync", ", cudaStream_t = 0"))
+@word("cudaMemcpy2D", _COPY_ROWS.format("cudaMemcpy2D", ""))
+def memcpy_rows(
+    to: Any, to_pitch: int, source: Any, pitch: int, width: int, height: int, kind: int, stream: Any = None
+) -> int:
+    if width > min(to_pitch, pitch):
+        return done(12)  # cudaErrorInvalidPitchValue
+    if width and height:
+        with on_stream(stream):
+            rows_of(to, to_pitch, width, height).copy_(rows_of(source, pitch, width, height))
+    return 0
+
+
+_SET_ROWS = "cudaError_t {0}(void*, size_t, int, size_t, size_t{1});"
+
+
+@word("cudaMemset2DAsync", _SET_ROWS.format("cudaMemset2DAsync", ", cudaStream_t = 0"))
+@word("cudaMemset2D", _SET_ROWS.format("cudaMemset2D", ""))
+def memset_rows(pointer: Any, pitch: int, value: int, width: int, height: int, stream: Any = None) -> int:
+    if width and height:
+        with on_stream(stream):
+            rows_of(pointer, pitch, width, height).fill_(value & 255)
     return 0
 
 

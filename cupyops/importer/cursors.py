@@ -34,6 +34,7 @@ __all__ = [
     "same_class",
     "stripped",
     "subexpressions",
+    "takes_function",
 ]
 
 
@@ -135,6 +136,15 @@ def record_spelling(callee: Any, declared: Any) -> str:
 def record_of(declared: Any) -> str:
     """Returns the C++ name of the class of a member."""
     return qualified(declared.semantic_parent)
+
+
+def takes_function(parameter: Any) -> bool:
+    """Returns whether the parameter of a template is a pointer to a function."""
+    pointed = parameter.type.get_canonical().get_pointee()
+    return parameter.kind.name == "TEMPLATE_NON_TYPE_PARAMETER" and pointed.kind.name in (
+        "FUNCTIONPROTO",
+        "FUNCTIONNOPROTO",
+    )
 
 
 def python_name(name: str) -> str:

@@ -14,7 +14,7 @@ from .memory import DevicePointer
 from .references import Reference
 from .words import declare, word
 
-__all__: list[str] = []
+__all__ = ["array_of", "wide"]
 
 declare("""namespace cub {
 struct DeviceScan {
@@ -38,7 +38,7 @@ struct DeviceRadixSort {
 """)  # fmt: skip
 
 
-def _array(pointer: Any, count: int) -> torch.Tensor:
+def array_of(pointer: Any, count: int) -> torch.Tensor:
     """Returns device memory as a tensor."""
     if not isinstance(pointer, DevicePointer) or getattr(pointer.kind, "dtype", None) is None:
         raise NotTranslated("cub: an array that is no device memory of numbers")
@@ -60,26 +60,26 @@ def _algorithm(name: str, arrays: int, run: Callable[..., None]) -> None:
     word(f"cub::{name}")(call)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
+def wide(x: torch.Tensor) -> torch.Tensor:
     """Returns integers as int64, which wraps as the types of 64 bits do. PyTorch computes on few unsigned types."""
     return x if x.dtype.is_floating_point else x.to(torch.int64)
 
 
 def _inclusive(arrays: list[Any], count: int, *_: Any) -> None:
-    source, target = (_array(a, count) for a in arrays)
-    target.copy_(_wide(source).cumsum(0))
+    source, target = (array_of(a, count) for a in arrays)
+    target.copy_(wide(source).cumsum(0))
 
 
 def _exclusive(arrays: list[Any], count: int, *_: Any) -> None:
-    source, target = (_array(a, count) for a in arrays)
-    sums = _wide(source).cumsum(0)
+    source, target = (array_of(a, count) for a in arrays)
+    sums = wide(source).cumsum(0)
     target[1:].copy_(sums[:-1])
     target[:1].fill_(0)
 
 
 def _reduced(reduce: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., None]:
     def run(arrays: list[Any], count: int, *_: Any) -> None:
-        _array(arrays[1], 1).copy_(reduce(_wide(_array(arrays[0], count))).reshape(1))
+        array_of(arrays[1], 1).copy_(reduce(wide(array_of(arrays[0], count))).reshape(1))
 
     return run
 
@@ -94,12 +94,12 @@ def _order(keys: torch.Tensor, descending: bool, bits: tuple[int, ...]) -> torch
         keys = keys.to(torch.int64) >> first & ((1 << last - first) - 1)
     elif keys.dtype == torch.uint64:
         keys = keys.view(torch.int64) ^ -(1 << 63)
-    return torch.sort(_wide(keys), stable=True, descending=descending).indices
+    return torch.sort(wide(keys), stable=True, descending=descending).indices
 
 
 def _sorted(descending: bool) -> Callable[..., None]:
     def run(arrays: list[Any], count: int, *rest: Any) -> None:
-        keys, *values = (_array(a, count) for a in arrays)
+        keys, *values = (array_of(a, count) for a in arrays)
         order = _order(keys, descending, tuple(rest[:2]))
         for source, target in ((keys, values[0]), *([tuple(values[1:])] if values[1:] else [])):
             target.copy_(source.view(_BITS[source.element_size()])[order].view(source.dtype))

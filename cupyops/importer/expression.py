@@ -105,8 +105,11 @@ class Parts:
     def box(self, cursor: Any) -> str:
         raise NotImplementedError
 
-    def instance(self, declared: Any) -> str:
-        """Returns the function of an instance of a generic lambda; ``""`` for another lambda."""
+    def instance(self, declared: Any, callee: Any) -> str:
+        """Returns the function of the instance of a generic lambda that a call takes; ``""`` for another lambda.
+
+        The lambda is the dict of its instances where it is passed to a function.
+        """
         raise NotImplementedError
 
     def write_lambda(self, cursor: Any) -> Expression:

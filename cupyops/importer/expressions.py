@@ -108,9 +108,20 @@ class Expressions(Arithmetic):
                 texts.append(self.copied(argument))
             elif not copies and type is not None and is_constant_text(type):
                 texts.append(self.characters(argument))
+            elif not copies and (calls := self.call_operator(argument)) is not None:  # the word calls the object
+                self.program.method(calls)
+                texts.append(self.text(argument))
             else:
                 texts.append(self.text(argument))
         return texts
+
+    def call_operator(self, cursor: Any) -> Any:
+        """Returns the ``operator()`` of a struct of the user's, or None."""
+        type = plain(cursor.type)
+        if type.kind.name != "RECORD" or record_word(type) is not None or "(lambda" in type.spelling:
+            return None
+        found = [c for c in type.get_declaration().get_children() if c.spelling == "operator()"]
+        return found[0] if len(found) == 1 and found[0].kind.name == "CXX_METHOD" else None
 
     def characters(self, cursor: Any) -> str:
         """Returns the text that a word takes as ``const char*``. The pointer may be into an array of characters."""
@@ -183,6 +194,8 @@ class Expressions(Arithmetic):
             call_operator = next((c for c in own.get_declaration().get_children() if c.spelling == "operator()"), None)
             if call_operator is None:
                 return Expression(callee)
+            if self.call_operator(inner) is not None:
+                self.program.method(call_operator)
             own = call_operator.type
         if own.kind.name != "FUNCTIONPROTO" or wanted.kind.name != "FUNCTIONPROTO":
             return Expression(callee)
@@ -265,9 +278,15 @@ class Expressions(Arithmetic):
         operator = declared.spelling[8:]
         arguments = list(cursor.get_arguments())
         mine = self.unit.mine(declared)
+        callee = next(iter(cursor.get_children()))
+        if callee.kind.name == "MEMBER_REF_EXPR" and callee.spelling == declared.spelling:  # f.operator()<4>(x)
+            arguments.insert(0, subexpressions(callee)[0])
         if operator == "()" and (not mine or "(lambda" in plain(arguments[0].type).spelling):
-            callee = self.instance(declared) or self.text(arguments[0], ATOM)
-            return call(callee, *self.passed(arguments[1:], declared))
+            found = record_word(arguments[0].type)
+            if found is not None and f"{found.methods}::operator_call" in self.program.words:
+                return call(f"{self.method_space(found)}.operator_call", self.text(arguments[0]))
+            function = self.instance(declared, arguments[0]) or self.text(arguments[0], ATOM)
+            return call(function, *self.passed(arguments[1:], declared))
         implicit = operator == "=" and declared.location == declared.semantic_parent.location
         if mine and not implicit:
             if declared.kind.name == "CXX_METHOD":
@@ -276,8 +295,8 @@ class Expressions(Arithmetic):
                     declared,
                     f"{owner}.{self.program.method(declared)}({', '.join(self.passed(arguments[1:], declared))})",
                 )
-            callee = self.program.function(declared)
-            return self.own_call(declared, f"{callee}({', '.join(self.passed(arguments, declared))})")
+            function = self.program.function(declared)
+            return self.own_call(declared, f"{function}({', '.join(self.passed(arguments, declared))})")
         if operator == "=" and is_value(arguments[0].type):  # the object itself changes, whatever names it has
             return Expression(f"{self.text(arguments[0], ATOM)}.assign({self.text(arguments[1])})")
         if operator == "=":

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from . import checks  # noqa: F401  its C++ text comes first
-from .words import declare, enumeration, word
+from .words import declare, enumeration, section, word
 
 __all__: list[str] = []
 
@@ -118,6 +118,7 @@ def _functional(name: str, tensors: int) -> Callable[..., Any]:
     return call
 
 
+section("functional")
 for _name, (_tensors, _class, _first, _given) in _FUNCTIONS.items():
     _parameters = ", ".join([_TENSOR] * _tensors)
     if _class:
@@ -137,4 +138,5 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
     return torch.nn.functional.linear(x, weight, bias)
 
 
+section()
 declare("#pragma clang force_cuda_host_device end")

@@ -10,7 +10,7 @@ from typing import Any
 from cupyops.launch.template import parameter_types
 
 from .blocks import Line
-from .cursors import python_name
+from .cursors import python_name, takes_function
 from .expression import Refused
 from .numbers import NUMBERS
 from .structs import OPERATORS, Structs
@@ -88,6 +88,7 @@ class Host(Structs):
         self.written: set[str] = set()
         self.later: list[tuple[Any, str]] = []
         self._kernels: dict[int, bool] = {}
+        self._instances: dict[int, int] = {}
         self._overloaded: set[str] | None = None  # the names that several kernels have
         self._destructors: dict[str, Any] = {}
         self.binds_classes = any("class_<" in text for text in unit.files.values())
@@ -183,6 +184,8 @@ class Host(Structs):
         """Returns the Python name of a function of the user, and writes it later."""
         definition = self.unit.definition(declared) or declared
         key = definition.get_usr() or str(definition.hash)
+        if "(lambda" in definition.type.spelling:  # the lambdas of a function have one name in it
+            key += f" {definition.hash}"
         if self.unit.parts and declared.linkage.name != "EXTERNAL":  # each source has its own, also by one header
             key += f" {[part.cursor.translation_unit for part in self.unit.parts].index(declared.translation_unit)}"
         if key not in self.names:
@@ -203,6 +206,10 @@ class Host(Structs):
             elif argument is not None:
                 arguments.append(re.sub(r"\W+", "_", argument.spelling.split("::")[-1]))
         return "_".join([name, *arguments])
+
+    def instance_key(self, declared: Any) -> int:
+        """Returns the number of an instance of a generic lambda in the program."""
+        return self._instances.setdefault(declared.hash, len(self._instances))
 
     def takes_reference(self, declared: Any, index: int, type: Any) -> bool:
         return self.survey.takes_reference(declared, index, type)
@@ -255,6 +262,7 @@ class Host(Structs):
             templates = re.findall(r"@ST>[^@]*@(\w+)", declared.get_usr())
             template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared)
             parameters = [c for c in template.get_children() if c.kind.name.startswith("TEMPLATE_")]
+            functions = _functions_among(cursor, template)
             for i, argument in enumerate(given):
                 if isinstance(argument, int):
                     arguments.append(
@@ -265,6 +273,8 @@ class Host(Structs):
                     if "(lambda" in spelling:
                         raise Refused(f"the lambda that `{name}` gets as a template argument")
                     arguments.append(spelling)
+                elif i < len(parameters) and takes_function(parameters[i]) and functions:
+                    arguments.append(functions.pop(0))
                 elif (pack := _pack(declared)) is not None and argument is given[-1]:
                     arguments += pack
                 elif len(templates) == given.count(None):
@@ -281,6 +291,21 @@ class Host(Structs):
             same = home.location.file.name == first.location.file.name and home.linkage.name != "INTERNAL"
             if not same:
                 raise Refused(f"the kernel `{name}`, which two sources have")
+        return name
+
+    def kernel_in_list(self, cursor: Any) -> str:
+        """Returns the name expression of an instance ``scale<4>`` in a braced list, where libclang knows the template alone; ``""``
+        if it is none of a kernel."""
+        named = next((c for c in cursor.walk_preorder() if c.kind.name == "OVERLOADED_DECL_REF"), None)
+        lib = clang().conf.lib
+        if named is None or lib.clang_getNumOverloadedDecls(named) != 1:
+            return ""
+        template = lib.clang_getOverloadedDecl(named, 0)
+        arguments = re.search(r"<.*>$", " ".join(source_of(self.unit, cursor).split()))
+        if not self.is_kernel(template) or arguments is None:
+            return ""
+        name = f"{qualified(template)}{arguments[0]}"
+        self.launched.setdefault(name, template)
         return name
 
     def device_variable(self, declared: Any) -> str:
@@ -384,6 +409,25 @@ def _enumerator_of(type: Any, value: int) -> str:
         if constant.kind.name == "ENUM_CONSTANT_DECL" and constant.enum_value == value:
             return qualified(constant)
     return str(value)
+
+
+def _functions_among(cursor: Any, template: Any) -> list[str]:
+    """Returns the functions that the template arguments of an expression name. The type of the parameter decides a template's own
+    arguments."""
+    found = []
+    for part in cursor.walk_preorder():
+        named = part.referenced
+        if part.kind.name == "OVERLOADED_DECL_REF":
+            named = clang().conf.lib.clang_getOverloadedDecl(part, 0)
+        elif part.kind.name != "DECL_REF_EXPR" or part == cursor:
+            continue
+        if (
+            named is not None
+            and named.kind.name in ("FUNCTION_DECL", "FUNCTION_TEMPLATE")
+            and named.spelling != template.spelling
+        ):
+            found.append(qualified(named))
+    return found
 
 
 def _pack(declared: Any) -> list[str] | None:

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from . import autograd, classes, cublas, device_algorithms, functional, python_objects, standard  # noqa: F401  their import declares the words
+from . import autograd, classes, cublas, device_algorithms, functional, python_objects, random_state, standard, thrust  # noqa: F401  their import declares the words
 from .casters import host
 from .characters import char_at, distance, moved, string_at
 from .errors import NotTranslated
@@ -29,6 +29,12 @@ class Struct:
     def __init__(self, *values: Any) -> None:
         for (name, *_), value in zip(self.fields, values, strict=False):
             setattr(self, name, value)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Calls the struct's ``operator()``, as algorithms do."""
+        return self.operator_call(*arguments)
+
+    operator_call: Any = None  # of a struct that has one
 
     def values(self) -> tuple[Any, ...]:
         values = (getattr(self, name) for name, *_ in self.fields)
@@ -75,7 +81,7 @@ def address_of(pointer: Pointer | None) -> int:
     """Returns a pointer as an integer, ``reinterpret_cast<int64_t>(p)``."""
     if pointer is not None and not isinstance(pointer, DevicePointer):
         raise NotTranslated("the address of a variable of host code")
-    return 0 if pointer is None else pointer.offset
+    return 0 if pointer is None else pointer.address()
 
 
 def pointer_cast(pointer: Pointer | None, kind: Any) -> Pointer | None:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from .blocks import Line
-from .expression import Expression, Refused
+from .expression import ATOM, Expression, Refused
 from .statements import Statements
 from .tree import (
     initializer,
@@ -46,27 +46,48 @@ class Lambdas(Statements):
         if body.kind.name != "COMPOUND_STMT":
             raise Refused(f"the lambda `{self.shown(cursor)}`")
         name = name or self.new_name("function")
-        if any(re.search(r"\bauto\b", c.type.spelling) for c in parameters):
+        if _is_generic(cursor.type.get_declaration()):
             return self._generic(cursor, name)
         return self._one_lambda(cursor, name, parameters, body, children)
 
     def _generic(self, cursor: Any, name: str) -> Expression:
-        """Writes the instances of a generic lambda that the function calls."""
+        """Writes the instances of a generic lambda that the function calls, and that the functions call which get the lambda."""
         found: dict[int, Any] = {}
         place = cursor.type.get_declaration().location
-        for call in (c for c in self.root.walk_preorder() if c.kind.name == "CALL_EXPR" and c.spelling == "operator()"):
-            declared = call.referenced
-            if declared is not None and declared.semantic_parent.location == place:
-                found.setdefault(declared.hash, declared)
+        passed = called = False  # to functions of the program; to words, which call it
+        functions, seen = [self.root], {self.root.hash}
+        for function in functions:
+            for call in (
+                c for c in function.walk_preorder() if c.kind.name == "CALL_EXPR" and c.referenced is not None
+            ):
+                declared = call.referenced
+                if declared.spelling == "operator()" and declared.semantic_parent.location == place:
+                    found.setdefault(declared.hash, declared)
+                    mine = function is self.root or self.unit.mine(function)
+                    passed |= mine and function is not self.root
+                    called |= not mine
+                elif declared.hash not in seen and any(
+                    "(lambda" in a.type.spelling for a in call.get_arguments() if a is not None
+                ):
+                    seen.add(declared.hash)
+                    functions.append(self.unit.definition(declared) or declared)
         if not found:
-            raise Refused(f"the generic lambda `{self.shown(cursor)}`, which the function does not call itself")
+            raise Refused(f"the generic lambda `{self.shown(cursor)}`, which no function of the program calls")
+        if called and (passed or len(found) > 1):
+            raise Refused(f"the generic lambda `{self.shown(cursor)}`, which the library calls with several types")
         children = list(cursor.get_children())
+        listed = []
         for declared in found.values():
             body = next(c for c in declared.get_children() if c.kind.name == "COMPOUND_STMT")
-            held = name if len(found) == 1 else self.new_name(name)
+            held = name if len(found) == 1 and not passed else self.new_name(name)
             self.instances[declared.hash] = held
+            self.boxes |= self.program.survey.boxed(declared)
+            self.assigned |= self.program.survey.assigned(declared)
             self._one_lambda(cursor, held, parameters_of(declared), body, children)
-        return Expression(held)
+            listed.append(f"{self.program.instance_key(declared)}: {held}")
+        if passed:
+            self.emit(f"{name} = {{{', '.join(listed)}}}")
+        return Expression(name if passed else held)
 
     def _one_lambda(self, cursor: Any, name: str, parameters: list[Any], body: Any, children: list[Any]) -> Expression:
         copies: list[str] = []
@@ -114,10 +135,11 @@ class Lambdas(Statements):
         self.frames.append((set(), set()))
         for copy in copies:
             self.frames[-1][0].add(copy.split("=")[0])
-        texts, boxes = [], []
+        texts, boxes, places = [], [], False
         for child in parameters:
             wants = child.hash in self.boxes
             taken = is_reference(child.type) and wants
+            places |= taken
             held = self.declare(child, boxed=wants)
             default = self.default_of(child)
             if default is not None and not is_constant(default):
@@ -146,6 +168,8 @@ class Lambdas(Statements):
             for box in boxes:
                 self.emit(box)
             self.s_compound_stmt(body)
+        if places:
+            self.emit(f"{name}.takes_places = True")
         declared_here, assigned_here = self.frames.pop()
         outside = sorted(n for n in assigned_here - (declared_here - ({held for held, _ in owned} if maker else set())))
         if outside:
@@ -176,8 +200,17 @@ class Lambdas(Statements):
         self.program.survey._walk(body, assigned, set())
         return assigned
 
-    def instance(self, declared: Any) -> str:
-        return self.instances.get(declared.hash, "")
+    def instance(self, declared: Any, callee: Any) -> str:
+        if declared.hash in self.instances:
+            return self.instances[declared.hash]
+        if not _is_generic(declared.semantic_parent):
+            return ""
+        return f"{self.text(callee, ATOM)}[{self.program.instance_key(declared)}]"
+
+
+def _is_generic(declared: Any) -> bool:
+    """Returns whether the class of a lambda is that of a generic one."""
+    return any(c.kind.name == "FUNCTION_TEMPLATE" and c.spelling == "operator()" for c in declared.get_children())
 
 
 def _captures(source: str) -> tuple[set[str], bool]:

@@ -17,6 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from cupyops.arrays import host
+from cupyops.launch import hooks
 
 from .errors import NotTranslated
 from .numbers import NUMBERS, Number
@@ -156,7 +157,7 @@ def _address(pointer: Any) -> int:
         return 0
     if not isinstance(pointer, DevicePointer):
         raise NotTranslated("the address of host memory")
-    return pointer.offset
+    return pointer.address()
 
 
 def unpack(kind: Any, data: bytes) -> list[Any]:
@@ -175,6 +176,8 @@ def unpack(kind: Any, data: bytes) -> list[Any]:
         from .containers import Vector  # late: its words are declared after those of CUDA
 
         return [Vector(unpack(kind[1], part)) for part in parts]
+    if isinstance(kind, tuple) and kind[0] == "*" and not any(data):
+        return [None] * (len(data) // size)
     if isinstance(kind, tuple) and kind[0].endswith("complex"):
         return [complex(*unpack(kind[1], part)) for part in parts]
     if hasattr(kind, "fields"):
@@ -306,6 +309,12 @@ class DevicePointer(Pointer):
 
     def cast(self, kind: Any) -> "DevicePointer":
         return DevicePointer(self.memory, self.offset, kind, self.element)
+
+    def address(self) -> int:
+        """Returns the address as a number, which may become a value in memory that a kernel reads."""
+        storage = self.memory.storage
+        hooks.hand_over(self.memory.tensor, storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+        return self.offset
 
     def __repr__(self) -> str:
         return f"<pointer to {self.kind or 'void'} at {self.offset:#x}>"

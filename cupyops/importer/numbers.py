@@ -27,6 +27,7 @@ class Number:
         size: bytes.
         signed: whether an integer has negative values.
         dtype: PyTorch's dtype, or None.
+        finite: a value beyond the largest one becomes the largest one, as in CUDA's floats of 8 bits.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Number:
     size: int
     signed: bool = True
     dtype: torch.dtype | None = None
+    finite: bool = False
 
     def __repr__(self) -> str:
         return self.name
@@ -47,13 +49,13 @@ class Number:
         return self._convert(value)
 
     def of_bits(self, bits: int) -> float:
-        """Returns the 16-bit float of its bits, ``Half(0x3C00, Half::from_bits())``."""
+        """Returns the float of its bits, ``Half(0x3C00, Half::from_bits())``."""
         assert self.dtype is not None
-        return float(torch.tensor(bits, dtype=torch.uint16).view(self.dtype))
+        return float(torch.tensor(bits, dtype=getattr(torch, f"uint{8 * self.size}")).view(self.dtype))
 
     def bits(self, value: float) -> int:
-        """Returns the bits of a 16-bit float, the member ``x`` of PyTorch's class."""
-        return int(torch.tensor(value, dtype=self.dtype).view(torch.uint16))
+        """Returns the bits of a float of 16 or 8 bits, the member ``x`` of PyTorch's class."""
+        return int(torch.tensor(value, dtype=self.dtype).view(getattr(torch, f"uint{8 * self.size}")))
 
     @cached_property
     def _convert(self) -> Callable[[Any], Any]:
@@ -62,7 +64,9 @@ class Number:
             return simple[self.name]
         if self.floating:
             dtype = self.dtype
-            return lambda value: torch.tensor(_float32(value)).to(dtype).item()
+            assert dtype is not None
+            most = torch.finfo(dtype).max if self.finite else math.inf
+            return lambda value: torch.tensor(_float32(value)).clamp(-most, most).to(dtype).item()
         bits = 8 * self.size
         least, modulus = (-1 << (bits - 1) if self.signed else 0), 1 << bits
         # Out of the range of the type C++ leaves a converted floating value undefined. x86 converts to 32 bits, or to 64,
@@ -102,6 +106,8 @@ NUMBERS: dict[str, Number] = {
         *_integers(),
         Number("float16", "c10::Half", 2, dtype=torch.float16),
         Number("bfloat16", "c10::BFloat16", 2, dtype=torch.bfloat16),
+        Number("float8_e4m3fn", "c10::Float8_e4m3fn", 1, dtype=torch.float8_e4m3fn),
+        Number("float8_e5m2", "c10::Float8_e5m2", 1, dtype=torch.float8_e5m2),
         Number("float32", "float", 4, dtype=torch.float32),
         Number("float64", "double", 8, dtype=torch.float64),
     )

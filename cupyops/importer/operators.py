@@ -21,8 +21,6 @@ __all__ = ["FUNCTIONS", "METHODS", "Operators", "declared", "header", "operator"
 # The lines of the words' header that the declarations of operators replace, in the class and in the namespace.
 METHODS = "// methods of operators"
 FUNCTIONS = "// functions of operators"
-# The beginning of the lines that only a text with this name needs.
-FUNCTIONAL = "namespace torch { namespace nn { namespace functional {"
 
 _OPTIONS = ("dtype", "layout", "device", "pin_memory")
 _TYPES = {
@@ -247,8 +245,6 @@ def _declarations(name: str) -> tuple[list[str], list[str]]:
 def header(text: str, names: Set[str]) -> str:
     """Returns the words' header with the declarations of the operators among the identifiers of a text."""
     functions, methods = declared(names)
-    if "functional" not in names:  # the parse takes time
-        text = "\n".join(line for line in text.split("\n") if not line.startswith(FUNCTIONAL))
     return text.replace(METHODS, methods, 1).replace(FUNCTIONS, functions, 1)
 
 

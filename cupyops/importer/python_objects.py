@@ -48,8 +48,10 @@ _class(
     f"{_SIZED} template <class T> void append(const T&) const; object* begin() const; object* end() const;",
 )
 _class("tuple", "", _of(tuple), f"{_SIZED} object* begin() const; object* end() const;")
-_class("dict", "", _of(dict), f"{_SIZED} template <class T> bool contains(const T&) const;"
-       " std::pair<object, object>* begin() const; std::pair<object, object>* end() const;")  # fmt: skip
+_class("args", "", _of(tuple), f"{_SIZED} object* begin() const; object* end() const;")
+for _dict in ("dict", "kwargs"):
+    _class(_dict, "", _of(dict), f"{_SIZED} template <class T> bool contains(const T&) const;"
+           " std::pair<object, object>* begin() const; std::pair<object, object>* end() const;")  # fmt: skip
 
 
 def _cast(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The words of PyTorch's C++ for numbers and their types: 16-bit floats, dtypes, layouts, memory formats and devices.
+"""The words of PyTorch's C++ for numbers and their types: floats of 16 and of 8 bits, dtypes, layouts, memory formats and devices.
 
 A ScalarType and a TypeMeta are a ``torch.dtype``, a Device is a ``torch.device``, a DeviceType its name.
 """
@@ -23,31 +23,35 @@ declare(
     "namespace torch { using std::optional; using std::nullopt; using std::make_optional; }"
 )
 
-# Numbers of 16 bits.
+# Numbers of 16 and of 8 bits: their digits, in binary and in decimal.
 
-for _half in ("Half", "BFloat16"):
+for _small, _number, _bits, _digits in (
+    ("Half", "float16", "short", (11, 3, 5)),
+    ("BFloat16", "bfloat16", "short", (8, 2, 4)),
+    ("Float8_e4m3fn", "float8_e4m3fn", "char", (4, 0, 3)),
+    ("Float8_e5m2", "float8_e5m2", "char", (3, 0, 2)),
+):
     _both = "".join(
-        f"{_half} operator{op}({_half}, {_half}); float operator{op}({_half}, float); float operator{op}(float, {_half});"
-        f"{_half} operator{op}({_half}, int); {_half} operator{op}(int, {_half});"
-        f"double operator{op}({_half}, double); double operator{op}(double, {_half});"
-        f"{_half}& operator{op}=({_half}&, const {_half}&); float& operator{op}=(float&, {_half});"
+        f"{_small} operator{op}({_small}, {_small}); float operator{op}({_small}, float); float operator{op}(float, {_small});"
+        f"{_small} operator{op}({_small}, int); {_small} operator{op}(int, {_small});"
+        f"double operator{op}({_small}, double); double operator{op}(double, {_small});"
+        f"{_small}& operator{op}=({_small}&, const {_small}&); float& operator{op}=(float&, {_small});"
         for op in "+-*/"
     )
     word(
-        f"c10::{_half}",
-        f"struct {_half} {{ unsigned short x; struct from_bits_t {{}}; static constexpr from_bits_t from_bits() {{ return {{}}; }}"
-        f" {_half}() = default; constexpr {_half}(unsigned short bits, from_bits_t) : x(bits) {{}}"
-        f" {_half}(float); operator float() const; }}; {_both} {_half} operator-({_half});",
-    )(NUMBERS["float16" if _half == "Half" else "bfloat16"])
+        f"c10::{_small}",
+        f"struct {_small} {{ unsigned {_bits} x; struct from_bits_t {{}}; static constexpr from_bits_t from_bits() {{ return {{}}; }}"
+        f" {_small}() = default; constexpr {_small}(unsigned {_bits} bits, from_bits_t) : x(bits) {{}}"
+        f" {_small}(float); operator float() const; }}; {_both} {_small} operator-({_small});",
+    )(NUMBERS[_number])
 
     declare(
-        f"namespace std {{ template <> struct numeric_limits<c10::{_half}> : numeric_limits<float> {{"
+        f"namespace std {{ template <> struct numeric_limits<c10::{_small}> : numeric_limits<float> {{"
         + "".join(
-            f"static c10::{_half} {name}() noexcept;"
+            f"static c10::{_small} {name}() noexcept;"
             for name in ("max", "min", "lowest", "epsilon", "infinity", "quiet_NaN", "denorm_min")
         )
-        + f"static constexpr int digits = {11 if _half == 'Half' else 8}, digits10 = {3 if _half == 'Half' else 2},"
-        f"max_digits10 = {5 if _half == 'Half' else 4}; }}; }}"
+        + f"static constexpr int digits = {_digits[0]}, digits10 = {_digits[1]}, max_digits10 = {_digits[2]}; }}; }}"
     )
 
 for _name, _limit in {
@@ -115,7 +119,6 @@ word(
     methods="c10::complex_",
 )(lambda kind, real=0.0, imag=0.0: complex(kind(real), kind(imag)))
 methods("c10::complex_", {"real": lambda value: value.real, "imag": lambda value: value.imag})
-declare("namespace c10 { struct Float8_e5m2 { unsigned char x; }; struct Float8_e4m3fn { unsigned char x; }; }")
 enumeration("c10::ScalarType", {name: dtype for name, (_, dtype) in _SCALARS.items()}, "signed char")
 enumeration("c10::Layout", _LAYOUTS, "signed char")
 enumeration("c10::MemoryFormat", _FORMATS, "signed char")

@@ -19,6 +19,7 @@ from cupyops.compile.device_half import MARKS, names_host
 from cupyops.compile.macros import expanded, macro_of
 from cupyops.compile.system_headers import header as header_of
 
+from .cursors import takes_function
 from .errors import NotTranslated
 from .sliced_declarations import FUNCTIONS, HEAD, INSTANCE, TYPE, TYPES, Declarations
 from .sliced_files import (
@@ -182,13 +183,21 @@ class Slice(Declarations):
                     yield self._with_macros(NAME.findall(file.code.bare, start, end))
 
     def _launched(self) -> set[str]:
-        """Returns the types that host code names: a launch may have them as template arguments."""
+        """Returns the types and the functions of the device that host code names: a launch may have them as template arguments."""
         words = set[str]()
         for item in self._items():
             if not item.usable and any(c.kind.name in FUNCTIONS for c in item.cursors):
                 words |= self._with_macros(NAME.findall(self.files[item.file].code.bare, item.start, item.end))
-        types = {n for i in self._items() if any(c.kind.name in TYPES for c in i.cursors) for n in i.names}
-        return words & types
+        items = [*self._items()]
+        kernels = [c for item in items if item.kernel for c in item.cursors]
+        functions = any(takes_function(c) for of in kernels for c in of.get_children())
+        arguments = {
+            name
+            for item in items
+            if any(c.kind.name in TYPES or (functions and _is_of_device(c)) for c in item.cursors)
+            for name in item.names
+        }
+        return words & arguments
 
     def _is_foreign(self, item: Item) -> bool:
         """Returns whether a declaration names types of the host's libraries."""
@@ -368,3 +377,11 @@ class Slice(Declarations):
 def _last_name(name: str) -> str:
     """Returns the last name of a kernel's path, ``"f"`` of ``"a::f<b::c>(int)"``."""
     return re.split(r"[<(]", name, maxsplit=1)[0].rpartition("::")[2].strip()
+
+
+def _is_of_device(declared: Any) -> bool:
+    """Returns whether a function is for the device alone, so that the host can only name it."""
+    if declared.kind.name not in FUNCTIONS:
+        return False
+    marks = {c.kind.name for c in declared.get_children() if c.kind.is_attribute()}
+    return "CUDADEVICE_ATTR" in marks and "CUDAHOST_ATTR" not in marks

@@ -20,15 +20,11 @@ __all__ = ["device_half", "launches", "parameters"]
 
 # Regular expressions of code that NVRTC cannot compile, each with the reason.
 _REFUSED = (
-    (
-        r"\bPhiloxCudaState\b|\bphilox\s*::\s*unpack\b|\bphilox_unpack\b",
-        "PyTorch's state of random numbers; pass the seed and the offset as numbers, and draw by <curand_kernel.h>",
-    ),
     (r"<<<", "a launch from device code, which is not supported"),
     (r"\b(?:at|torch|c10)\s*::\s*Tensor\b|\bTensor\s*&", "a tensor of PyTorch, which has no form on a GPU"),
     (r"\bcuda(?:Stream|Event)_t\b|\bgetCurrentCUDAStream\b", "a stream or an event, which is of the host"),
     (
-        r"\bTensor(?:Iterator|Info|List\w*)\b|\bIntDivider\b|\bOffsetCalculator\b",
+        r"\bTensor(?:Iterator|List\w*)\b|\bIntDivider\b|\bOffsetCalculator\b",
         "a structure of PyTorch's own kernels",
     ),
 )

@@ -89,10 +89,12 @@ class Survey:
                 for found in (assigned, boxed):
                     if name in found or (is_part and name in assigned):
                         found.add(other)
+            inner = [c for c in function.walk_preorder() if c.kind.name == "LAMBDA_EXPR"]
             parameters = {
                 c.hash
-                for c in function.get_arguments()
-                if c is not None and is_reference(c.type) and not is_value(c.type)
+                for of in (function.get_arguments(), *(lambda_.get_children() for lambda_ in inner))
+                for c in of
+                if c is not None and c.kind.name == "PARM_DECL" and is_reference(c.type) and not is_value(c.type)
             }
             self._found[key] = (assigned, boxed | (parameters & assigned))
         return self._found[key]

@@ -123,6 +123,8 @@ class Library:
         """Registers a function for a dispatch key: ``impl(name, f)`` or ``impl(name, key, f)``."""
         *keys, function = what
         key = str(getattr(keys[0], "name", keys[0])).rpartition("::")[2] if keys else self.key
+        if key.islower():  # a kind of device, torch::kCUDA
+            key = torch._C._dispatch_key_for_device(key)
         name = name if "::" in name else f"{self.namespace}::{name}"
         if name not in _OPERATORS:
             raise RuntimeError(f"{name} is implemented, and not defined")

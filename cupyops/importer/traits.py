@@ -3,7 +3,7 @@
 The traits are clang's own builtins, and the limits its predefined macros, so the header is short.
 """
 
-from .words import declare
+from .words import declare, methods, word
 
 __all__: list[str] = []
 
@@ -178,3 +178,7 @@ template <class T> class initializer_list {{ const T* _begin; size_t _size; publ
   constexpr initializer_list() noexcept : _begin(nullptr), _size(0) {{}} constexpr size_t size() const noexcept {{ return _size; }}
   constexpr const T* begin() const noexcept {{ return _begin; }} constexpr const T* end() const noexcept {{ return _begin + _size; }} }};
 }}""")
+
+# An object of a constant is its value.
+word("std::integral_constant", typed=True, methods="std::integral_constant_")(lambda kind, value: value)
+methods("std::integral_constant_", {"operator_call": lambda value: value, "operator_bool": bool})

@@ -20,7 +20,7 @@ from cupyops.compile.system_headers import header as header_of
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
-from . import autograd, classes, cublas, device_algorithms, functional, python_objects, standard  # noqa: F401  their import declares the words
+from . import autograd, classes, cublas, device_algorithms, functional, python_objects, random_state, standard, thrust  # noqa: F401  their import declares the words
 
 __all__ = [
     "Problem",
@@ -222,7 +222,7 @@ def parse(
     own_macros = {name for text in texts.values() for name in _DEFINED.findall(text)}
     once: dict[str, str] = {}
     while True:
-        header = words.declarations()
+        header = words.declarations(names)
         own = [(WORDS, operators.header(header, names)), *files.items(), *absent.items(), *once.items()]
         unit = cindex.Index.create().parse(MAIN, args=arguments, unsaved_files=own, options=_KEEP_GOING)
         problems, missing, again = [], set(), len(once)

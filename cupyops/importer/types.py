@@ -31,7 +31,9 @@ _KINDS = {
     "ULONGLONG": "uint64", "FLOAT": "float32", "DOUBLE": "float64", "CHAR16": "uint16", "CHAR32": "uint32",
     "WCHAR": "int32",
 }  # fmt: skip
-_HALVES = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
+_SMALL = {
+    "c10::Half": "float16", "c10::BFloat16": "bfloat16", "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
+}  # fmt: skip
 
 
 def qualified(cursor: Any) -> str:
@@ -57,7 +59,7 @@ def is_reference(type: Any) -> bool:
 
 
 def number(type: Any) -> Number | None:
-    """Returns the type of numbers, also of an enumeration of the user and of PyTorch's 16-bit types, or None."""
+    """Returns the type of numbers, also of an enumeration of the user and of PyTorch's types of 16 and 8 bits, or None."""
     type = plain(type)
     name = _KINDS.get(type.kind.name)
     if name is not None:
@@ -65,8 +67,8 @@ def number(type: Any) -> Number | None:
     if type.kind.name == "ENUM":
         declaration = type.get_declaration()
         return None if declaration.is_scoped_enum() and record_word(type) else number(declaration.enum_type)
-    if type.kind.name == "RECORD" and (half := _HALVES.get(qualified(type.get_declaration()))):
-        return NUMBERS[half]
+    if type.kind.name == "RECORD" and (small := _SMALL.get(qualified(type.get_declaration()))):
+        return NUMBERS[small]
     return None
 
 
@@ -162,7 +164,7 @@ def holds(wide: Number, narrow: Number) -> bool:
 
 def common(a: Number, b: Number) -> Number:
     """Returns the type of ``a + b`` by C++'s usual arithmetic conversions."""
-    for name in ("float64", "float32", "bfloat16", "float16"):
+    for name in ("float64", "float32", *_SMALL.values()):
         if name in (a.name, b.name):
             return NUMBERS[name]
     a, b = promoted(a), promoted(b)

@@ -6,7 +6,8 @@ object below it runs in its place. A name therefore either has both or is unknow
 Generated code calls a word by its C++ name with dots: ``std::min(a, b)`` is ``std.min(a, b)``.
 """
 
-from collections.abc import Callable, Iterator
+import keyword
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from types import FunctionType, SimpleNamespace
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ __all__ = [
     "methods",
     "namespaces",
     "own_namespace",
+    "section",
     "word",
     "words",
 ]
@@ -58,12 +60,22 @@ class Namespace(SimpleNamespace):
 
 
 _WORDS: dict[str, Word] = {}
-_DECLARATIONS: list[str] = []
+_DECLARATIONS: list[tuple[str, frozenset[str]]] = []
+_SECTION: frozenset[str] = frozenset()
+
+
+def section(*names: str) -> None:
+    """Has clang read the declarations that follow only for programs with one of these identifiers; without names, for all.
+
+    A program rarely uses these words, and the parse of a header takes time.
+    """
+    global _SECTION
+    _SECTION = frozenset(names)
 
 
 def declare(text: str) -> None:
-    """Adds C++ text to the header of words: macros, aliases, and declarations that need no translation."""
-    _DECLARATIONS.append(text)
+    """Adds C++ text to the header of words: macros, aliases, and what needs no Python meaning."""
+    _DECLARATIONS.append((text, _SECTION))
 
 
 def word(name: str, declaration: str = "", *, typed: bool = False, methods: str = "") -> Callable[[T], T]:
@@ -81,7 +93,7 @@ def word(name: str, declaration: str = "", *, typed: bool = False, methods: str 
     *spaces, _ = name.split("::")
     if declaration:
         opened = "".join(f"namespace {space} {{ " for space in spaces)
-        _DECLARATIONS.append(f"{opened}{declaration}{' }' * len(spaces)}")
+        declare(f"{opened}{declaration}{' }' * len(spaces)}")
 
     def keep(value: T) -> T:
         assert name not in _WORDS, name
@@ -96,9 +108,9 @@ def words() -> dict[str, Word]:
     return _WORDS
 
 
-def declarations() -> str:
-    """Returns the C++ text of all declarations, in their order."""
-    return "\n".join(_DECLARATIONS) + "\n"
+def declarations(names: Set[str]) -> str:
+    """Returns the C++ text of the declarations that a program with these identifiers may use, in their order."""
+    return "\n".join(text for text, needs in _DECLARATIONS if not needs or not needs.isdisjoint(names)) + "\n"
 
 
 def namespaces() -> Iterator[tuple[str, Any]]:
@@ -106,6 +118,7 @@ def namespaces() -> Iterator[tuple[str, Any]]:
     roots: dict[str, Any] = {}
     for name, found in words().items():
         *spaces, last = name.split("::")
+        last = f"{last}_" if keyword.iskeyword(last) else last
         place: Any = roots
         for space in spaces:
             inner = (place if isinstance(place, dict) else vars(place)).get(space)

@@ -19,6 +19,8 @@ __all__ = [
     "close_generated_launches",
     "declare_later",
     "guard",
+    "hand_over",
+    "handed_over",
     "on_close",
     "register_guard",
 ]
@@ -74,6 +76,29 @@ def register_guard(guard: Guard) -> None:
 def guard() -> Guard | None:
     """Returns the first enabled guard, or None."""
     return next((g for g in _GUARDS if g.enabled()), None)
+
+
+# By the first address: the owner, and the address behind the last byte, of memory whose address is a value in other memory.
+_HANDED: dict[int, tuple["weakref.ref[Any]", int]] = {}
+
+
+def hand_over(owner: Any, begin: int, end: int) -> None:
+    """Says that host code writes the address of memory into other memory, from which kernels read it.
+
+    A sanitizer knows the arrays of a launch by its arguments, and such memory by this call.
+
+    Args:
+        owner: an object that lives no longer than the memory.
+        begin, end: the first address, and the one behind the last byte.
+    """
+    _HANDED[begin] = (weakref.ref(owner), end)
+
+
+def handed_over() -> list[tuple[int, int]]:
+    """Returns the memory of :func:`hand_over` whose owners live: the first address, and the one behind the last byte."""
+    for begin in [begin for begin, (owner, _) in list(_HANDED.items()) if owner() is None]:
+        _HANDED.pop(begin, None)
+    return [(begin, end) for begin, (_, end) in list(_HANDED.items())]
 
 
 def on_close(repeated: Any) -> None:

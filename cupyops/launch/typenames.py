@@ -45,12 +45,19 @@ C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "nv_bfloat16": "bfloat16",
     **{f"{space}::Half": "float16" for space in ("at", "c10", "torch")},
     **{f"{space}::BFloat16": "bfloat16" for space in ("at", "c10", "torch")},
+    **{f"{space}::Float8_{kind}": "uint8" for space in ("at", "c10", "torch") for kind in ("e4m3fn", "e5m2")},
     "nvcuda::wmma::layout_t": "int32",
     "wmma::layout_t": "int32",
-    **dict.fromkeys(("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8_e8m0"), "uint8"),
-    "__nv_fp8_storage_t": "uint8",
-    "__nv_fp8x2_storage_t": "uint16",
-    "__nv_fp8x4_storage_t": "uint32",
+    **{
+        f"__nv_fp{kind}_{name}": dtype
+        for names, dtypes in {
+            ("e4m3", "e5m2", "e8m0", "storage_t"): {"8": "uint8", "8x2": "uint16", "8x4": "uint32"},
+            ("e2m3", "e3m2", "storage_t"): {"6": "uint8", "6x2": "uint16", "6x4": "uint32"},
+            ("e2m1", "storage_t"): {"4": "uint8", "4x2": "uint8", "4x4": "uint16"},
+        }.items()
+        for name in names
+        for kind, dtype in dtypes.items()
+    },
     "clock_t": "int32" if sys.platform == "win32" else "int64",
 }
 

@@ -2,7 +2,7 @@
 
 Unless checks are off, the kernel works on copies of its arrays. Gaps of 64 KiB separate the copies: an index just outside one
 array never falls into another array. After the launch, written copies are copied back. Overlapping arrays share one
-copy, since a kernel may rely on the overlap. Arrays above 256 MiB are not copied.
+copy, since a kernel may rely on the overlap. Arrays above 256 MiB are not copied, and none whose address other memory has.
 """
 
 import ctypes
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cupyops.arrays import Info
 from cupyops.dtypes import DTYPES
+from cupyops.launch import hooks
 from cupyops.launch.saved_memory import extent
 from cupyops.launch.signature import Signature
 
@@ -63,6 +64,7 @@ class Memory:
         held: Collection[str] = (),
     ) -> None:
         self._copies: list[tuple[int, int, int, bool]] = []  # original address, copy address, bytes, written
+        self._handed = hooks.handed_over()
         moves = dict.fromkeys(infos, 0)
         extents = {name: extent(info) for name, info in infos.items()}
         written = {p.name for p in signature.parameters if p.pointer and not p.const} | {*held}
@@ -87,7 +89,7 @@ class Memory:
                 spans.append((last[0], max(last[1], end), [*last[2], name]))
             else:
                 spans.append((begin, end, [name]))
-        spans = [span for span in spans if span[1] - span[0] <= _LARGE]
+        spans = [span for span in spans if span[1] - span[0] <= _LARGE and not self._is_handed(*span[:2])]
         total = sum(end - begin + 2 * _GAP for begin, end, _ in spans) + _GAP
         self._memory = ctypes.create_string_buffer(total)
         at = ctypes.addressof(self._memory) + _GAP
@@ -101,13 +103,21 @@ class Memory:
             at += end - begin + _GAP
         return moves
 
+    def _is_handed(self, begin: int, end: int) -> bool:
+        return any(b < end and begin < e for b, e in self._handed)
+
+    @property
+    def count(self) -> int:
+        """The number of ranges."""
+        return len(self.places) + len(self._handed)
+
     def ranges(self) -> ctypes.Array[Range]:
-        """Returns the arrays' byte ranges for the runtime.
+        """Returns the byte ranges of the arrays for the runtime, and of memory whose address other memory has.
 
         Writable ranges come first: the runtime takes the first match where arrays overlap.
         """
-        ordered = sorted(self.places, key=lambda p: not p.writable)
-        return (Range * max(len(ordered), 1))(*(Range(p.begin, p.end, p.writable) for p in ordered))
+        found = [(p.begin, p.end, p.writable) for p in self.places] + [(*span, True) for span in self._handed]
+        return (Range * max(self.count, 1))(*(Range(*one) for one in sorted(found, key=lambda one: not one[2])))
 
     def finish(self) -> None:
         """Copies the contents of written copies back to their arrays."""

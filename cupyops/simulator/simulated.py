@@ -176,7 +176,7 @@ class Simulated:
                 kernel.hardware.shared,
                 Checks.NONE if not guarded else self._all_checks if everything else Checks.BOUNDS,
                 ranges,
-                len(memory.places),
+                memory.count,
                 first,
                 max(first, end),
                 self._alone,

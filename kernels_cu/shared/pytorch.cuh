@@ -167,6 +167,51 @@ template <> struct OpMathType<__nv_bfloat16> {
     typedef float type;
 };
 #endif
+
+// A float of 8 bits, rounded to nearest even. MANTISSA bits are its fraction. A value beyond the largest one becomes BEYOND: the
+// largest one of e4m3fn, as in PyTorch since 2.13 (before: NaN), infinity of e5m2.
+template <int MANTISSA, int BIAS, unsigned BEYOND> struct Float8 {
+    unsigned char x;
+    struct from_bits_t {};
+    static __host__ __device__ constexpr from_bits_t from_bits() { return from_bits_t(); }
+    Float8() = default;
+    __device__ constexpr Float8(unsigned char bits, from_bits_t) : x(bits) {}
+    __device__ __forceinline__ Float8(float value) {
+        const unsigned all = __float_as_uint(value), sign = all & 0x80000000u;
+        unsigned bits = all ^ sign;
+        if (bits >= 0x7f800000u) {
+            bits = bits > 0x7f800000u ? 0x7fu : BEYOND;
+        } else if (bits < (unsigned)(128 - BIAS) << 23) {  // a subnormal number: the sum rounds it
+            const unsigned unit = (unsigned)(128 - BIAS + 23 - MANTISSA) << 23;
+            bits = __float_as_uint(__uint_as_float(bits) + __uint_as_float(unit)) - unit;
+        } else {
+            bits += ((unsigned)(BIAS - 127) << 23) + (1u << (22 - MANTISSA)) - 1 + (bits >> (23 - MANTISSA) & 1);
+            bits >>= 23 - MANTISSA;
+            bits = bits < BEYOND ? bits : BEYOND;
+        }
+        x = (unsigned char)(bits | sign >> 24);
+    }
+    __device__ __forceinline__ operator float() const {
+        const unsigned bits = x & 0x7fu, exponent = bits >> MANTISSA, fraction = bits & ((1u << MANTISSA) - 1);
+        const bool special = MANTISSA == 3 ? bits == 0x7fu : bits >= BEYOND;
+        const float value = special    ? __uint_as_float(0x7f800000u | fraction << (23 - MANTISSA))
+                            : exponent ? __uint_as_float((exponent + 127 - BIAS) << 23 | fraction << (23 - MANTISSA))
+                                       : (float)fraction * __uint_as_float((unsigned)(128 - BIAS - MANTISSA) << 23);
+        return x & 0x80 ? -value : value;
+    }
+};
+struct Float8_e4m3fn : Float8<3, 7, 0x7e> {
+    using Float8::Float8;
+};
+struct Float8_e5m2 : Float8<2, 15, 0x7c> {
+    using Float8::Float8;
+};
+template <> struct OpMathType<Float8_e4m3fn> {
+    typedef float type;
+};
+template <> struct OpMathType<Float8_e5m2> {
+    typedef float type;
+};
 template <typename T, bool ON_GPU> struct AccumulateType {
     typedef typename OpMathType<T>::type type;
 };

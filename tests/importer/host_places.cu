@@ -268,3 +268,35 @@ double case_235(int n, double d) { int* p = (int*)malloc(3 * sizeof(int)); p[0] 
 double case_236(int n, double d) { std::optional<Point> o = Point{1, 2}; Point* p = &o.value(); p->x = 7; std::optional<int> i = 5; int* q = &*i; *q = 9; return o->x * 10 + *i; }
 double case_237(int n, double d) { int k = 4; unsigned long long a[k + 1]; k = 0; memset(a, 0, 5 * sizeof(unsigned long long)); a[4] |= 1ULL << 40; unsigned long long* p = a; p[1] = n; return a[4] + double(a[1] == (unsigned long long)n) + sizeof(*a); }
 double case_238(int n, double d) { typedef int (*F)(int); struct S { static int up(int x) { return x + 1; } static int down(int x) { return x - 1; } static F pick(bool up_) { return up_ ? up : down; } F get() const { return down; } }; S s; auto add = [](int a) { return [a](int b) { return a + b; }; }; return S::pick(n > 0)(n) * 2.0 + s.get()(5) + add(3)(4); }
+
+// Generic lambdas that other functions call.
+template <int N> struct Number_ { static constexpr int value = N; };
+template <class F, class... A> auto forwarded(F&& f, A&&... a) { return std::forward<F>(f)(std::forward<A>(a)...); }
+template <class F> int called_twice(F f, int n) { auto g = f; return g(Number_<2>{}, n) + f(Number_<3>{}, n); }
+template <class F> int called_deep(F f, int n) { return called_twice(f, n) + called_twice(f, 5); }
+struct Caller { int base; template <class F> double call(F&& f) const { return f(base) + f(double(base) / 2); } };
+template <class F> void for_each_of(std::tuple<int, float, int64_t> t, F&& f) { f(std::get<0>(t)); f(std::get<1>(t)); f(std::get<2>(t)); }
+template <class F> int by_size(int n, F f) { if (n < 5) return f(std::integral_constant<int, 4>{}); return f(std::integral_constant<int, 8>{}); }
+double case_239(int n, double d) { int seen = 0; auto f = [&](auto tag, int k) { constexpr int N = decltype(tag)::value; seen += N; return N * k; }; int r = called_twice(f, n % 100); return r * 1000.0 + seen + f(Number_<1>{}, 1); }
+double case_240(int n, double d) { int count = 0; auto add = [&count](auto v) { ++count; return v + v; }; double r = forwarded(add, d) + forwarded(add, n / 2); return r + count; }
+double case_241(int n, double d) { return Caller{n % 1000}.call([n](auto v) { return v / 2 + n; }); }
+double case_242(int n, double d) { return called_deep([=](auto t, int k) { return decltype(t)::value * k + n % 10; }, n % 7); }
+double case_243(int n, double d) { auto f = [&]<int K>(int v) { return K * v; }; return f.template operator()<3>(n % 100) + f.template operator()<5>(1) + f.operator()<2>(4); }
+double case_244(int n, double d) { double s = 0; for_each_of({n, 0.5f, 3}, [&](const auto& v) { s += v; }); return s; }
+double case_245(int n, double d) { return by_size(n, [&](auto c) { constexpr int B = decltype(c)::value; return B + c() + c * 2 + n % 3; }); }
+double case_246(int n, double d) { auto k = std::integral_constant<int, 7>{}; int v = k; bool t = std::true_type{}; return v + k() + k.value + t + decltype(k)::value; }
+
+// Lambdas that assign to their arguments, and objects and generic lambdas that the library calls.
+template <class F> void run_over(F f, std::vector<int>& v) { for (auto& x : v) f(x); }
+struct Descending { bool operator()(int a, int b) const { return a > b; } };
+struct Multiplied { int k; int operator()(int a) const { return a * k; } };
+double case_247(int n, double d) { std::vector<int> v{3, 1, n % 10}; auto g = [](int& x) { x += 1; }; g(v[0]); int y = 5; g(y); g(v[2]); return v[0] * 100 + v[1] * 10 + v[2] + y * 1000; }
+double case_248(int n, double d) { std::vector<int> v{3, 1, 2}; run_over([](int& x) { x *= 2; }, v); run_over([&](auto& x) { x *= n % 5; }, v); return v[0] * 100 + v[1] * 10 + v[2]; }
+double case_249(int n, double d) { auto swapped = [](float& a, float& b) { float t = a; a = b; b = t; }; float p = 1, q = 2; swapped(p, q); return p * 10 + q; }
+double case_250(int n, double d) { int best = -1; auto update = [&](int v, int& out) { if (v > out) out = v; }; for (int i = 0; i < 4; i++) update((i * 3) % 5, best); return best; }
+double case_251(int n, double d) { std::vector<std::vector<int>> w(2); std::for_each(w.begin(), w.end(), [](auto& x) { x.push_back(1); }); int a[3] = {1, 2, 3}; std::for_each(a, a + 3, [](int& x) { ++x; }); return w[0].size() + w[1].size() + a[0] * 100 + a[2]; }
+double case_252(int n, double d) { double s = 0; auto add = [](auto& sum, auto v) { sum += v; }; add(s, 3); add(s, 0.5); int k = 0; add(k, 2.9); return s + k; }
+double case_253(int n, double d) { std::vector<int> v{3, 1, n % 10, 7}; std::sort(v.begin(), v.end(), [](auto a, auto b) { return a > b; }); std::vector<int> u{3, 1, 5}; std::sort(u.begin(), u.end(), Descending()); return v[0] * 1000 + v[3] + u[0] * 10 + u[2]; }
+double case_254(int n, double d) { std::vector<double> v{3, 1.5, d > 100 ? 2 : d}; double r = std::accumulate(v.begin(), v.end(), 0.0, [](auto s, auto x) { return s + x * x; }); int t = 0; std::for_each(v.begin(), v.end(), [&](auto x) { t += x; }); return r + t; }
+double case_255(int n, double d) { std::vector<std::pair<int, float>> v{{1, 2.f}, {3, 1.f}}; auto it = std::max_element(v.begin(), v.end(), [](const auto& a, const auto& b) { return a.second < b.second; }); return it->first + std::any_of(v.begin(), v.end(), [](auto x) { return x.second > 1.5; }) * 10; }
+double case_256(int n, double d) { std::vector<int> v{3, 1, 2}, w(3); std::transform(v.begin(), v.end(), w.begin(), Multiplied{n % 7}); std::function<int(int)> h = Multiplied{3}; return w[0] + w[1] * 10 + w[2] * 100 + h(4) * 1000 + std::count_if(v.begin(), v.end(), [](auto x) { return x < 2.5f; }); }

@@ -70,9 +70,9 @@ REFUSED = (
         "double f(int n) { auto g = [&n]() -> int& { return n; }; g() = 3; return n; }",
     ),
     Refusal(
-        "a generic lambda that another function calls",
-        "which the function does not call itself",
-        "template <class F> int g(F h) { return h(1); } double f(int n) { return g([](auto a) { return a; }); }",
+        "a generic lambda that the program keeps in a `std::function`",
+        "which no function of the program calls",
+        "double f(int n) { std::function<int(int)> g = [](auto a) { return a; }; return g(n); }",
     ),
     Refusal(
         "a loop over iterators of the program's own",
@@ -139,12 +139,12 @@ REFUSED = (
     ),
     Refusal("CUDA graphs", "unknown type name 'cudaGraph_t'", "double f(int n) { cudaGraph_t g; return n; }"),
     Refusal(
-        "textures", "unknown type name 'cudaTextureObject_t'", "double f(int n) { cudaTextureObject_t t; return n; }"
+        "surfaces", "unknown type name 'cudaSurfaceObject_t'", "double f(int n) { cudaSurfaceObject_t t; return n; }"
     ),
     Refusal(
-        "Thrust on the host",
-        "no member named 'sort' in namespace 'thrust'",
-        "double f(int n) { thrust::sort(&n, &n + 1); return n; }",
+        "Thrust's iterators that are no pointers",
+        "no member named 'make_zip_iterator' in namespace 'thrust'",
+        "double f(int n) { auto i = thrust::make_zip_iterator(&n, &n); return n; }",
     ),
 )
 

@@ -12,6 +12,7 @@ pytest.importorskip("clang.cindex")
 
 import cupyops
 from cupyops.importer import generated, standard
+from cupyops.importer.cursors import python_name
 from cupyops.importer.numbers import NUMBERS, divide, quotient, remainder
 from cupyops.importer.references import Pointer, Variable
 from cupyops.importer.tree import evaluated, parse
@@ -246,7 +247,7 @@ def test_every_word_of_std_is_reachable():
 def test_generated_code_finds_every_word() -> None:
     scope = generated.names(None)
     for name, word in words().items():
-        first, *rest = name.split("::")
+        first, *rest = map(python_name, name.split("::"))
         found = functools.reduce(getattr, rest, scope[first])
         assert found is word.object or isinstance(found, Namespace) or name in scope, name
     x = torch.zeros(2)

@@ -266,10 +266,6 @@ def test_kernels_and_what_they_use_are_kept_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (
-            "at::PhiloxCudaState p, float* y) { y[0] = 1;",
-            "`PhiloxCudaState` at of_text.cu:3 is PyTorch's state of random",
-        ),
         ("float* y) { cudaStream_t stream; y[0] = 1;", "`cudaStream_t` at of_text.cu:3 is a stream or an event"),
         ("float* y) { fine<<<1, 1>>>(y, y, 1);", "`<<<` at of_text.cu:3 is a launch from device code"),
         ("torch::Tensor x, float* y) { y[0] = 1;", "torch::Tensor"),
