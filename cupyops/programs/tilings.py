@@ -22,8 +22,8 @@ __all__ = ["cost", "tilings"]
 # add_layer_norm, rms_norm, add_rms_norm, softmax and cross_entropy, forward and backward, and seven other programs, in bfloat16, float16
 # and float32, of every second of 41 lengths from 96 to 262144. At the other lengths, the tiling with the lowest cost takes 1.008 times the
 # time of the fastest one that was measured (median of 438 cases; 95th percentile 1.07, most 1.46), if the cost counts the blocks that the
-# compiler's registers allow; with the few tilings that the compiler is asked about, 1.011 times (95th percentile 1.09, most 1.49). At 19 further lengths: 1.008 times
-# that of the fastest of up to four (309 cases; 95th percentile 1.12, most 1.34).
+# compiler's registers allow; with the few tilings that the compiler is asked about, 1.011 times (95th percentile 1.09, most 1.49). At 19
+# further lengths, it takes 1.008 times the time of the fastest of up to four (309 cases; 95th percentile 1.12, most 1.34).
 BANDWIDTH = 15.3  # bytes a cycle that a multiprocessor moves from and to memory
 ISSUED = 4.0  # instructions of a warp a cycle
 # Instructions of a thread for an exponential, an access to an array, a reduction, and a row beside these. An operation on an element is one.
