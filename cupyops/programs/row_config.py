@@ -80,7 +80,13 @@ def config_of(
         capability: compute capability of the GPU, 90 for sm_90.
         resident: returns how many blocks of a config's kernel a multiprocessor has at once, or 0. Without it, a guess decides.
     """
-    configs = _configs_of(n, dtype, work, capability)
+    return _cheapest(_configs_of(n, dtype, work, capability), n, work, resident)
+
+
+def _cheapest(
+    configs: Sequence[ProgramConfig], n: int, work: Work, resident: Callable[[ProgramConfig], float] | None
+) -> ProgramConfig:
+    """Returns the config with the lowest cost of those in the order of a guess, as :func:`config_of` does."""
     if resident is None or len(configs) == 1:
         return configs[0]
     best, least, asked = configs[0], math.inf, 0
@@ -99,8 +105,12 @@ def _configs_of(n: int, dtype: str, work: Work, capability: int) -> Sequence[Pro
     """Returns the configs for rows of n elements in the order of their costs, as far as these can be told without the compiler."""
     width, acc = vector_width_for(n, DTYPES[dtype].itemsize), DTYPES[DTYPES[dtype].acc].itemsize
     tiled = in_tiles(n, work, acc, width, capability)
-    if tiled is not None:
-        return (tiled,)
+    return (tiled,) if tiled is not None else _without_tiles(n, dtype, work, capability)
+
+
+@cache
+def _without_tiles(n: int, dtype: str, work: Work, capability: int) -> Sequence[ProgramConfig]:
+    width, acc = vector_width_for(n, DTYPES[dtype].itemsize), DTYPES[DTYPES[dtype].acc].itemsize
     return sorted(tilings(n, width, work, acc, capability), key=lambda config: cost(config, n, work))
 
 
@@ -111,10 +121,12 @@ class RowKernels:
         program: the program.
         text: its CUDA C++ text.
         kernel: returns the kernel for a config and the dtype of the rows.
+        like: the kernels of a program with further results, or None. Rows without tiles have the config of those kernels, and so the
+            same bits.
     """
 
-    def __init__(self, program: RowProgram) -> None:
-        self.program, self.text = program, text_of(program)
+    def __init__(self, program: RowProgram, like: "RowKernels | None" = None) -> None:
+        self.program, self.text, self.like = program, text_of(program), like
         self.kernel: Callable[[ProgramConfig, str], Kernel] = cache(partial(kernel_of, program, self.text))
         self._configs: dict[Any, ProgramConfig] = {}
 
@@ -131,11 +143,25 @@ class RowKernels:
         """
         key = n, tuple(sorted(types.items())), device
         if key not in self._configs:
-            dtype, work = types[self.program.lead], self.work(types)
+            whole, same, configs = self._choices(n, types, driver.capability(device))
             # The registers in the simulator are those of a CPU.
-            ask = partial(self._resident, types, device) if isinstance(device, int) else None
-            self._configs[key] = config_of(n, dtype, work, driver.capability(device), ask)
+            ask = partial(whole._resident, same, device) if isinstance(device, int) else None
+            self._configs[key] = _cheapest(configs, n, whole.work(same), ask)
         return self._configs[key]
+
+    def _choices(
+        self, n: int, types: Mapping[str, str], capability: int
+    ) -> "tuple[RowKernels, Mapping[str, str], Sequence[ProgramConfig]]":
+        """Returns the configs for rows of n elements in the order of a guess, and the kernels and dtypes that decide among them."""
+        dtype = types[self.program.lead]
+        configs = _configs_of(n, dtype, self.work(types), capability)
+        if configs[0].stages:
+            return self, types, configs
+        # A result of another dtype is what the result of the rows' dtype is rounded from: it has no say.
+        whole = self.like or self
+        same = {x: types[x] for x in (*whole.program.inputs, whole.program.lead) if x in types}
+        same |= dict.fromkeys(whole.program.typed, dtype)
+        return whole, same, _without_tiles(n, dtype, whole.work(same), capability)
 
     def work(self, types: Mapping[str, str]) -> Work:
         """Returns the program's numbers for arrays of some dtypes."""
@@ -171,8 +197,8 @@ class RowKernels:
     def ahead(self, lengths: Iterable[int]) -> None:
         """Declares the kernels for rows of some lengths, for :func:`cupyops.warmup` and the compile command."""
         for n, dtype, capability in product(lengths, FLOATS, (CLUSTERS_SINCE, 0)):
-            work = self.work(dict.fromkeys((*self.program.inputs, *self.program.typed), dtype))
-            for config in _configs_of(n, dtype, work, capability)[:ASKED]:
+            types = dict.fromkeys((*self.program.inputs, *self.program.typed), dtype)
+            for config in self._choices(n, types, capability)[2][:ASKED]:
                 self.kernel(config, dtype)
 
 

@@ -13,6 +13,7 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import LaunchError
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
+from cupyops.ops.layer_norm.programs import forward_program
 from cupyops.programs.program_config import ProgramConfig, Work
 from cupyops.programs.row_config import RowKernels, config_of, work_of
 from cupyops.programs.rows import RowProgram
@@ -238,6 +239,31 @@ def test_a_tiling_that_spills_or_has_no_room_is_not_taken(
     assert kernels._resident(types, 0, config) == (2 if local == 0 and blocks else 0)
     found = kernels.config(1024, types, 0)
     assert found is kernels.config(1024, types, 0)
+
+
+def test_fewer_results_and_results_of_other_dtypes_have_the_tiling_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their bits are then those of the result that is rounded, or of the training's forward."""
+    monkeypatch.setattr(driver, "capability", lambda device: 90)
+    asked: list[tuple[RowKernels, ProgramConfig]] = []
+
+    def resident(kernels: RowKernels, types: dict[str, str], device: int, config: ProgramConfig) -> float:
+        asked.append((kernels, config))
+        return 1 if kernels is whole and config == asked[0][1] else config.min_blocks
+
+    monkeypatch.setattr(RowKernels, "_resident", resident)
+    whole, of_one, typed = (
+        forward_program(False, False, True, True, stats, other)
+        for stats, other in ((True, False), (False, False), (True, True))
+    )
+    for n in (8192, 20480, 65536):
+        asked.clear()
+        types = dict.fromkeys(("x", "weight", "bias"), "float32")
+        config = whole.config(n, types, 0)
+        assert [kernels for kernels, _ in asked] == [whole] * len(asked)
+        assert of_one.config(n, types, 0) == config
+        for other in ("float64", "float16"):
+            assert typed.config(n, types | {"y": other}, 0) == config
+        assert {kernels for kernels, _ in asked} == {whole}
 
 
 @pytest.mark.gpu

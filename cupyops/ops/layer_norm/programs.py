@@ -33,6 +33,7 @@ def _made(
     results: tuple[str, ...],
     columns: tuple[str, ...] = (),
     lead: str = "x",
+    like: RowKernels | None = None,
     **others: tuple[object, ...],
 ) -> RowKernels:
     program = RowProgram(
@@ -44,7 +45,7 @@ def _made(
         leads=lead,
         **{"rows": (), "indices": (), "scalars": (), **others},  # type: ignore[arg-type]
     )
-    return RowKernels(program)
+    return RowKernels(program, like)
 
 
 @cache
@@ -70,6 +71,7 @@ def forward_program(residual: bool, mixed: bool, weight: bool, bias: bool, stats
         ("y", *(["s"] if residual else []), *saved),
         (*(["weight"] if weight else []), *(["bias"] if bias else [])),
         "s" if mixed else "x",
+        None if stats and not typed else forward_program(residual, mixed, weight, bias, True, False),
         scalars=("eps",),
         wide=saved,
         typed=("y",) if typed else (),
