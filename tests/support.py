@@ -1,17 +1,19 @@
 """Small things that several test files use."""
 
+import importlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.multiprocessing
 from torch import Tensor
 
 from cupyops.simulator import build
@@ -50,6 +52,13 @@ def printed_by(module: str, cache: Path) -> Any:
     done = preloaded.run(["-m", module], cwd=ROOT, env=environment)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)
+
+
+def fork_ranks(run: Callable[..., object], arguments: tuple[Any, ...], count: int) -> None:
+    """Runs a function in processes of gloo, with the rank and the arguments. What ranks import, this process imports for all of them."""
+    for name in ("torch.distributed.tensor.parallel", "torch.distributed.tensor.debug", "torch._dynamo", "torch._functorch.aot_autograd"):
+        importlib.import_module(name)
+    torch.multiprocessing.start_processes(run, arguments, nprocs=count, start_method="fork")
 
 
 def install(folder: Path, *requirements: str) -> None:
