@@ -130,7 +130,8 @@ def test_a_library_of_a_folder_mounted_with_noexec_is_loaded_from_a_copy(
 
 
 @pytest.mark.parametrize(
-    ("called", "linked"), [("cupyops_barrier", "alone"), ("expf", "with libm"), ("strlen", "by g++"), ("nowhere", "by g++")]
+    ("called", "linked"),
+    [("cupyops_barrier", "alone"), ("expf", "with libm"), ("strlen", "by g++"), ("nowhere", "by g++")],
 )
 def test_the_linker_reads_the_libraries_that_a_kernel_calls(
     called: str, linked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
