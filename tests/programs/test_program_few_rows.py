@@ -9,7 +9,7 @@ from cupyops.torch import row_reduce
 
 
 # A warp's row over 128 threads; half a warp's; rows of several warps, one of them with accesses beyond its end.
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("n", "dtype"),
     [
@@ -47,7 +47,7 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
 
 
 # A thread's turns over a warp's; accesses beyond the end of the row; over several warps; and two turns of a thread.
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("n", "dtype", "spread", "vectors"),
     [
@@ -92,7 +92,7 @@ def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     torch.testing.assert_close(found[4], wide.amax(-1), rtol=0, atol=0)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("n", [640, 1152, 2304])
 @pytest.mark.simulator
 def test_bfloat16_rows_with_other_turns_have_the_same_bits_for_few_and_many_rows(
@@ -116,7 +116,7 @@ def test_bfloat16_rows_with_other_turns_have_the_same_bits_for_few_and_many_rows
 
 
 # A row in a part of a warp; a block's, over several accesses; with accesses beyond its end; a cluster's.
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("n", "dtype"),
     [
