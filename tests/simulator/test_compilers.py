@@ -143,7 +143,8 @@ def test_the_linker_reads_the_libraries_that_a_kernel_calls(
     text = f'extern "C" float {called}(float); float once(float x) {{ return {called}(x); }}'
     (tmp_path / "kernel.cpp").write_text(text)
     build.run(tool, ["-fPIC", "-fno-builtin", "-c", "kernel.cpp", "-o", "kernel.o"], tmp_path)
-    program, arguments = linker_of(tool, [tmp_path / "kernel.o"], build.runtime_path())
+    objects, runtime = [tmp_path / "kernel.o"], build.runtime_path()
+    program, arguments = linker_of(tool, objects, runtime)
     assert Path(program.command[0]).name == ("g++" if linked == "by g++" else "ld")
     assert [Path(a).name for a in arguments if Path(a).name in ("libm.so.6", "-lc")] == {
         "alone": [],
@@ -155,5 +156,5 @@ def test_the_linker_reads_the_libraries_that_a_kernel_calls(
         assert (b"libm.so.6" in (tmp_path / "kernel.so").read_bytes()) == (linked == "with libm")
     monkeypatch.setenv("PATH", "")
     linker._of_driver.cache_clear()
-    assert linker_of(tool, [tmp_path / "kernel.o"], build.runtime_path())[0] is tool, "a linker that is not found"
+    assert linker_of(tool, objects, runtime)[0] is tool, "a linker that is not found"
     linker._of_driver.cache_clear()
