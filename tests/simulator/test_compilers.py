@@ -158,3 +158,13 @@ def test_the_linker_reads_the_libraries_that_a_kernel_calls(
     linker._of_driver.cache_clear()
     assert linker_of(tool, objects, runtime)[0] is tool, "a linker that is not found"
     linker._of_driver.cache_clear()
+
+
+# Of g++, of the header that it reads first, and of another.
+@pytest.mark.parametrize("macro", ["__SSE2_MATH__", "__STDC_ISO_10646__", "__GLIBC__"])
+def test_a_text_behind_precompiled_headers_sees_no_macro_of_the_host(macro: str) -> None:
+    for n in range(3):  # the second compilation precompiles the headers
+        text = f"#ifdef {macro}\n#define SEEN 9\n#else\n#define SEEN 0\n#endif\n__global__ void k(float* y) {{ y[0] = {n} + SEEN; }}"
+        with cupyops.simulate():
+            Kernel(text, "k", 1)[1](y := np.ones(1, np.float32))
+        assert y[0] == n
