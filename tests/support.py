@@ -1,17 +1,19 @@
 """Small things that several test files use."""
 
+import importlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.multiprocessing
 from torch import Tensor
 
 from cupyops.simulator import build
@@ -21,6 +23,8 @@ ROOT = Path(__file__).parents[1]
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Seconds after which a test takes what it waits for to hang. A loaded machine makes everything slow, and does not come near.
 HANG = 1800
+# What :func:`fork_ranks` imports.
+OF_RANKS = ("torch.distributed.tensor.parallel", "torch.distributed.tensor.debug", "torch._dynamo")
 # As parameters of a test: see with_floats.
 BY_DEFAULT = (torch.float32, torch.bfloat16)
 EACH_FLOAT = [
@@ -50,6 +54,13 @@ def printed_by(module: str, cache: Path) -> Any:
     done = preloaded.run(["-m", module], cwd=ROOT, env=environment)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)
+
+
+def fork_ranks(run: Callable[..., object], arguments: tuple[Any, ...], count: int) -> None:
+    """Runs a function in processes of gloo, with the rank and the arguments. What ranks import, this process imports for all of them."""
+    for name in OF_RANKS:
+        importlib.import_module(name)
+    torch.multiprocessing.start_processes(run, arguments, nprocs=count, start_method="fork")
 
 
 def install(folder: Path, *requirements: str) -> None:

@@ -30,7 +30,7 @@ from cupyops.trust import Refused, mode, open_folder, shared, warn_refused
 from . import host, macros
 from .flags import REFUSED, flags_of, libraries
 from .host import Compiler
-from .lines import symbol_names
+from .linker import linker_of
 
 __all__ = ["build", "counter_path", "load_library", "runtime"]
 
@@ -115,9 +115,9 @@ def build(
             objects = [compiled(f"linked{i}" if i else "kernel", one) for i, one in enumerate(parts(text))]
             checked_meanwhile.result()
         # The loader takes a function from the first library that has it: the counters come before the runtime.
-        counters = [str(counter_path())] if counted else []
-        linked = _linked(tool, [folder / name for name in objects], *map(Path, counters))
-        run(tool, ["-shared", *objects, "-o", "kernel.so", *linked], folder)
+        counters = [counter_path()] if counted else []
+        linker, linked = linker_of(tool, [folder / name for name in objects], *counters, runtime_path())
+        run(linker, ["-shared", *objects, "-o", "kernel.so", *linked], folder)
         for name in objects:
             (folder / name).unlink()
 
@@ -180,23 +180,6 @@ def problem_of_compiler(flags: Sequence[str]) -> str:
                 return f"{host.instead()}. It says: {str(error).strip()[:2000]}\nThe command was: {command}"
     _works.add((tool, *flags))
     return ""
-
-
-def _linked(tool: Compiler, objects: Sequence[Path], *before: Path) -> list[str]:
-    """Returns the last arguments of the linker for a kernel: the libraries `before` and the runtime, and the libraries of C and
-    C++ if the objects take a name from them. The linker would read these for half of its time, and most kernels need none."""
-    runtimes = (*before, runtime_path())
-    of_objects = [symbol_names(path.read_bytes(), dynamic=False) for path in objects]
-    there = {name for path in runtimes for name in _exported(path)}.union(*(defined for defined, _ in of_objects))
-    there.add("_GLOBAL_OFFSET_TABLE_")  # of the linker itself
-    lacking = any(not there.issuperset(taken) for _, taken in of_objects)
-    return [*map(str, runtimes), *libraries(tool, needed=lacking)]
-
-
-@cache
-def _exported(path: Path) -> list[str]:
-    """Returns the names that the library of the runtime or of the counters defines."""
-    return symbol_names(path.read_bytes(), dynamic=True)[0]
 
 
 def _of_later_names(errors: str) -> list[str]:

@@ -96,8 +96,8 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
     return flags
 
 
-def libraries(tool: Compiler, *, needed: bool = True) -> list[str]:
-    """Returns the linker arguments for the libraries of C and C++, or those without libraries where none is `needed`.
+def libraries(tool: Compiler) -> list[str]:
+    """Returns the linker arguments for the libraries of C and C++.
 
     The runtime depends on g++'s C++ library, and the loader finds the library's functions there. Reading that library
     would take half of the linker's time, so the linker gets only the other libraries. A clang may have its C++ library
@@ -106,10 +106,7 @@ def libraries(tool: Compiler, *, needed: bool = True) -> list[str]:
     A kernel calls its own functions: the loader would bind its `operator new` to that of a C++ library which the process has
     loaded for all its libraries.
     """
-    own = "-Wl,-Bsymbolic"
-    if tool.family == "gcc":
-        return [own, "-nodefaultlibs", *(("-lm", "-lgcc", "-lc") if needed else ())]
-    return [own, "-lm"]
+    return ["-Wl,-Bsymbolic", *(("-nodefaultlibs", "-lm", "-lgcc", "-lc") if tool.family == "gcc" else ("-lm",))]
 
 
 def _counting_flags(tool: Compiler) -> list[str]:

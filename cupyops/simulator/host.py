@@ -16,7 +16,7 @@ from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 from cupyops.sharing import once, run_program
 
-__all__ = ["Compiler", "compiler", "cuda_include", "missing"]
+__all__ = ["Compiler", "absolute_folders", "compiler", "cuda_include", "missing"]
 
 THREE_WAYS = (
     "Get one in one of three ways: install g++ by the system's package manager (apt install g++, dnf install gcc-c++), "
@@ -65,12 +65,17 @@ def candidates() -> Iterator[tuple[str, ...]]:
                 f"CUPYOPS_CXX={chosen!a} is not the command of a compiler: {problem}"
             ) from None
         return
-    folders = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
+    folders = absolute_folders()
     for name in ("g++", "clang++", "c++"):
         if folders and (at := shutil.which(name, path=folders)):
             yield (at,)
     if _has_ziglang():
         yield sys.executable, "-m", "ziglang", "c++"
+
+
+def absolute_folders() -> str:
+    """Returns ``PATH`` without its relative and empty folders."""
+    return os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
 
 
 def _has_ziglang() -> bool:

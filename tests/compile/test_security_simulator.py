@@ -182,7 +182,7 @@ def test_a_file_name_in_a_text_leads_out_of_no_folder(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_linked", lambda tool, objects, *before: [])
+    monkeypatch.setattr(build, "linker_of", lambda tool, objects, *before: (tool, []))
     monkeypatch.setattr(build, "_begin_with", lambda tool, names, flags: ())
 
     def run(tool: object, arguments: list[str], folder: Path) -> str:

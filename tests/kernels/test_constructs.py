@@ -357,7 +357,7 @@ def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, tor
     return y, construct.result(x)
 
 
-@pytest.mark.sample(48)
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_construct_has_the_same_values_in_both_lanes(name: str, device: str) -> None:
@@ -367,7 +367,7 @@ def test_a_construct_has_the_same_values_in_both_lanes(name: str, device: str) -
     )
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_fault_in_a_construct_is_noticed(name: str) -> None:
     construct = CONSTRUCTS[name]

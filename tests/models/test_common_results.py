@@ -87,8 +87,11 @@ def test_results_that_the_backward_recomputes_have_statistics_of_their_own() -> 
     assert len(statistics(Scaled(norm(), norm()))) == 2
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("backend", ["inductor", "aot_eager_decomp_partition"])
+# Inductor gets the graph that the partitioner makes. Its code is run by test_recomputed_results.py and test_compiled_own_norms.py.
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    "backend", [pytest.param("inductor", marks=pytest.mark.thorough), "aot_eager_decomp_partition"]
+)
 @pytest.mark.parametrize("name", MODULES)
 def test_values_and_gradients_are_those_of_eager_mode(name: str, backend: str) -> None:
     torch.manual_seed(0)

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import os
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.utils.parametrize
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -30,6 +31,7 @@ from cupyops.torch.models.classes import is_optimised
 from tests import preloaded
 from tests.benchmarks.tiny_scale import SIZE, VisionTransformer
 from tests.models.stand_ins import FlaggedNorm, RootNorm
+from tests.support import fork_ranks
 
 RANKS, WIDTH, HIDDEN = 2, 8, 16
 VIT = images(2, "vit", VisionTransformer, SIZE)
@@ -335,13 +337,16 @@ def fully_shard_may_shard_the_pieces(mesh: Any) -> None:
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
-def a_compiled_module_has_the_hooks(mesh: Any) -> None:
-    for split in (over_the_sequence, over_the_features):
-        module = split(layer(), mesh)
-        optimize(module)
-        compiled = torch.compile(module.forward, backend="aot_eager", fullgraph=True, dynamic=False)
-        own = given(mesh, split)[1]
-        torch.testing.assert_close(compiled(own), module(own))
+def a_compiled_module_has_the_hooks(mesh: Any, split: Any = over_the_sequence) -> None:
+    module = split(layer(), mesh)
+    optimize(module)
+    compiled = torch.compile(module.forward, backend="aot_eager", fullgraph=True, dynamic=False)
+    own = given(mesh, split)[1]
+    torch.testing.assert_close(compiled(own), module(own))
+
+
+def a_compiled_module_over_the_features_has_the_hooks(mesh: Any) -> None:
+    a_compiled_module_has_the_hooks(mesh, over_the_features)
 
 
 def a_vision_transformer_trains_as_pytorchs(mesh: Any) -> None:
@@ -380,39 +385,43 @@ def undo_and_a_second_call_of_optimize(mesh: Any) -> None:
     assert count(same_as_the_whole(mesh, module, over_the_sequence, layer()), HOOKS) == 4
 
 
-CLAIMS = [
-    every_style_is_computed_by_local_tensors,
-    the_hooks_compute_what_a_hook_observes,
-    results_may_stay_dtensors,
-    a_collective_may_still_compute_an_argument,
-    gelu_of_a_sum_is_computed_of_the_sum,
-    a_parametrised_module_has_the_hooks,
-    a_gradient_has_a_gradient,
-    autocast_gives_the_numbers_of_the_hooks,
-    one_rank_may_have_a_hook,
-    fully_shard_may_shard_the_pieces,
-    a_compiled_module_has_the_hooks,
-    a_vision_transformer_trains_as_pytorchs,
-    undo_and_a_second_call_of_optimize,
-]
+CLAIMS = {
+    "by default": [
+        every_style_is_computed_by_local_tensors,
+        the_hooks_compute_what_a_hook_observes,
+        results_may_stay_dtensors,
+        a_collective_may_still_compute_an_argument,
+        gelu_of_a_sum_is_computed_of_the_sum,
+        a_parametrised_module_has_the_hooks,
+        a_gradient_has_a_gradient,
+        autocast_gives_the_numbers_of_the_hooks,
+        one_rank_may_have_a_hook,
+        fully_shard_may_shard_the_pieces,
+        a_compiled_module_has_the_hooks,
+        a_vision_transformer_trains_as_pytorchs,
+        undo_and_a_second_call_of_optimize,
+    ],
+    "thorough": [a_compiled_module_over_the_features_has_the_hooks],
+}
 
 
-def _ranks(rank: int, folder: str) -> None:
+def _ranks(rank: int, folder: str, names: list[str]) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder, "store")), RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
     mesh = dist.init_device_mesh("cpu", (RANKS,))
-    for claim in CLAIMS:
+    for claim in CLAIMS[names[0]]:
         claim(mesh)
     dist.destroy_process_group()
 
 
-def test_modules_that_ranks_divide_are_computed_by_local_tensors() -> None:
+@pytest.mark.parametrize("claims", ["by default", pytest.param("thorough", marks=pytest.mark.thorough)])
+def test_modules_that_ranks_divide_are_computed_by_local_tensors(claims: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(results_file.ROOT), "OMP_NUM_THREADS": "1"}
-    done = preloaded.run(["-m", __name__], cwd=results_file.ROOT, env=environment)
+    done = preloaded.run(["-m", __name__, claims], cwd=results_file.ROOT, env=environment)
     assert done.returncode == 0, done.stderr
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(_ranks, (folder,), nprocs=RANKS, start_method="fork")
+        fork_ranks(_ranks, (folder, sys.argv[1:]), RANKS)

@@ -47,7 +47,9 @@ def test_compiled_gradients_are_those_of_eager_mode(name: str, backend: str) -> 
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("backend", ["inductor", "aot_eager_decomp_partition"])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("inductor", marks=pytest.mark.thorough), "aot_eager_decomp_partition"]
+)
 @pytest.mark.parametrize("norm", [bridge.LayerNorm, bridge.RMSNorm])
 def test_a_result_that_the_kernel_of_a_norm_reads_is_recomputed(norm: type[nn.Module], backend: str) -> None:
     torch.manual_seed(0)

@@ -1,7 +1,7 @@
 """The mutants of generated row programs: of the header that all of them include, and of the loop generated around it.
 
 A row program has no text in ``kernels_cu``. The tests of its strategies, each with a config of its own, are in
-``tests/programs/test_program_kernels.py``. Those of rows in shared memory are in
+``tests/programs/test_program_kernels.py`` and ``test_program_few_rows.py``. Those of rows in shared memory are in
 ``tests/programs/test_shared_row_kernels.py``, and those of tiles in ``tests/programs/test_tiled_row_kernels.py``.
 """
 

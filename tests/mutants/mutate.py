@@ -39,6 +39,7 @@ TESTS = (
     "tests/kernels/test_simulated_{stem}.py",
     "tests/kernels/test_simulated_kernels.py",
     "tests/programs/test_{stem}_kernels.py",
+    "tests/programs/test_{stem}_few_rows.py",
     "tests/kernels/test_{stem}.py",
     "tests/operators/test_{stem}.py",
     "tests/cases/{stem}.py",

@@ -1,4 +1,4 @@
-"""Each shipped operator passes ``check_op``, as users' operators should."""
+"""Each shipped operator passes ``check_op``, which is what users hold their own operators to."""
 
 import pytest
 import torch
@@ -9,21 +9,18 @@ from cupyops.torch.core.operator import Operator, operator_of
 from tests.cases import SAMPLES
 from tests.conftest import BACKENDS
 
-# One operator of each family. The family's other forms and its gradients as operators are declared in the same way, and their values are
-# tested by the operators' own tests.
-BY_DEFAULT = {
-    *("add2", "add_rms_norm", "cross_entropy", "gelu"),
-    *("linear", "linear_cross_entropy", "lltm_cell", "softmax"),
-}
+# One operator of each way to declare one: elements, rows of a program, rows with a loss, products. The other operators and the gradients
+# as operators are declared alike, and their values are tested by the operators' own tests.
+BY_DEFAULT = {"add2", "cross_entropy", "gelu", "linear", "linear_cross_entropy", "softmax"}
 NAMES = [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.thorough) for name in sorted(SAMPLES)]
 # That kernels compile is asked of every kernel and architecture in tests/kernels/test_kernels_cu.py.
 ELSEWHERE = {"compiles"}
-# The checks that an operator does not pass, and why.
+# What does not hold of an operator, and why.
 WITHOUT = {
     # Their products are PyTorch's, which autocast lowers where `backward()` is called within it: as in PyTorch's own gradients.
     "linear_backward": {"autocast"},
     "linear_gelu_backward": {"autocast"},
-    # Its forward computes the gradients. The check has autograd compute them from the reference again.
+    # Its forward makes the gradients, which autograd makes of the reference once more.
     "linear_cross_entropy": {"flops"},
     # Its FLOPs leave out the logits, which are counted for the forward.
     "linear_cross_entropy_rows_backward": {"flops"},
@@ -36,7 +33,7 @@ WITHOUT = {
 # A dtype has its kernels to compile in the simulator, and the operators' own tests compute with each. A GPU takes all of them.
 DTYPES = ("float16", "float32") if not torch.cuda.is_available() else ("float16", "float32", "float64")
 OF_DTYPES = {
-    "layer_norm_jvp": None,  # a dtype that is asked for may not be refused, and the statistics with 16-bit rows are no 16-bit ones
+    "layer_norm_jvp": None,  # a dtype that is asked for may not be refused, and the statistics beside 16-bit rows are no 16-bit ones
     # One number in float32, which the reference may have right by chance, where its logits in 16 bits are rounded otherwise.
     "linear_cross_entropy": ("float32", "float64"),
 }

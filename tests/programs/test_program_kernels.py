@@ -1,4 +1,4 @@
-"""Results of programs without a reference, which the simulator runs on a CPU, with checks."""
+"""What programs compute: without a reference, so that a CPU simulates them, under checks."""
 
 import pytest
 import torch
@@ -106,7 +106,7 @@ def test_sums_over_rows_and_columns(place: str, n: int) -> None:
 @pytest.mark.parametrize("n", [36, 2300, 40_000, 70_000])
 @pytest.mark.simulator
 def test_a_reduction_forgets_a_part_or_adds_one_that_is_not_there(n: int) -> None:
-    """A maximum below 0, a minimum above 0, an infinite maximum, and a sum of exponentials after another reduction."""
+    """A maximum below 0, a minimum above 0, an infinite maximum, and a sum of exponentials behind another reduction."""
     op = row_reduce(
         "s = sum(x); m = max(x); p = exp(x - m); e = sum(p); low = min(x)",
         results=["s", "m", "p", "e", "low"],
@@ -129,7 +129,7 @@ def test_a_reduction_forgets_a_part_or_adds_one_that_is_not_there(n: int) -> Non
 
 @pytest.mark.simulator
 def test_the_rows_of_a_block_are_summed_in_another_order() -> None:
-    """In float32, 2^24 + 1 + 1 is 2^24 only in this order."""
+    """In float32, 2^24 + 1 + 1 is 2^24 in this order alone."""
     op = row_reduce("r = sum(x); y = x * r; z = column_sum(x)", results=["y", "z"], name="programs_test::order")
     x = torch.ones(8, 40)
     x[0] = 2**24
@@ -243,139 +243,6 @@ def test_an_element_at_an_index_is_there_before_the_first_reduction(place: str) 
         torch.testing.assert_close(both(x, t), (s, x.amax(1) - s))
 
 
-# A warp's row over 128 threads; half a warp's; rows of several warps, one of them with accesses beyond its end.
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("n", "dtype"),
-    [
-        (1024, torch.bfloat16),
-        (512, torch.float32),
-        (4096, torch.bfloat16),
-        (4544, torch.bfloat16),
-    ],
-)
-@pytest.mark.simulator
-def test_few_rows_over_more_threads_have_the_bits_of_many(
-    n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also in successive reductions, which take turns at the tables of shared memory."""
-    program = """
-        m = max(x); a = sum(x) / N; low = min(x)
-        v = sum((x - a) * (x - a)) / N
-        q = sum((x - a) * x * v * weight)
-        y = x * a + low * q * weight + TERM
-    """
-    # A longer row with exponentials is not spread.
-    program = program.replace("TERM", "m" if n > 4000 else "exp(x - m) / sum(exp(x - m))")
-    name = f"programs_test::spread_{n}_{str(dtype)[6:]}"
-    few, many = (row_reduce(program, columns=["weight"], name=name + end) for end in ("", "_many"))
-    work = work_of(few.programs[0], dict.fromkeys(("x", "weight"), dtype.itemsize))
-    config = config_of(n, str(dtype)[6:], work, 90)
-    assert config.few_rows(n, work, 4, 90).spread > 1
-    x, weight = torch.randn(3, n).to(dtype), torch.randn(n).to(dtype)
-    x[1] = -torch.inf
-    with cupyops.simulate(sanitize=True):
-        found = few(x, weight)
-        monkeypatch.setattr("cupyops.programs.row_launch.FEW_ROWS", 0)
-        assert torch.equal(found.view(torch.uint8), many(x, weight).view(torch.uint8))
-    assert not found[[0, 2]].isnan().any()
-
-
-# A warp whose threads take several turns; accesses beyond the end of the row; several warps; and two turns of a thread.
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("n", "dtype"),
-    [
-        (640, torch.bfloat16),
-        (1600, torch.bfloat16),
-        (1280, torch.float32),
-        (4544, torch.bfloat16),
-        (5000, torch.float32),
-        (24584, torch.bfloat16),
-    ],
-)
-@pytest.mark.simulator
-def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
-    n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The sums of x³ are rounded at every addition, so that their bits show their order.
-    program = "m = max(x); z = m + log(sum(exp(x - m))); a = sum(x * x * x); low = min(x); at = x[t]"
-    name = f"programs_test::turns_{n}_{str(dtype)[6:]}"
-    results = ["z", "a", "low", "at", "m"]
-    few, many = (
-        row_reduce(program, indices=["t"], wide=results, results=results, name=name + end) for end in ("", "_many")
-    )
-    work = work_of(few.programs[0], {"x": dtype.itemsize, "t": 8})
-    config = config_of(n, str(dtype)[6:], work, 90)
-    assert (config.stream, config.spread) == (True, 1)
-    spread = config.few_rows(n, work, 4, 90)
-    assert (spread.stream, spread.spread > 1) == (False, True)
-    assert spread.row_threads == spread.spread * config.row_threads
-    x, t = torch.randn(8, n).to(dtype), torch.randint(n, (8,))
-    x[1], x[2, 5] = -torch.inf, torch.inf
-    with cupyops.simulate(sanitize=True):
-        found = few(x, t)
-        monkeypatch.setattr("cupyops.programs.row_launch.FEW_ROWS", 0)
-        for one, other in zip(found, many(x, t), strict=True):
-            assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-    wide = x.float()
-    of_rows = slice(0, None, 3)  # without the rows of infinite elements
-    torch.testing.assert_close(found[0][of_rows], wide[of_rows].logsumexp(-1))
-    cubes = wide[of_rows].double() ** 3
-    assert ((found[1][of_rows] - cubes.sum(-1)).abs() <= 1e-6 * cubes.abs().sum(-1)).all()
-    torch.testing.assert_close(found[2], wide.amin(-1))
-    torch.testing.assert_close(found[3], wide.gather(1, t[:, None])[:, 0])
-    torch.testing.assert_close(found[4], wide.amax(-1), rtol=0, atol=0)
-
-
-# A row in a part of a warp; a block's, over several accesses; with accesses beyond its end; a cluster's.
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("n", "dtype"),
-    [
-        (40, torch.float32),
-        (1024, torch.bfloat16),
-        (5000, torch.float32),
-        (4544, torch.bfloat16),
-        (50257, torch.float32),
-    ],
-)
-@pytest.mark.simulator
-def test_a_value_that_no_reduction_decides_takes_no_further_pass(
-    n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sums of differences from an element of the row keep their digits, however large the elements are."""
-    few, many = (
-        row_reduce(
-            "o = abs(x[t]) < 1e30 ? x[t] : 0; m = max(x); s = sum(exp(x - m)); k = 2 * a; d = sum(k * (x - o)); e = sum(x - m)"
-            "; h = k + 1; f = sum((x - m) * h)",
-            rows=["a"],
-            indices=["t"],
-            results=["s", "o", "d", "e", "f"],
-            wide=["s", "o", "d", "e", "f"],
-            name=f"programs_test::before_{n}{end}",
-        )
-        for end in ("", "_many")
-    )
-    assert few.programs[0].passes == 2
-    x = torch.randn(5, n).mul(8).add(torch.tensor([0, 1e4, 1e6, 1e7, -1e7])[:, None]).to(dtype)
-    a, t = torch.rand(5).to(dtype), torch.tensor([0, 3, n - 1, n, -1])
-    with cupyops.simulate(sanitize=True):
-        found = few(x, a, t)
-        monkeypatch.setattr("cupyops.programs.row_launch.FEW_ROWS", 0)
-        for one, other in zip(found, many(x, a, t), strict=True):
-            assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-    wide, k = x.double(), 2 * a.double()
-    o = torch.where((t >= 0) & (t < n), wide.gather(-1, t.clamp(0, n - 1)[:, None])[:, 0], 0)
-    falls = wide - wide.amax(-1, keepdim=True)
-    torch.testing.assert_close(found[0].double(), falls.exp().sum(-1), rtol=1e-5, atol=0)
-    assert torch.equal(found[1].double(), o)
-    of_o = k[:, None] * (wide - o[:, None])
-    assert ((found[2] - of_o.sum(-1)).abs() <= 2e-6 * of_o.abs().sum(-1)).all()
-    torch.testing.assert_close(found[3].double(), falls.sum(-1), rtol=2e-6, atol=0)
-    torch.testing.assert_close(found[4].double(), (falls * (k + 1)[:, None]).sum(-1), rtol=2e-6, atol=0)
-
-
 def test_few_rows_without_reductions_have_more_threads() -> None:
     """The gradient of a loss of rows has no reduction, and no order to keep."""
     op = row_reduce("y = x * g", rows=["g"], name="programs_test::apart")
@@ -417,7 +284,7 @@ def test_values_of_rows_and_their_gradients(place: str) -> None:
 
 @pytest.mark.parametrize("parameters", [torch.float32, torch.bfloat16])
 def test_a_gradient_of_what_the_backward_does_not_read_is_rounded_once(place: str, parameters: torch.dtype) -> None:
-    """The sums of 16-bit rows are whole numbers of 10 bits, of which bfloat16 has 8."""
+    """For rows in 16 bits. The sums are whole numbers of 10 bits, of which bfloat16 has 8."""
     op = row_reduce(
         "y = x + shift + offset",
         "grad_x = grad_y; grad_shift = column_sum(grad_y); grad_offset = sum(grad_y)",

@@ -117,6 +117,7 @@ def close(dtype: torch.dtype) -> dict[str, float]:
     return {"rtol": 2**-7, "atol": 2**-8} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("m", "n", "tiling", "dtype"), IN_TURN)
 def test_rows_of_any_length_wherever_they_begin(m: int, n: int, tiling: tuple[int, ...], dtype: torch.dtype) -> None:
     """Rows have the same bits with tiles and without, and at every offset of their storage."""
@@ -146,7 +147,7 @@ def test_each_pass_reads_a_row_that_no_registers_hold_in_its_tile(threads: int, 
         assert torch.equal(run(program, streamed.untiled(), inputs)[0], found)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("m", "n", "tiling", "dtype"), IN_TURN)
 def test_sums_over_the_rows_of_tiles(m: int, n: int, tiling: tuple[int, ...], dtype: torch.dtype) -> None:
     x, g = torch.randn(2, m, n).to(dtype).unbind()
@@ -161,6 +162,7 @@ def test_sums_over_the_rows_of_tiles(m: int, n: int, tiling: tuple[int, ...], dt
     assert torch.equal(run(program, config.untiled(), inputs, 1e-5)[0], grad_x)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("m", "n", "tiling"), [(m, n, rest) for m, n, *rest in TILINGS[1::2]])
 def test_several_results_values_of_rows_and_an_element_at_an_index(m: int, n: int, tiling: tuple[int, ...]) -> None:
     x, u, weight = torch.randn(m, n).bfloat16(), torch.randn(m, n).bfloat16(), torch.rand(n).bfloat16()

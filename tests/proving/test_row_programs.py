@@ -56,13 +56,20 @@ def made(of: str, old: str = "", new: str = "", **changed: Any) -> Kernel:
     return kernel
 
 
-# z3 thinks for 5 to 15 seconds about each of these.
+# z3 thinks for 5 to 15 seconds about each of the first. The others are faults of a kind that a fault beside them has, too: a row's end,
+# the rows' end, the next row, and the alignment of an access.
 SLOW = {
     "bulk copies",
     "a row in turns",
     "sums in shared memory",
     "shared memory for an element less",
     "shared sums for an element less",
+    "parts of another number of blocks",
+    "a cluster's slice in each block",
+    "the next row's number",
+    "a stride of one element more",
+    "accesses twice as wide",
+    "an offset in the second pass",
 }
 
 

@@ -12,7 +12,8 @@ import pytest
 
 import cupyops
 from cupyops import Kernel, LaunchError, MissingDependencyError, Threads
-from cupyops.simulator import build, host
+from cupyops.simulator import build, host, linker
+from cupyops.simulator.linker import linker_of
 from tests.support import ROOT, give_runtime, install
 
 pytestmark = pytest.mark.simulator
@@ -128,15 +129,42 @@ def test_a_library_of_a_folder_mounted_with_noexec_is_loaded_from_a_copy(
         build.load_library(path)
 
 
-@pytest.mark.parametrize(("called", "needed"), [("expf", True), ("cupyops_barrier", False)])
-def test_a_kernel_is_linked_with_the_libraries_of_the_host_if_it_calls_them(
-    called: str, needed: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("called", "linked"),
+    [("cupyops_barrier", "alone"), ("expf", "with libm"), ("strlen", "by g++"), ("nowhere", "by g++")],
+)
+def test_the_linker_reads_the_libraries_that_a_kernel_calls(
+    called: str, linked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The linker would read them for half of its time."""
+    """g++ would start three programs, which read all libraries of the host for most of their time."""
     tool = host.compiler()
     if tool.family != "gcc":
         pytest.skip("a clang may have its C++ library in an archive, which is always read")
-    text = f'extern "C" float {called}(float); float called(float x) {{ return {called}(x); }}'
+    text = f'extern "C" float {called}(float); float once(float x) {{ return {called}(x); }}'
     (tmp_path / "kernel.cpp").write_text(text)
-    build.run(tool, ["-fPIC", "-c", "kernel.cpp", "-o", "kernel.o"], tmp_path)
-    assert ("-lm" in build._linked(tool, [tmp_path / "kernel.o"])) == needed
+    build.run(tool, ["-fPIC", "-fno-builtin", "-c", "kernel.cpp", "-o", "kernel.o"], tmp_path)
+    objects, runtime = [tmp_path / "kernel.o"], build.runtime_path()
+    program, arguments = linker_of(tool, objects, runtime)
+    assert Path(program.command[0]).name == ("g++" if linked == "by g++" else "ld")
+    assert [Path(a).name for a in arguments if Path(a).name in ("libm.so.6", "-lc")] == {
+        "alone": [],
+        "with libm": ["libm.so.6"],
+        "by g++": ["-lc"],
+    }[linked]
+    build.run(program, ["-shared", "kernel.o", "-o", "kernel.so", *arguments], tmp_path)
+    if linked != "by g++":
+        assert (b"libm.so.6" in (tmp_path / "kernel.so").read_bytes()) == (linked == "with libm")
+    monkeypatch.setenv("PATH", "")
+    linker._of_driver.cache_clear()
+    assert linker_of(tool, objects, runtime)[0] is tool, "a linker that is not found"
+    linker._of_driver.cache_clear()
+
+
+# Of g++, of the header that it reads first, and of another.
+@pytest.mark.parametrize("macro", ["__SSE2_MATH__", "__STDC_ISO_10646__", "__GLIBC__"])
+def test_a_text_behind_precompiled_headers_sees_no_macro_of_the_host(macro: str) -> None:
+    for n in range(3):  # the second compilation precompiles the headers
+        text = f"#ifdef {macro}\n#define SEEN 9\n#else\n#define SEEN 0\n#endif\n__global__ void k(float* y) {{ y[0] = {n} + SEEN; }}"
+        with cupyops.simulate():
+            Kernel(text, "k", 1)[1](y := np.ones(1, np.float32))
+        assert y[0] == n

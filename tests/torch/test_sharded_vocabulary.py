@@ -20,6 +20,7 @@ from benchmarks import results_file
 from cupyops.torch.ops import projected_loss
 from cupyops.torch.ops.sharded_vocabulary import _gradient, _gradient_over
 from tests import preloaded
+from tests.support import fork_ranks
 
 RANKS, ROWS, K = 2, (2, 6), 8
 # Pieces that are equal and unequal, padded and not; of one class, a rank has none.
@@ -163,5 +164,7 @@ def test_a_gradient_over_the_logits_is_the_gradient_beside_them(device: str, dty
 if __name__ == "__main__":
     # A process that has asked for a GPU cannot be forked, and a new one imports this file.
     with tempfile.TemporaryDirectory() as folder:
-        way = {"cpu": "fork", "cuda": "spawn"}[sys.argv[1]]
-        mp.start_processes(_ranks, (folder, sys.argv[1]), nprocs=RANKS, start_method=way)
+        if sys.argv[1] == "cpu":
+            fork_ranks(_ranks, (folder, "cpu"), RANKS)
+        else:
+            mp.start_processes(_ranks, (folder, "cuda"), nprocs=RANKS, start_method="spawn")

@@ -54,7 +54,7 @@ inline double max(double a, float b) { return fmax(a, b); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 inline float rsqrtf(float x) { return float(1.0 / sqrt(double(x))); }
 inline float rsqrt(float x) { return rsqrtf(x); }
-template <int = 0> inline double rcbrt(double x) { return 1.0 / cbrt(x); }
+inline double cupyops_rcbrt(double x) { return 1.0 / cbrt(x); }
 inline float rcbrtf(float x) { return float(1.0 / cbrt(double(x))); }
 inline double cupyops_exp10(double x) { return pow(10.0, x); }
 inline float cupyops_exp10(float x) { return float(pow(10.0, double(x))); }
@@ -67,28 +67,28 @@ inline void cupyops_sincos(float x, float* s, float* c) { cupyops_sincosf(x, s, 
 #define sincos cupyops_sincos
 #define sincosf cupyops_sincosf
 // x is reduced modulo 2 first, since remainder() is exact: for a large x, the rounding of pi * x would lose the phase.
-template <int = 0> inline double sinpi(double x) { return x == trunc(x) && !isinf(x) ? copysign(0.0, x) : sin(3.14159265358979323846 * remainder(x, 2.0)); }
-template <int = 0> inline double cospi(double x) { return fabs(remainder(x, 2.0)) == 0.5 ? 0.0 : cos(3.14159265358979323846 * remainder(x, 2.0)); }
-inline float sinpif(float x) { return float(sinpi(double(x))); }
-inline float cospif(float x) { return float(cospi(double(x))); }
+inline double cupyops_sinpi(double x) { return x == trunc(x) && !isinf(x) ? copysign(0.0, x) : sin(3.14159265358979323846 * remainder(x, 2.0)); }
+inline double cupyops_cospi(double x) { return fabs(remainder(x, 2.0)) == 0.5 ? 0.0 : cos(3.14159265358979323846 * remainder(x, 2.0)); }
+inline float sinpif(float x) { return float(cupyops_sinpi(double(x))); }
+inline float cospif(float x) { return float(cupyops_cospi(double(x))); }
 
 // The cumulative normal distribution, erfc(-x/√2) / 2. The argument -x/√2 is rounded, and erfc amplifies its relative
 // error by about x², so a first-order term corrects for the rounding error.
-template <int = 0> inline double normcdf(double x) {
+inline double cupyops_normcdf(double x) {
     if (!(fabs(x) < 39.0)) return x != x ? x : x > 0.0 ? 1.0 : 0.0;
     constexpr double HIGH = 0.70710678118654752440, LOW = -4.8336466567264567e-17;
     const double z = -x * HIGH, rest = fma(-x, HIGH, -z) - x * LOW;
     return 0.5 * (erfc(z) - 1.12837916709551257390 * exp(-z * z) * rest);
 }
-inline float normcdff(float x) { return float(normcdf(double(x))); }
-template <int = 0> inline double erfcx(double x) {
+inline float normcdff(float x) { return float(cupyops_normcdf(double(x))); }
+inline double cupyops_erfcx(double x) {
     if (x < -30.0) return INFINITY;
     if (x < 25.0) return exp(x * x) * (1.0 + fma(x, x, -(x * x))) * erfc(x);
     double rest = x;  // Laplace's continued fraction, evaluated from the innermost term
     for (int k = 20; k > 0; --k) rest = x + 0.5 * k / rest;
     return 0.56418958354775628695 / rest;
 }
-inline float erfcxf(float x) { return float(erfcx(double(x))); }
+inline float erfcxf(float x) { return float(cupyops_erfcx(double(x))); }
 
 // Lengths without overflow in between, and their reciprocals.
 inline double norm(int n, const double* p) {
@@ -117,7 +117,7 @@ inline float rnormf(int n, const float* p) {
     for (int i = 0; i < n; ++i) length = hypot(length, double(p[i]));
     return float(1.0 / length);
 }
-template <int = 0> inline void sincospi(double x, double* s, double* c) { *s = sinpi(x), *c = cospi(x); }
+template <int = 0> inline void sincospi(double x, double* s, double* c) { *s = cupyops_sinpi(x), *c = cupyops_cospi(x); }
 inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
 
 // The inverses of erf and erfc, by Halley's iteration. Each solves for the function that is small at its argument: there,
@@ -130,9 +130,9 @@ inline double cupyops_erfinv_near_0(double p) {
     }
     return x;
 }
-template <int = 0> inline double erfcinv(double y) {
+inline double cupyops_erfcinv(double y) {
     if (!(y >= 0.0 && y <= 2.0)) return __builtin_nan("");
-    if (y > 1.5) return -erfcinv(2.0 - y);
+    if (y > 1.5) return -cupyops_erfcinv(2.0 - y);
     if (y >= 0.5) return cupyops_erfinv_near_0(1.0 - y);
     if (y == 0.0) return INFINITY;
     const double t = sqrt(-2.0 * log(0.5 * y));
@@ -143,14 +143,14 @@ template <int = 0> inline double erfcinv(double y) {
     }
     return x;
 }
-template <int = 0> inline double erfinv(double x) {
+inline double cupyops_erfinv(double x) {
     if (!(fabs(x) <= 1.0)) return __builtin_nan("");
-    return fabs(x) <= 0.5 ? cupyops_erfinv_near_0(x) : copysign(erfcinv(1.0 - fabs(x)), x);
+    return fabs(x) <= 0.5 ? cupyops_erfinv_near_0(x) : copysign(cupyops_erfcinv(1.0 - fabs(x)), x);
 }
-template <int = 0> inline double normcdfinv(double p) { return -1.41421356237309504880 * erfcinv(2.0 * p); }
-inline float erfinvf(float x) { return float(erfinv(x)); }
-inline float erfcinvf(float x) { return float(erfcinv(x)); }
-inline float normcdfinvf(float p) { return float(normcdfinv(p)); }
+inline double cupyops_normcdfinv(double p) { return -1.41421356237309504880 * cupyops_erfcinv(2.0 * p); }
+inline float erfinvf(float x) { return float(cupyops_erfinv(x)); }
+inline float erfcinvf(float x) { return float(cupyops_erfcinv(x)); }
+inline float normcdfinvf(float p) { return float(cupyops_normcdfinv(p)); }
 
 // Modified Bessel functions of order 0 and 1, by their series, whose terms are all of one sign.
 inline double cupyops_bessel_i(int order, double x) {
@@ -160,25 +160,27 @@ inline double cupyops_bessel_i(int order, double x) {
     for (int k = 1; fabsl(term) > 1e-21L * fabsl(sum); ++k) sum += term *= quarter / ((long double)k * (k + order));
     return double(sum);
 }
-template <int = 0> inline double cyl_bessel_i0(double x) { return cupyops_bessel_i(0, x); }
-template <int = 0> inline double cyl_bessel_i1(double x) { return cupyops_bessel_i(1, x); }
-inline float cyl_bessel_i0f(float x) { return float(cyl_bessel_i0(x)); }
-inline float cyl_bessel_i1f(float x) { return float(cyl_bessel_i1(x)); }
+inline double cupyops_cyl_bessel_i0(double x) { return cupyops_bessel_i(0, x); }
+inline double cupyops_cyl_bessel_i1(double x) { return cupyops_bessel_i(1, x); }
+inline float cyl_bessel_i0f(float x) { return float(cupyops_cyl_bessel_i0(x)); }
+inline float cyl_bessel_i1f(float x) { return float(cupyops_cyl_bessel_i1(x)); }
 
-// CUDA's functions of these names take a float, too. Templates, since NVRTC prefers a text's own function of the same name, and so that an
-// integer is as near to either.
-#define CUPYOPS_OF_FLOAT(NAME) template <int = 0> inline float NAME(float x) { return NAME##f(x); }
-CUPYOPS_OF_FLOAT(rcbrt)
-CUPYOPS_OF_FLOAT(sinpi)
-CUPYOPS_OF_FLOAT(cospi)
-CUPYOPS_OF_FLOAT(normcdf)
-CUPYOPS_OF_FLOAT(normcdfinv)
-CUPYOPS_OF_FLOAT(erfcx)
-CUPYOPS_OF_FLOAT(erfinv)
-CUPYOPS_OF_FLOAT(erfcinv)
-CUPYOPS_OF_FLOAT(cyl_bessel_i0)
-CUPYOPS_OF_FLOAT(cyl_bessel_i1)
-#undef CUPYOPS_OF_FLOAT
+// CUDA's functions of these names take a double or a float. Templates, since NVRTC prefers a text's own function of the same name, and so
+// that an integer is as near to either. No function of these headers calls them: a compilation instantiates what a precompiled header calls.
+#define CUPYOPS_OF_BOTH(NAME)                                                      \
+    template <int = 0> inline double NAME(double x) { return cupyops_##NAME(x); } \
+    template <int = 0> inline float NAME(float x) { return NAME##f(x); }
+CUPYOPS_OF_BOTH(rcbrt)
+CUPYOPS_OF_BOTH(sinpi)
+CUPYOPS_OF_BOTH(cospi)
+CUPYOPS_OF_BOTH(normcdf)
+CUPYOPS_OF_BOTH(normcdfinv)
+CUPYOPS_OF_BOTH(erfcx)
+CUPYOPS_OF_BOTH(erfinv)
+CUPYOPS_OF_BOTH(erfcinv)
+CUPYOPS_OF_BOTH(cyl_bessel_i0)
+CUPYOPS_OF_BOTH(cyl_bessel_i1)
+#undef CUPYOPS_OF_BOTH
 template <int = 0> inline void sincospi(float x, float* s, float* c) { sincospif(x, s, c); }
 
 // CUDA's fast approximations. Here they are the accurate functions, whose errors lie within CUDA's documented bounds.
@@ -199,42 +201,43 @@ inline float fdividef(float x, float y) { return x / y; }
 inline double fdivide(double x, double y) { return x / y; }
 inline float __frsqrt_rn(float x) { return rsqrtf(x); }
 
-// Arithmetic in a rounding mode. volatile keeps the compiler from moving the operation across the changes of mode.
-#define CUPYOPS_ROUNDED(SUFFIX, MODE)                                                                                                        \
-    template <typename T, typename F> inline T cupyops_round##SUFFIX(F f) {                                                                  \
-        const int before = fegetround();                                                                                                     \
-        fesetround(MODE);                                                                                                                    \
-        volatile T result = f();                                                                                                             \
-        fesetround(before);                                                                                                                  \
-        return result;                                                                                                                       \
-    }                                                                                                                                        \
-    inline float __fadd##SUFFIX(float a, float b) { volatile float x = a, y = b; return cupyops_round##SUFFIX<float>([&] { return x + y; }); }        \
-    inline float __fsub##SUFFIX(float a, float b) { volatile float x = a, y = b; return cupyops_round##SUFFIX<float>([&] { return x - y; }); }        \
-    inline float __fmul##SUFFIX(float a, float b) { volatile float x = a, y = b; return cupyops_round##SUFFIX<float>([&] { return x * y; }); }        \
-    inline float __fdiv##SUFFIX(float a, float b) { volatile float x = a, y = b; return cupyops_round##SUFFIX<float>([&] { return x / y; }); }        \
-    inline float __frcp##SUFFIX(float a) { volatile float x = a; return cupyops_round##SUFFIX<float>([&] { return 1.0f / x; }); }                     \
-    inline float __fsqrt##SUFFIX(float a) { volatile float x = a; return cupyops_round##SUFFIX<float>([&] { return sqrtf(x); }); }                    \
-    inline float __fmaf##SUFFIX(float a, float b, float c) { volatile float x = a, y = b, z = c; return cupyops_round##SUFFIX<float>([&] { return fmaf(x, y, z); }); } \
-    inline float __fmaf_ieee##SUFFIX(float a, float b, float c) { return __fmaf##SUFFIX(a, b, c); }                                           \
-    inline double __dadd##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x + y; }); }   \
-    inline double __dsub##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x - y; }); }   \
-    inline double __dmul##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x * y; }); }   \
-    inline double __ddiv##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x / y; }); }   \
-    inline double __drcp##SUFFIX(double a) { volatile double x = a; return cupyops_round##SUFFIX<double>([&] { return 1.0 / x; }); }                  \
-    inline double __dsqrt##SUFFIX(double a) { volatile double x = a; return cupyops_round##SUFFIX<double>([&] { return sqrt(x); }); }                 \
-    inline double __fma##SUFFIX(double a, double b, double c) { volatile double x = a, y = b, z = c; return cupyops_round##SUFFIX<double>([&] { return fma(x, y, z); }); } \
-    inline float __double2float##SUFFIX(double a) { volatile double x = a; return cupyops_round##SUFFIX<float>([&] { return float(x); }); }           \
-    inline float __int2float##SUFFIX(int a) { volatile int x = a; return cupyops_round##SUFFIX<float>([&] { return float(x); }); }                    \
-    inline float __uint2float##SUFFIX(unsigned a) { volatile unsigned x = a; return cupyops_round##SUFFIX<float>([&] { return float(x); }); }         \
-    inline float __ll2float##SUFFIX(long long a) { volatile long long x = a; return cupyops_round##SUFFIX<float>([&] { return float(x); }); }         \
-    inline float __ull2float##SUFFIX(unsigned long long a) { volatile unsigned long long x = a; return cupyops_round##SUFFIX<float>([&] { return float(x); }); } \
-    inline double __ll2double##SUFFIX(long long a) { volatile long long x = a; return cupyops_round##SUFFIX<double>([&] { return double(x); }); }     \
-    inline double __ull2double##SUFFIX(unsigned long long a) { volatile unsigned long long x = a; return cupyops_round##SUFFIX<double>([&] { return double(x); }); }
+// Arithmetic in a rounding mode. volatile keeps the compiler from moving the operation across the changes of mode. No templates: a
+// compilation instantiates those that a precompiled header calls, whether the text uses them or not.
+#define CUPYOPS_IN_MODE(MODE, T, VALUE) \
+    const int before = fegetround();    \
+    fesetround(MODE);                   \
+    volatile T result = VALUE;          \
+    fesetround(before);                 \
+    return result;
+#define CUPYOPS_ROUNDED(SUFFIX, MODE)                                                                                                              \
+    inline float __fadd##SUFFIX(float a, float b) { volatile float x = a, y = b; CUPYOPS_IN_MODE(MODE, float, x + y) }                             \
+    inline float __fsub##SUFFIX(float a, float b) { volatile float x = a, y = b; CUPYOPS_IN_MODE(MODE, float, x - y) }                             \
+    inline float __fmul##SUFFIX(float a, float b) { volatile float x = a, y = b; CUPYOPS_IN_MODE(MODE, float, x * y) }                             \
+    inline float __fdiv##SUFFIX(float a, float b) { volatile float x = a, y = b; CUPYOPS_IN_MODE(MODE, float, x / y) }                             \
+    inline float __frcp##SUFFIX(float a) { volatile float x = a; CUPYOPS_IN_MODE(MODE, float, 1.0f / x) }                                          \
+    inline float __fsqrt##SUFFIX(float a) { volatile float x = a; CUPYOPS_IN_MODE(MODE, float, sqrtf(x)) }                                         \
+    inline float __fmaf##SUFFIX(float a, float b, float c) { volatile float x = a, y = b, z = c; CUPYOPS_IN_MODE(MODE, float, fmaf(x, y, z)) }     \
+    inline float __fmaf_ieee##SUFFIX(float a, float b, float c) { return __fmaf##SUFFIX(a, b, c); }                                                \
+    inline double __dadd##SUFFIX(double a, double b) { volatile double x = a, y = b; CUPYOPS_IN_MODE(MODE, double, x + y) }                        \
+    inline double __dsub##SUFFIX(double a, double b) { volatile double x = a, y = b; CUPYOPS_IN_MODE(MODE, double, x - y) }                        \
+    inline double __dmul##SUFFIX(double a, double b) { volatile double x = a, y = b; CUPYOPS_IN_MODE(MODE, double, x * y) }                        \
+    inline double __ddiv##SUFFIX(double a, double b) { volatile double x = a, y = b; CUPYOPS_IN_MODE(MODE, double, x / y) }                        \
+    inline double __drcp##SUFFIX(double a) { volatile double x = a; CUPYOPS_IN_MODE(MODE, double, 1.0 / x) }                                       \
+    inline double __dsqrt##SUFFIX(double a) { volatile double x = a; CUPYOPS_IN_MODE(MODE, double, sqrt(x)) }                                      \
+    inline double __fma##SUFFIX(double a, double b, double c) { volatile double x = a, y = b, z = c; CUPYOPS_IN_MODE(MODE, double, fma(x, y, z)) } \
+    inline float __double2float##SUFFIX(double a) { volatile double x = a; CUPYOPS_IN_MODE(MODE, float, float(x)) }                                \
+    inline float __int2float##SUFFIX(int a) { volatile int x = a; CUPYOPS_IN_MODE(MODE, float, float(x)) }                                         \
+    inline float __uint2float##SUFFIX(unsigned a) { volatile unsigned x = a; CUPYOPS_IN_MODE(MODE, float, float(x)) }                              \
+    inline float __ll2float##SUFFIX(long long a) { volatile long long x = a; CUPYOPS_IN_MODE(MODE, float, float(x)) }                              \
+    inline float __ull2float##SUFFIX(unsigned long long a) { volatile unsigned long long x = a; CUPYOPS_IN_MODE(MODE, float, float(x)) }           \
+    inline double __ll2double##SUFFIX(long long a) { volatile long long x = a; CUPYOPS_IN_MODE(MODE, double, double(x)) }                          \
+    inline double __ull2double##SUFFIX(unsigned long long a) { volatile unsigned long long x = a; CUPYOPS_IN_MODE(MODE, double, double(x)) }
 CUPYOPS_ROUNDED(_rn, FE_TONEAREST)
 CUPYOPS_ROUNDED(_rz, FE_TOWARDZERO)
 CUPYOPS_ROUNDED(_ru, FE_UPWARD)
 CUPYOPS_ROUNDED(_rd, FE_DOWNWARD)
 #undef CUPYOPS_ROUNDED
+#undef CUPYOPS_IN_MODE
 inline double __int2double_rn(int a) { return a; }
 inline double __uint2double_rn(unsigned a) { return a; }
 
