@@ -16,7 +16,7 @@ __all__ = ["PATH", "draw", "main", "words"]
 
 PATH = Path(__file__).resolve().parent.parent / "docs" / "plots" / "row_cut.svg"
 # Rows of a few threads, of a warp, of a block, of a cluster, and rows that are read again in each pass.
-LENGTHS = (96, 512, 16384, 65536, 4_000_000)
+LENGTHS = (96, 2048, 16384, 65536, 4_000_000)
 DTYPE, ITEMSIZE, CAPABILITY = "bfloat16", 2, 90
 # Pixels. A panel is a line of words above a strip, and the numbers of the blocks below.
 WIDTH, MARGIN, PANEL, STRIP = 840, 10, 66, 18

@@ -284,8 +284,8 @@ def test_the_picture_of_the_rule_is_that_of_the_rule() -> None:
     # The statements of the page about the five lengths.
     assert [found.groups > 1 for found in drawn] == [True, True, False, False, False]
     assert [found.cluster > 1 for found in drawn] == [False, False, False, True, True]
-    assert [found.stream for found in drawn] == [False, False, False, True, True]
-    assert [found.row_shared > 0 for found in drawn] == [False, False, False, True, False]
+    assert [found.prefetch for found in drawn] == [False, False, False, True, False]
+    assert [found.stream for found in drawn] == [False, False, False, False, True]
     assert drawn[0].row_threads < 32 == drawn[1].row_threads < drawn[2].row_threads == drawn[2].block
 
 
