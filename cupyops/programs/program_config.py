@@ -142,7 +142,8 @@ class ProgramConfig(RowsConfig):
         )
 
     def _few_turns(self, n: int, work: "Work", acc: int) -> "ProgramConfig":
-        """Returns the config for few rows of a program with one pass: several threads take the turns of one."""
+        """Returns the config for few rows of a program with one pass: several threads take the turns of one. Rows without reductions,
+        which have no order to keep, have a thread for each access."""
         few = self.one_a_block(few=True)
         if work.reductions == 0:  # no order to keep
             accesses = -(-n // self.vector_width)

@@ -76,7 +76,7 @@ def config_of(
     Args:
         n: elements of a row.
         dtype: the dtype of the rows.
-        work: the program's numbers that decide the registers of a thread.
+        work: the program's numbers that decide the config.
         capability: compute capability of the GPU, 90 for sm_90.
         resident: returns how many blocks of a config's kernel a multiprocessor has at once, or 0. Without it, a guess decides.
     """
@@ -102,7 +102,7 @@ def _cheapest(
 
 @cache
 def _configs_of(n: int, dtype: str, work: Work, capability: int) -> Sequence[ProgramConfig]:
-    """Returns the configs for rows of n elements in the order of their costs, as far as these can be told without the compiler."""
+    """Returns the configs for rows of n elements in the order of their costs by a guess of the registers."""
     width, acc = vector_width_for(n, DTYPES[dtype].itemsize), DTYPES[DTYPES[dtype].acc].itemsize
     tiled = in_tiles(n, work, acc, width, capability)
     return (tiled,) if tiled is not None else _without_tiles(n, dtype, work, capability)
@@ -110,6 +110,7 @@ def _configs_of(n: int, dtype: str, work: Work, capability: int) -> Sequence[Pro
 
 @cache
 def _without_tiles(n: int, dtype: str, work: Work, capability: int) -> Sequence[ProgramConfig]:
+    """Returns what :func:`_configs_of` returns for rows that have no tiles."""
     width, acc = vector_width_for(n, DTYPES[dtype].itemsize), DTYPES[DTYPES[dtype].acc].itemsize
     return sorted(tilings(n, width, work, acc, capability), key=lambda config: cost(config, n, work))
 

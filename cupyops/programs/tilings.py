@@ -1,7 +1,7 @@
 """Tilings of the rows of a program whose accesses have up to 16 bytes: all that are possible, and what each one costs.
 
 A tiling has the row in the registers of a group of threads, in the shared memory of a block, or in no memory of its own: a program with
-one pass reads each element once. The blocks of a program with sums over the rows stay, and load their next row while they compute a row.
+one pass reads each element once. Blocks of a cluster and of a program with sums over the rows stay, and load the next row ahead.
 The cost of a tiling is a sum of named parts: constants of the machine times counts of the program's text. There is no condition on a
 dtype, a length or an operator.
 """
@@ -23,7 +23,7 @@ __all__ = ["cost", "tilings"]
 # and float32, of every second of 41 lengths from 96 to 262144. At the other lengths, the tiling with the lowest cost takes 1.008 times the
 # time of the fastest one that was measured (median of 438 cases; 95th percentile 1.07, most 1.46), if the cost counts the blocks that the
 # compiler's registers allow; with the few tilings that the compiler is asked about, 1.011 times (95th percentile 1.09, most 1.49). At 19
-# further lengths, it takes 1.008 times the time of the fastest of up to four (309 cases; 95th percentile 1.12, most 1.34).
+# further lengths, it takes 1.008 times the time of the fastest of up to five (309 cases; 95th percentile 1.12, most 1.34).
 BANDWIDTH = 15.3  # bytes a cycle that a multiprocessor moves from and to memory
 ISSUED = 4.0  # instructions of a warp a cycle
 # Instructions of a thread for an exponential, an access to an array, a reduction, and a row beside these. An operation on an element is one.
@@ -39,12 +39,12 @@ LINE, PARTS = 8, 0.06  # threads that read a line of the cache at once, and the 
 OVERLAP = 3.0  # the norm by which the parts of a cost that overlap are joined
 
 # What a first guess of the registers of a thread adds to the elements that it holds, in general and for sums over the rows. The compiler
-# is asked behind it.
+# is asked after it.
 OTHERS, OF_SUMS, STREAMING = 26, 10, 24
 
 THREADS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 768, 1024)  # threads of a block on a row
 CLUSTERS = (1, 2, 4, 8, 16)
-SCHEDULED = 128  # threads of a warp for each scheduler of a multiprocessor
+SCHEDULED = 128  # threads of four warps, one for each scheduler of a multiprocessor
 SMALL_BLOCK = 128  # threads of a block with several rows
 MOST_REGISTERS = 255  # of a thread
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled

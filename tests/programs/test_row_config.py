@@ -13,7 +13,7 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import LaunchError
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
-from cupyops.ops.layer_norm.programs import forward_program
+from cupyops.ops.layer_norm.programs import forward_program, tangent_program
 from cupyops.programs.program_config import ProgramConfig, Work
 from cupyops.programs.row_config import RowKernels, config_of, work_of
 from cupyops.programs.rows import RowProgram
@@ -248,6 +248,7 @@ def test_fewer_results_and_results_of_other_dtypes_have_the_tiling_of_all(monkey
 
     def resident(kernels: RowKernels, types: dict[str, str], device: int, config: ProgramConfig) -> float:
         asked.append((kernels, config))
+        assert "float64" not in types.values()
         return 1 if kernels is whole and config == asked[0][1] else config.min_blocks
 
     monkeypatch.setattr(RowKernels, "_resident", resident)
@@ -255,6 +256,7 @@ def test_fewer_results_and_results_of_other_dtypes_have_the_tiling_of_all(monkey
         forward_program(False, False, True, True, stats, other)
         for stats, other in ((True, False), (False, False), (True, True))
     )
+    tangents = tangent_program(True, True, True, True)
     for n in (8192, 20480, 65536):
         asked.clear()
         types = dict.fromkeys(("x", "weight", "bias"), "float32")
@@ -264,6 +266,9 @@ def test_fewer_results_and_results_of_other_dtypes_have_the_tiling_of_all(monkey
         for other in ("float64", "float16"):
             assert typed.config(n, types | {"y": other}, 0) == config
         assert {kernels for kernels, _ in asked} == {whole}
+        types = dict.fromkeys(tangents.program.inputs, "float32")
+        same, other = (tangents.config(n, types | {"y": y}, 0) for y in ("float32", "float64"))
+        assert same == other
 
 
 @pytest.mark.gpu
