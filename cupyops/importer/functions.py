@@ -11,6 +11,7 @@ from cupyops.launch.template import parameter_types
 
 from .blocks import Line
 from .cursors import python_name, takes_function
+from .declarations import enumerator_of, functions_among, has_attribute, pack_of, parameters_of
 from .expression import Refused
 from .numbers import NUMBERS
 from .structs import OPERATORS, Structs
@@ -30,12 +31,11 @@ from .tree import (
 from .types import (
     number,
     qualified,
-    record_word,
 )
 from .words import namespaces, words
 from .writer import Writer, of_kind
 
-__all__ = ["REGISTRATION", "Host", "is_host_function", "registers", "runtime_names"]
+__all__ = ["REGISTRATION", "Host", "runtime_names"]
 
 # The beginning of the names of functions that have the initializers of variables that register operators.
 REGISTRATION = "cupyops_registered_"
@@ -246,7 +246,7 @@ class Host(Structs):
     def is_kernel(self, declared: Any) -> bool:
         key = declared.hash
         if key not in self._kernels:
-            self._kernels[key] = _has_attribute(declared, "CUDAGLOBAL_ATTR")
+            self._kernels[key] = has_attribute(declared, "CUDAGLOBAL_ATTR")
         return self._kernels[key]
 
     def has_kernels(self) -> bool:
@@ -262,11 +262,11 @@ class Host(Structs):
             templates = re.findall(r"@ST>[^@]*@(\w+)", declared.get_usr())
             template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared)
             parameters = [c for c in template.get_children() if c.kind.name.startswith("TEMPLATE_")]
-            functions = _functions_among(cursor, template)
+            functions = functions_among(cursor, template)
             for i, argument in enumerate(given):
                 if isinstance(argument, int):
                     arguments.append(
-                        _enumerator_of(parameters[i].type, argument) if i < len(parameters) else str(argument)
+                        enumerator_of(parameters[i].type, argument) if i < len(parameters) else str(argument)
                     )
                 elif argument is not None:
                     spelling = argument.get_canonical().spelling
@@ -275,7 +275,7 @@ class Host(Structs):
                     arguments.append(spelling)
                 elif i < len(parameters) and takes_function(parameters[i]) and functions:
                     arguments.append(functions.pop(0))
-                elif (pack := _pack(declared)) is not None and argument is given[-1]:
+                elif (pack := pack_of(declared)) is not None and argument is given[-1]:
                     arguments += pack
                 elif len(templates) == given.count(None):
                     arguments.append(templates.pop(0))
@@ -326,11 +326,11 @@ class Host(Structs):
         name, else ``""``."""
         if self._overloaded is None:
             kernels = [d for d in self.unit.declarations() if d.kind.name.startswith("FUNCTION") and self.is_kernel(d)]
-            listed = {(qualified(d), *(p.type.get_canonical().spelling for p in _parameters(d))) for d in kernels}
+            listed = {(qualified(d), *(p.type.get_canonical().spelling for p in parameters_of(d))) for d in kernels}
             self._overloaded = {name for name, n in Counter(name for name, *_ in listed).items() if n > 1}
         if qualified(declared) not in self._overloaded:
             return ""
-        return f"({', '.join(kind for p in _parameters(self.home(declared)) for kind in parameter_types(source_of(self.unit, p)))})"
+        return f"({', '.join(kind for p in parameters_of(self.home(declared)) for kind in parameter_types(source_of(self.unit, p)))})"
 
     def is_device_variable(self, declared: Any) -> bool:
         if declared is None or declared.kind.name != "VAR_DECL" or not self.unit.mine(declared):
@@ -400,66 +400,3 @@ _OF_TYPES = {"STRUCT_DECL", "CLASS_DECL", "CLASS_TEMPLATE", "UNION_DECL"}
 
 
 _DEVICE_VARIABLES = {"CUDADEVICE_ATTR", "CUDACONSTANT_ATTR", "CUDASHARED_ATTR"}
-
-
-def _enumerator_of(type: Any, value: int) -> str:
-    """Returns a value of an enumeration by its name, as C++ does not convert the number; another value as it is."""
-    declared = type.get_canonical().get_declaration()
-    for constant in declared.get_children() if type.get_canonical().kind.name == "ENUM" else ():
-        if constant.kind.name == "ENUM_CONSTANT_DECL" and constant.enum_value == value:
-            return qualified(constant)
-    return str(value)
-
-
-def _functions_among(cursor: Any, template: Any) -> list[str]:
-    """Returns the functions that the template arguments of an expression name. The type of the parameter decides a template's own
-    arguments."""
-    found = []
-    for part in cursor.walk_preorder():
-        named = part.referenced
-        if part.kind.name == "OVERLOADED_DECL_REF":
-            named = clang().conf.lib.clang_getOverloadedDecl(part, 0)
-        elif part.kind.name != "DECL_REF_EXPR" or part == cursor:
-            continue
-        if (
-            named is not None
-            and named.kind.name in ("FUNCTION_DECL", "FUNCTION_TEMPLATE")
-            and named.spelling != template.spelling
-        ):
-            found.append(qualified(named))
-    return found
-
-
-def _pack(declared: Any) -> list[str] | None:
-    """Returns the types of a pack that the last parameters of a function have, ``f(int n, Args... args)``, else None."""
-    template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared)
-    children = [] if template is None else list(template.get_children())
-    parameters = [c for c in children if c.kind.name == "PARM_DECL"]
-    packs = [c.spelling for c in children if c.kind.name == "TEMPLATE_TYPE_PARAMETER"][-1:]
-    if not parameters or parameters[-1].type.spelling not in [f"{name}..." for name in packs]:
-        return None
-    types = list(declared.type.argument_types())[len(parameters) - 1 :]
-    return [type.get_canonical().spelling for type in types]
-
-
-def _parameters(declared: Any) -> list[Any]:
-    return [c for c in declared.get_children() if c.kind.name == "PARM_DECL"]
-
-
-def _has_attribute(declared: Any, kind: str) -> bool:
-    if any(c.kind.name == kind for c in declared.get_children()):
-        return True
-    template = clang().conf.lib.clang_getSpecializedCursorTemplate(declared)
-    return template is not None and any(c.kind.name == kind for c in template.get_children())
-
-
-def registers(declared: Any) -> bool:
-    """Returns whether a variable's initializer registers operators."""
-    found = record_word(declared.type) if declared.kind.name == "VAR_DECL" and declared.is_definition() else None
-    return found is not None and found.name == "c10::RegisterOperators"
-
-
-def is_host_function(declared: Any) -> bool:
-    """Returns whether a function runs on the host."""
-    kinds = {c.kind.name for c in declared.get_children()}
-    return "CUDAGLOBAL_ATTR" not in kinds and ("CUDADEVICE_ATTR" not in kinds or "CUDAHOST_ATTR" in kinds)

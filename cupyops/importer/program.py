@@ -136,7 +136,8 @@ def _is_function(declared: Any) -> bool:
 
 def entries_of(unit: Any, functions: Sequence[str] | None) -> list[tuple[str, Any]]:
     """Returns the functions that Python calls, by name."""
-    from .functions import REGISTRATION, is_host_function, registers
+    from .declarations import is_host_function, registers
+    from .functions import REGISTRATION
 
     found: dict[str, Any] = {}
     for i, declared in enumerate(unit.declarations()):
