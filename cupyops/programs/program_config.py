@@ -1,11 +1,13 @@
 """The config of a row program's kernel: for many rows, and for few rows with the same bits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
 from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
 
-__all__ = ["MOST_COLUMNS", "REGISTERS", "ROW_BLOCK", "ProgramConfig", "Work", "words"]
+__all__ = ["MOST_COLUMNS", "REGISTERS", "ROW_BLOCK", "ProgramConfig", "Work", "bytes_of_tile", "words"]
 
 MOST_COLUMNS = 2**31 - 2**16  # of a row: the range of a column index in rows.cuh, less one slice
 
@@ -79,6 +81,29 @@ class ProgramConfig(RowsConfig):
         """Teams of a block that have tiles of their own: a team has a warp, or the threads of a row."""
         return self.block // max(32, self.row_threads)
 
+    def tiles_pay(self, rows: int, blocks: int) -> Any:
+        """Returns whether the kernel with tiles is faster than the one without: if the teams of ``blocks`` blocks have two tiles of
+        ``rows`` rows each, so that loading ahead pays, or if a bulk copy brings a row for several passes."""
+        return self.stream or rows >= 2 * self.rows_each * self.teams * blocks
+
+    def with_tiles(self, n: int, slots: Sequence[int]) -> "ProgramConfig":
+        """Returns the config with the shared memory of its tiles for the places that a program has in a tile.
+
+        If the places need more than the config has, a tile has fewer rows, or a team fewer tiles; if none fits, there are no tiles. The
+        bits of a row stay the same.
+
+        Args:
+            n: elements of a row.
+            slots: bytes of an element of each place in a tile.
+        """
+        fitting = (
+            replace(self, stages=stages, rows_each=rows, shared=shared)
+            for stages in range(self.stages, 0, -1)
+            for rows in range(self.rows_each, 0, -1)
+            if (shared := self.teams * stages * bytes_of_tile(rows * n, slots)) <= self.shared
+        )
+        return next(fitting, self.untiled())
+
     def untiled(self) -> "ProgramConfig":
         """Returns the config of the kernel without tiles. The bits of a row stay the same."""
         return replace(self, rows_each=1, stages=0, shared=0)
@@ -108,7 +133,7 @@ class ProgramConfig(RowsConfig):
             acc: bytes of an element in the arithmetic.
             capability: compute capability of the GPU.
         """
-        if self.stream and work.passes == 1 and self.cluster == 1:
+        if (self.stream or work.reductions == 0) and work.passes == 1 and self.cluster == 1:
             return self._few_turns(n, work, acc)
         if self.cluster > 1 or self.stream or self.prefetch:
             return self.one_a_block() if self.groups > 1 else self
@@ -150,7 +175,8 @@ class ProgramConfig(RowsConfig):
             threads = min(SPREAD_BLOCK, -(-accesses // 32) * 32)
             vectors = min(self.vectors, -(-accesses // threads))
             full = n % (threads * vectors * self.vector_width) == 0
-            return replace(few, block=threads, row_threads=threads, vectors=vectors, full=full)
+            apart = replace(few, stream=True, columns_held=False, unit=0, inside=0)
+            return replace(apart, block=threads, row_threads=threads, vectors=vectors, full=full)
         turns = -(-n // self.slice)
         whole = max(1, 32 // self.row_threads)  # a block has whole warps, of which some threads may have no turn
         spread = min(-(-turns // whole), max(1, SPREAD_BLOCK // (self.row_threads * whole))) * whole
@@ -229,6 +255,11 @@ class Work:
     def persistent(self, width: int, acc: int) -> int:
         """Returns the registers for the columns of an access: the arrays (N) and the sums over the rows."""
         return words(self.columns, width) + self.sums * width * acc // 4
+
+
+def bytes_of_tile(elements: int, slots: Sequence[int]) -> int:
+    """Returns the bytes of a tile of some elements: each place has room for the pieces of 16 bytes around the elements."""
+    return sum((elements * size + 30) // 16 * 16 for size in slots)
 
 
 def words(sizes: tuple[int, ...], width: int) -> int:

@@ -1,6 +1,6 @@
 """Configs of row programs: how the rows are distributed among threads, blocks and clusters.
 
-Of the tilings that :mod:`.tilings` and :mod:`.tiled_rows` know, the one with the lowest cost is taken. The cost depends on how many blocks
+Of the tilings that :mod:`.tilings` knows, the one with the lowest cost is taken. The cost depends on how many blocks
 a multiprocessor has at once, and so on the registers that the compiler gives a thread. The compiler is asked about the cheapest tilings,
 and about the next one in the order of the costs only if it could be cheaper than those that are known.
 
@@ -27,7 +27,6 @@ from .program_config import ProgramConfig, Work
 from .row_source import text_of
 from .rows import EXPS, REDUCED, RowProgram
 from .samples import RowsOfSamples
-from .tiled_rows import in_tiles
 from .tilings import cost, tilings
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "RowKernels", "Work", "config_of", "kernel_of", "work_of"]
@@ -104,14 +103,6 @@ def _cheapest(
 def _configs_of(n: int, dtype: str, work: Work, capability: int) -> Sequence[ProgramConfig]:
     """Returns the configs for rows of n elements in the order of their costs by a guess of the registers."""
     width, acc = vector_width_for(n, DTYPES[dtype].itemsize), DTYPES[DTYPES[dtype].acc].itemsize
-    tiled = in_tiles(n, work, acc, width, capability)
-    return (tiled,) if tiled is not None else _without_tiles(n, dtype, work, capability)
-
-
-@cache
-def _without_tiles(n: int, dtype: str, work: Work, capability: int) -> Sequence[ProgramConfig]:
-    """Returns what :func:`_configs_of` returns for rows that have no tiles."""
-    width, acc = vector_width_for(n, DTYPES[dtype].itemsize), DTYPES[DTYPES[dtype].acc].itemsize
     return sorted(tilings(n, width, work, acc, capability), key=lambda config: cost(config, n, work))
 
 
@@ -122,8 +113,7 @@ class RowKernels:
         program: the program.
         text: its CUDA C++ text.
         kernel: returns the kernel for a config and the dtype of the rows.
-        like: the kernels of a program with further results, or None. Rows without tiles have the config of those kernels, and so the
-            same bits.
+        like: the kernels of a program with further results, or None. Rows have the config of those kernels, and so the same bits.
     """
 
     def __init__(self, program: RowProgram, like: "RowKernels | None" = None) -> None:
@@ -147,7 +137,8 @@ class RowKernels:
             whole, same, configs = self._choices(n, types, driver.capability(device))
             # The registers in the simulator are those of a CPU.
             ask = partial(whole._resident, same, device) if isinstance(device, int) else None
-            self._configs[key] = _cheapest(configs, n, whole.work(same), ask)
+            config = _cheapest(configs, n, whole.work(same), ask)
+            self._configs[key] = config.with_tiles(n, self.work(types).slots) if config.stages else config
         return self._configs[key]
 
     def _choices(
@@ -155,14 +146,11 @@ class RowKernels:
     ) -> "tuple[RowKernels, Mapping[str, str], Sequence[ProgramConfig]]":
         """Returns the configs for rows of n elements in the order of a guess, and the kernels and dtypes that decide among them."""
         dtype = types[self.program.lead]
-        configs = _configs_of(n, dtype, self.work(types), capability)
-        if configs[0].stages:
-            return self, types, configs
         # A result of another dtype is what the result of the rows' dtype is rounded from: it has no say.
         whole = self.like or self
         same = {x: types[x] for x in (*whole.program.inputs, whole.program.lead) if x in types}
         same |= dict.fromkeys(whole.program.typed, dtype)
-        return whole, same, _without_tiles(n, dtype, whole.work(same), capability)
+        return whole, same, _configs_of(n, dtype, whole.work(same), capability)
 
     def work(self, types: Mapping[str, str]) -> Work:
         """Returns the program's numbers for arrays of some dtypes."""

@@ -13,7 +13,6 @@ from cupyops.sizes import greatest, least, surely
 
 from .program_config import MOST_COLUMNS
 from .row_config import FEW_ROWS, RowKernels
-from .tiled_rows import pays
 
 __all__ = ["RowLaunch", "row_launch"]
 
@@ -57,7 +56,7 @@ def row_launch(
         raise ValueError(expected(program.name, program.lead, f"have rows of at most {MOST_COLUMNS} elements", n))
     dtype, count, work = types[program.lead], prod(samples), kernels.work(types)
     config = kernels.config(n, types, device)
-    if config.stages and (samples or not surely(pays(config, rows, kernels.at_once(config, types, device)))):
+    if config.stages and (samples or not surely(config.tiles_pay(rows, kernels.at_once(config, types, device)))):
         config = config.untiled()
     if not work.sums and not config.stages and surely(rows * count <= FEW_ROWS):
         config = config.few_rows(n, work, DTYPES[DTYPES[dtype].acc].itemsize, driver.capability(device))

@@ -229,7 +229,6 @@ def _tiled_rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str
     first = next(program.groups())
     before = _read_by_reductions(program, first)
     at = {x: f"::in_tile<{program.type_of(x)}>({x}__at)" for x in loaded} | {x: in_source(x) for x in program.columns}
-    ahead = (*program.rows, *program.indices)
     stores = "true" if slots else "false"
     return [
         "    const Columns columns__ = columns_of_block(N);",
@@ -241,18 +240,20 @@ def _tiled_rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str
         *(f"    ColumnSums {y}__sums({in_source(y)}, N, {i});" for i, y in enumerate(summed)),
         f"    RowTiles<{len(loaded)}, {stores}, {', '.join(kind for _, kind in in_slots)}> tiles__(",
         f"        arrivals__, M__, N, {', '.join(in_source(x) for x, _ in in_slots)});",
-        *(f"    {program.type_of(x)} {x}__next = {in_source(x)}[tiles__.row_ahead(-AT_ONCE_ROWS)];" for x in ahead),
+        *(f"    {program.type_of(x)} {x}__next = {in_source(x)}[tiles__.row_ahead(-AT_ONCE_ROWS)];" for x in program.rows),
         "    for (; tiles__.more(); tiles__.next()) {",
         "        tiles__.wait();",
+        *(f"        const int {x}__tile = tiles__.place({i});" for i, (x, _) in enumerate(in_slots)),
         "        for (int r__ = 0; r__ < tiles__.count(); r__ += AT_ONCE_ROWS) {",
         "        // Threads without a row repeat the last row of the tile, since all threads must reach the barriers. They store nothing.",
         "        const bool mine__ = tiles__.has(r__);",
         "        const long long row__ = tiles__.row(r__);",
-        *(f"        const auto {x}__loaded = {x}__next;" for x in ahead),
-        *(f"        {x}__next = {in_source(x)}[tiles__.row_ahead(r__)];" for x in ahead),
+        *(f"        const auto {x}__loaded = {x}__next;" for x in program.rows),
+        *(f"        {x}__next = {in_source(x)}[tiles__.row_ahead(r__)];" for x in program.rows),
+        # What an index selects is read behind the pass over the row.
+        *(f"        const auto {x}__loaded = {in_source(x)}[row__];" for x in program.indices),
         *(
-            f"        const int {x}__at = tiles__.template row_at<{kind}>({i}, r__);"
-            for i, (x, kind) in enumerate(in_slots)
+            f"        const int {x}__at = tiles__.template row_at<{kind}>({x}__tile, r__);" for x, kind in in_slots
         ),
         *(f"        const int {y}__at = {loaded[slot]}__at;" for y, slot in slots.items() if slot < len(loaded)),
         *(f"        Held<{program.type_of(x)}> {x}__row;" for x in loaded),

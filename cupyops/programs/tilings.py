@@ -1,7 +1,8 @@
-"""Tilings of the rows of a program whose accesses have up to 16 bytes: all that are possible, and what each one costs.
+"""Tilings of the rows of a program: all that are possible, and what each one costs.
 
 A tiling has the row in the registers of a group of threads, in the shared memory of a block, or in no memory of its own: a program with
-one pass reads each element once. Blocks of a cluster and of a program with sums over the rows stay, and load the next row ahead.
+one pass reads each element once. Blocks of a cluster and of a program with sums over the rows stay, and load the next row ahead. If
+accesses of 16 bytes do not divide a row, several rows may be in a tile of shared memory (``kernels_cu/shared/row_tiles.cuh``).
 The cost of a tiling is a sum of named parts: constants of the machine times counts of the program's text. There is no condition on a
 dtype, a length or an operator.
 """
@@ -14,25 +15,24 @@ from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
 from cupyops.tiling.rows import SHARED_MEMORY_OF
 
-from .program_config import REGISTERS, ROW_BLOCK, ProgramConfig, Work, words
+from .program_config import REGISTERS, ROW_BLOCK, ProgramConfig, Work, bytes_of_tile, words
 
 __all__ = ["cost", "tilings"]
 
-# Constants of an H200. BANDWIDTH and ISSUED are those of tiled_rows.py. The others were fitted to some 11,000 times of 900 cases: layer_norm,
+# Constants of an H200. CUDA's programming guide has ISSUED. The others were fitted to some 13,500 times of 1,180 cases: layer_norm,
 # add_layer_norm, rms_norm, add_rms_norm, softmax and cross_entropy, forward and backward, and seven other programs, in bfloat16, float16
-# and float32, of every second of 41 lengths from 96 to 262144. At the other lengths, the tiling with the lowest cost takes 1.008 times the
-# time of the fastest one that was measured (median of 438 cases; 95th percentile 1.07, most 1.46), if the cost counts the blocks that the
-# compiler's registers allow; with the few tilings that the compiler is asked about, 1.011 times (95th percentile 1.09, most 1.49). At 19
-# further lengths, it takes 1.008 times the time of the fastest of up to five (309 cases; 95th percentile 1.12, most 1.34).
+# and float32, of every second of 60 lengths from 96 to 262144, of which 19 are not divided by accesses of 16 bytes. MEASURED
 BANDWIDTH = 15.3  # bytes a cycle that a multiprocessor moves from and to memory
 ISSUED = 4.0  # instructions of a warp a cycle
 # Instructions of a thread for an exponential, an access to an array, a reduction, and a row beside these. An operation on an element is one.
 EXPONENTIAL, ACCESS, REDUCTION, ROW = 8.9, 2.0, 69.5, 101.0
 AGAIN = 2.04  # exponentials of an element where the maximum of its row is not known before
 WAITS = 2.77  # cycles that a thread waits for an instruction of its own
-# Cycles of the loads of a row: by blocks that load it a row ahead, by others, and by copies into shared memory; and of the exchange of a
-# value, for each warp of the row, and for each doubling of the blocks of a cluster.
-AHEAD, LOAD, COPY, WARP, CLUSTER = 1610.0, 2880.0, 35600.0, 0.96, 995.0
+# Cycles of the loads of a row: by blocks that load it a row ahead, by others, by copies into shared memory, and by a copy of a tile where
+# no other tile is loaded meanwhile; and of the exchange of a value, for each doubling of the blocks of a cluster.
+AHEAD, LOAD, COPY, ALONE, CLUSTER = 1610.0, 2880.0, 35600.0, 12100.0, 995.0
+TILE = 852.0  # instructions of a thread for a tile beside its rows
+REQUEST = 13.6  # cycles of a multiprocessor for an access of a warp to global memory
 # Bytes that a multiprocessor loads at once at no cost, and the share of time that e times as many cost.
 IN_FLIGHT, BEYOND = 24.2 * 1024, 0.034
 LINE, PARTS = 8, 0.06  # threads that read a line of the cache at once, and the share of time that fewer of them cost
@@ -53,6 +53,13 @@ MOST_TURNS = 32  # accesses of a thread to a row that is read once
 # Bytes of shared memory that the blocks of a multiprocessor fill, those of a block for exchanges, and the fewest of a row.
 SHARED_ROOM, SHARED_OTHER, SHARED_LEAST = 220 * 1024, 2 * 1024, 8 * 1024
 
+# Bytes of shared memory that the tiles of a multiprocessor fill, and those of a block for the system, exchanges and barriers.
+TILE_ROOM, TILE_OTHER = 227 * 1024, 3 * 1024
+MOST_ELEMENTS = 64  # accesses of a thread to a row in a tile; the loops over them are unrolled
+RESIDENT = (2048, 1536, 1024, 768, 512, 256)  # threads of a multiprocessor
+# The fewest threads of a row that each pass reads in its tile, and the accesses of a thread at once.
+LEAST_STREAMED, AT_ONCE = 256, 8
+
 
 def tilings(n: int, width: int, work: Work, acc: int, capability: int) -> Iterator[ProgramConfig]:
     """Yields the tilings of rows, and where nothing holds a row, one that reads it from memory in each pass.
@@ -70,6 +77,7 @@ def tilings(n: int, width: int, work: Work, acc: int, capability: int) -> Iterat
         *_held(n, width, work, acc, capability, clusters),
         *_read_once(n, width, work, capability, clusters),
         *_shared(n, width, work, capability, clusters),
+        *_tiled(n, width, work, acc, capability),
     ):
         found = True
         yield config
@@ -192,6 +200,54 @@ def _shared(n: int, width: int, work: Work, capability: int, clusters: tuple[int
                     yield replace(config, min_blocks=min(resident, max(1, 1024 // threads)), unit=unit)
 
 
+def _tiled(n: int, width: int, work: Work, acc: int, capability: int) -> Iterator[ProgramConfig]:
+    """Yields the tilings that have tiles of rows in shared memory, where accesses of 16 bytes do not divide a row.
+
+    A thread holds its part of the row in registers, or each pass reads the row in its tile.
+    """
+    if capability < CLUSTERS_SINCE or max(work.elements) * width >= 16:
+        return
+    room = min(TILE_ROOM, SHARED_MEMORY_OF.get(capability, TILE_ROOM))
+    threads_at_once = THREADS_AT_ONCE.get(capability, 2048)
+    row = n * sum(work.slots)
+    for threads in THREADS:
+        vectors = -(-n // (threads * width))
+        held = vectors <= MOST_ELEMENTS and (threads == THREADS[0] or threads * vectors * width <= MOST_BEYOND * n)
+        streamed = threads >= LEAST_STREAMED and vectors > AT_ONCE and not work.sums
+        team = max(32, threads)
+        # The threads of a row in several warps meet at a barrier of the block, so the block has no other team.
+        block = SMALL_BLOCK if team == 32 else team
+        for stream in (*((False,) if held else ()), *((True,) if streamed else ())):
+            accesses = AT_ONCE if stream else vectors
+            most = _resident(_registers(accesses * width, work, acc, False), block, capability)
+            for blocks in dict.fromkeys(min(most, of // block) for of in RESIDENT if of <= threads_at_once):
+                if blocks == 0:
+                    continue
+                own = (room // blocks - TILE_OTHER) // (block // team)  # shared memory of a team
+                for stages in (3, 2, 1):
+                    fit = (own // stages // 16 * 16 - 48 * len(work.slots)) // row
+                    # Two stages of fewer rows are better. A streamed row with one stage would wait for its copy.
+                    if stages == 1 and (fit > 1 or stream):
+                        continue
+                    for rows in sorted({min(fit, 1 << i) for i in range(7)}) if fit > 0 else ():
+                        yield ProgramConfig(
+                            block,
+                            threads,
+                            width,
+                            accesses,
+                            rows_each=rows,
+                            stages=stages,
+                            min_blocks=blocks,
+                            full=False,
+                            stream=stream,
+                            columns_held=bool(work.columns) and not stream,
+                            unit=accesses,
+                            late=True,
+                            inside=0 if stream else n // (threads * width),
+                            shared=block // team * stages * bytes_of_tile(rows * n, work.slots),
+                        )
+
+
 def _from_memory(n: int, width: int, work: Work, acc: int, capability: int, clusters: tuple[int, ...]) -> ProgramConfig:
     """Returns the tiling of a row that nothing holds: each pass reads it from memory."""
     cluster, vectors = min(clusters[-1], PORTABLE_CLUSTER), 2
@@ -215,17 +271,27 @@ def cost(config: ProgramConfig, n: int, work: Work, resident: float | None = Non
     """
     blocks = config.min_blocks if resident is None else resident
     threads = config.row_threads * config.cluster
-    rows, warps = blocks * config.groups / config.cluster, threads / 32
+    warps = threads / 32
     accesses = config.vectors * (-(-n // (config.slice * config.cluster)) if config.stream else 1)
     operations = work.operations + EXPONENTIAL * work.exponentials * (1 if config.unit else AGAIN)
-    if config.row_shared:
+    if config.row_shared or (config.stages and config.stream):
         operations += len(work.elements) * (work.passes - 1)
     arrays = len(work.elements) + len(work.columns) + (work.stored > 0)
     of_thread = accesses * (config.vector_width * operations + ACCESS * arrays) + REDUCTION * work.reductions + ROW
     memory = n * (sum(work.elements) + work.written) / BANDWIDTH
-    latency = AHEAD if config.prefetch else COPY if config.row_shared else LOAD
-    latency += (WAITS + config.row_threads / 32 / ISSUED) * of_thread
-    latency += (WARP * warps + CLUSTER * math.log2(config.cluster)) * max(1, work.reductions)
-    parts = memory, warps * of_thread / ISSUED, latency / rows
-    more = BEYOND * math.log(max(1.0, rows * n * sum(work.elements) / IN_FLIGHT))
+    requests = 0 if config.columns_held else len(work.columns)
+    latency = (WAITS + config.row_threads / 32 / ISSUED) * of_thread
+    latency += CLUSTER * math.log2(config.cluster) * max(1, work.reductions)
+    if config.stages:
+        # A warp computes several short rows at once. With stores, a stage is loaded again one turn later.
+        turns, rows = -(-config.rows_each // max(1, 32 // threads)), blocks * config.teams * config.rows_each
+        of_thread = (turns * of_thread + TILE) / config.rows_each
+        latency = turns * latency + ALONE * (config.stages - (work.stored > 0) < 2)
+        loaded, team = blocks * config.teams * config.stages * config.rows_each, max(1, warps)
+    else:
+        requests += work.stored + (0 if config.row_shared else len(work.elements))
+        loaded = rows = blocks * config.groups / config.cluster
+        latency, team = latency + (AHEAD if config.prefetch else COPY if config.row_shared else LOAD), warps
+    parts = memory, REQUEST * warps * accesses * requests, team * of_thread / ISSUED, latency / rows
+    more = BEYOND * math.log(max(1.0, loaded * n * sum(work.elements) / IN_FLIGHT))
     return math.pow(sum(part**OVERLAP for part in parts), 1 / OVERLAP) * (1 + more + PARTS * (threads < LINE))

@@ -155,12 +155,13 @@ __device__ __forceinline__ acc_t rounded_to_scalar(acc_t v) { return convert<acc
 // Converts an index to int, the type of column numbers. An index outside the range of int stays outside the range of
 // columns.
 __device__ __forceinline__ int whole_number(long long i) {
-    return static_cast<int>(i < -2147483647ll ? -2147483647ll : i > 2147483647ll ? 2147483647ll : i);
+    const int low = static_cast<int>(i);
+    return low == i ? max(low, -2147483647) : i < 0 ? -2147483647 : 2147483647;
 }
 
 // Returns the element `column` of a row of n elements, or 0 if the row has no such column.
 template <typename T> __device__ __forceinline__ acc_t element_at(const T* row, int column, long long n) {
-    return column >= 0 && column < n ? convert<acc_t>(row[column]) : acc_t(0);
+    return static_cast<unsigned>(column) < static_cast<unsigned>(n) ? convert<acc_t>(row[column]) : acc_t(0);
 }
 
 // What a warp publishes to the other warps on its row: up to MOST values.

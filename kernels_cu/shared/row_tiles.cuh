@@ -92,9 +92,10 @@ template <int LOADED, bool STORES, typename... In> struct RowTiles {
         return of < end ? of : end - 1;
     }
 
-    // Returns the place of row(r) in `rows_memory`.
-    template <typename T> __device__ __forceinline__ int row_at(int slot, int r) const {
-        return tile_at(slot, turn, tile) + row_in_tile(r) * n * static_cast<int>(sizeof(T));
+    // Returns the place of the tile in `rows_memory`, and that of row(r), given the place of the tile.
+    __device__ __forceinline__ int place(int slot) const { return tile_at(slot, turn, tile); }
+    template <typename T> __device__ __forceinline__ int row_at(int place, int r) const {
+        return place + row_in_tile(r) * n * static_cast<int>(sizeof(T));
     }
 
     // Returns when the tile is in shared memory. All threads of the team.

@@ -195,7 +195,7 @@ def test_the_operator_has_tiles_for_many_rows_of_an_odd_length() -> None:
             assert torch.equal(of_few, z[: len(part)])
 
 
-@pytest.mark.parametrize(("n", "dtype"), [(4096, "bfloat16"), (4, "float32"), (1000, "bfloat16")])
+@pytest.mark.parametrize(("n", "dtype"), [(4096, "bfloat16"), (400, "float32"), (1000, "bfloat16")])
 def test_rows_of_whole_accesses_have_no_tiles(n: int, dtype: str) -> None:
     work = work_of(SOFTMAX.programs[0], {"x": 2 if dtype == "bfloat16" else 4})
     assert config_of(n, dtype, work, 90).stages == 0
@@ -204,8 +204,26 @@ def test_rows_of_whole_accesses_have_no_tiles(n: int, dtype: str) -> None:
 
 
 def test_the_longest_rows_in_tiles_are_streamed() -> None:
+    """Each pass reads a row in its tile if the compiler has no registers for it."""
     work = work_of(SOFTMAX.programs[0], {"x": 2})
-    held, streamed, longest = (config_of(n, "bfloat16", work, 90) for n in (12289, 50257, 131071))
+
+    def resident(config: ProgramConfig) -> float:
+        return config.min_blocks if config.vectors * config.row_threads <= 16384 else 0
+
+    held, streamed, longest = (config_of(n, "bfloat16", work, 90, resident) for n in (12289, 50257, 131071))
     assert (held.stages > 0, held.stream) == (True, False)
     assert (streamed.stages > 0, streamed.stream) == (True, True)
     assert longest.stages == 0
+
+
+def test_fewer_results_and_wider_ones_have_the_bits_of_all() -> None:
+    """A result of a wider dtype has a place of its own in a tile, which then has fewer rows."""
+    work = work_of(SOFTMAX.programs[0], {"x": 2})
+    config = config_of(197, "bfloat16", work, 90)
+    assert config.with_tiles(197, work.slots) == config
+    wide = config.with_tiles(197, (2, 4))
+    assert 0 < wide.rows_each * wide.stages < config.rows_each * config.stages
+    assert wide.shared <= config.shared
+    of_bits = ("row_threads", "vector_width", "vectors", "unit", "late", "stream", "block")
+    assert all(getattr(wide, field) == getattr(config, field) for field in of_bits)
+    assert config.with_tiles(197, (2, 2000)) == config.untiled()
