@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
 from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
 
-__all__ = ["MOST_COLUMNS", "REGISTERS", "ROW_BLOCK", "ProgramConfig", "Work", "bytes_of_tile", "words"]
+__all__ = ["MOST_COLUMNS", "REGISTERS", "ROW_BLOCK", "ProgramConfig", "Work", "bytes_of_tile", "unit_of", "words"]
 
 MOST_COLUMNS = 2**31 - 2**16  # of a row: the range of a column index in rows.cuh, less one slice
 
@@ -33,11 +32,12 @@ class ProgramConfig(RowsConfig):
         row_shared: elements of each array's row that a block has in shared memory, if rows are streamed. Bulk copies
             bring the row, and every pass reads it there.
         spread: threads that share the accesses of one thread of the config for many rows.
-        unit: accesses of a thread that are reduced together: those of a turn in a program with one pass, or two of a
-            float32 row with exponentials. The units are joined in their order. 0: no units of several accesses.
+        unit: accesses of a thread that are reduced together: those of a turn in a program with one pass, or some of those that
+            registers hold. The units are joined in their order. 0: no units of several accesses.
         few: for few rows. No block takes a second row.
         inside: accesses of a thread that lie within a row that registers hold, whatever the thread.
-        late: the exponentials of a unit follow the maximum of the whole unit, for 16-bit elements, too.
+        late: 1: the exponentials of a unit follow the maximum of the whole unit, for 16-bit elements, too. 2: they follow the maximum
+            of all units of a thread.
     """
 
     # Without defaults, so that each compilation defines the three macros.
@@ -52,7 +52,7 @@ class ProgramConfig(RowsConfig):
     unit: int = 0
     few: bool = False
     inside: int = 0
-    late: bool = False
+    late: int = 0
 
     @property
     def since(self) -> int:
@@ -81,10 +81,20 @@ class ProgramConfig(RowsConfig):
         """Teams of a block that have tiles of their own: a team has a warp, or the threads of a row."""
         return self.block // max(32, self.row_threads)
 
-    def tiles_pay(self, rows: int, blocks: int) -> Any:
-        """Returns whether the kernel with tiles is faster than the one without: if the teams of ``blocks`` blocks have two tiles of
-        ``rows`` rows each, so that loading ahead pays, or if a bulk copy brings a row for several passes."""
-        return self.stream or rows >= 2 * self.rows_each * self.teams * blocks
+    def tile_sizes(self, n: int, slots: Sequence[int]) -> "Sequence[ProgramConfig]":
+        """Returns this config, and one whose tiles have the rows that a team computes at once. The bits of a row stay the same.
+
+        Args:
+            n: elements of a row.
+            slots: bytes of an element of each place in a tile.
+        """
+        at_once = max(1, 32 // self.row_threads)
+        return (self, replace(self, rows_each=at_once).with_tiles(n, slots)) if self.rows_each > at_once else (self,)
+
+    def least_rows(self, teams: int) -> int:
+        """Returns the number of rows from which the kernel with tiles is faster than the one without: the teams of all blocks have two
+        tiles each, so that loading ahead pays, or a bulk copy brings a row for several passes."""
+        return 0 if self.stream else 2 * self.rows_each * teams
 
     def with_tiles(self, n: int, slots: Sequence[int]) -> "ProgramConfig":
         """Returns the config with the shared memory of its tiles for the places that a program has in a tile.
@@ -144,12 +154,14 @@ class ProgramConfig(RowsConfig):
             most = max(1, min(SPREAD_BLOCK // self.row_threads, row // SPREAD_BYTES))
         if 2 * work.reductions * self.row_threads * self.vectors * acc > SPREAD_MEMORY:
             most = 1
-        units = self.vectors // max(1, self.unit)
-        ways = (s for s in range(1, most + 1) if units % s == 0 and self.row_threads * s % 32 == 0)
+        units = -(-self.vectors // max(1, self.unit))
+        # A thread may have no unit, or a part of one, if one maximum decides the exponentials of all units.
+        even = self.late < 2
+        ways = (s for s in range(1, min(units, most) + 1) if (units % s == 0 or not even) and self.row_threads * s % 32 == 0)
         spread = max(ways, default=0)
         if spread == 0:
             return self.one_a_block(few=True, full=self.slice == n)
-        threads, vectors = self.row_threads * spread, self.vectors // spread
+        threads, vectors = self.row_threads * spread, -(-units // spread) * max(1, self.unit) if spread > 1 else self.vectors
         row, columns = work.row(self.vector_width, acc), work.persistent(self.vector_width, acc)
         # Unbounded, the compiler uses up to 40 registers where 32 are enough, and the last of 512 rows wait for a second set of
         # blocks: `add_rms_norm` of rows of 4096 took 4.4 µs on an H200 in blocks of 512 threads, and 4.0 with four of them resident.
@@ -162,6 +174,7 @@ class ProgramConfig(RowsConfig):
             vectors=vectors,
             spread=spread,
             full=threads * vectors * self.vector_width == n,
+            inside=self.inside if spread == 1 else 0,
             columns_held=vectors * (row + columns) <= FEW_REGISTERS and threads <= ROW_BLOCK,
             min_blocks=max(1, min(most, FEW_BLOCKS)) if vectors <= 2 else 1,
         )
@@ -255,6 +268,12 @@ class Work:
     def persistent(self, width: int, acc: int) -> int:
         """Returns the registers for the columns of an access: the arrays (N) and the sums over the rows."""
         return words(self.columns, width) + self.sums * width * acc // 4
+
+
+def unit_of(threads: int, vectors: int) -> int:
+    """Returns the accesses of a unit of a thread that holds ``vectors`` accesses: few rows have a thread for each unit, up to a block of
+    ``SPREAD_WARP`` threads for a row."""
+    return -(-vectors // max(1, SPREAD_WARP // threads))
 
 
 def bytes_of_tile(elements: int, slots: Sequence[int]) -> int:

@@ -32,6 +32,7 @@ from .tilings import cost, tilings
 __all__ = ["FEW_ROWS", "ProgramConfig", "RowKernels", "Work", "config_of", "kernel_of", "work_of"]
 
 ASKED = 3  # the most tilings whose registers the compiler is asked for
+_OPTIONS = ("-default-device",)  # NVRTC takes the generic lambdas of row_passes.cuh for functions of the host
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
 
 
@@ -200,7 +201,7 @@ def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str)
         geometry = RowsOfSamples(geometry.rows, geometry.block, blocks_per_row=geometry.blocks_per_row)
     text = text_of(program, tiles=True) if config.stages else text
     name = kernel_name(program.name)
-    kernel = config.kernel(text, name, choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel)
+    kernel = config.kernel(text, name, choice, geometry=geometry, dtypes=FLOATS, made=ProgramKernel, options=_OPTIONS)
     kernel.assumed = (
         *config.assumed,
         *(["parts__ == blocks__"] if "column" in program.kinds().values() else []),

@@ -9,7 +9,7 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import expected
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
-from cupyops.sizes import greatest, least, surely
+from cupyops.sizes import greatest, is_symbol, least, surely
 
 from .program_config import MOST_COLUMNS
 from .row_config import FEW_ROWS, RowKernels
@@ -56,9 +56,13 @@ def row_launch(
         raise ValueError(expected(program.name, program.lead, f"have rows of at most {MOST_COLUMNS} elements", n))
     dtype, count, work = types[program.lead], prod(samples), kernels.work(types)
     config = kernels.config(n, types, device)
-    if config.stages and (samples or not surely(config.tiles_pay(rows, kernels.at_once(config, types, device)))):
-        config = config.untiled()
-    if not work.sums and not config.stages and surely(rows * count <= FEW_ROWS):
+    few = surely(rows * count <= FEW_ROWS)
+    if config.stages:
+        teams = 0 if samples else config.teams * kernels.at_once(config, types, device)
+        tiled = next((c for c in config.tile_sizes(n, work.slots) if teams and surely(rows >= c.least_rows(teams))), None)
+        # Without tiles, single elements are loaded, of which a block of few threads has few at once.
+        few, config = few or (teams > 0 and not is_symbol(rows)), tiled or config.untiled()
+    if few and not work.sums and not config.stages:
         config = config.few_rows(n, work, DTYPES[DTYPES[dtype].acc].itemsize, driver.capability(device))
     blocks = least(-(-rows // config.groups), 2**31 - 1)
     if work.sums or config.prefetch or config.stages:  # persistent blocks

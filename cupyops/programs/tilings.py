@@ -15,7 +15,7 @@ from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
 from cupyops.tiling.rows import SHARED_MEMORY_OF
 
-from .program_config import REGISTERS, ROW_BLOCK, ProgramConfig, Work, bytes_of_tile, words
+from .program_config import REGISTERS, ROW_BLOCK, ProgramConfig, Work, bytes_of_tile, unit_of, words
 
 __all__ = ["cost", "tilings"]
 
@@ -26,13 +26,13 @@ BANDWIDTH = 15.3  # bytes a cycle that a multiprocessor moves from and to memory
 ISSUED = 4.0  # instructions of a warp a cycle
 # Instructions of a thread for an exponential, an access to an array, a reduction, and a row beside these. An operation on an element is one.
 EXPONENTIAL, ACCESS, REDUCTION, ROW = 8.9, 2.0, 69.5, 101.0
-AGAIN = 2.04  # exponentials of an element where the maximum of its row is not known before
+JOIN = 8.0  # exponentials whose time it takes to join two sums of exponentials of different maxima
 WAITS = 2.77  # cycles that a thread waits for an instruction of its own
 # Cycles of the loads of a row: by blocks that load it a row ahead, by others, by copies into shared memory, and by a copy of a tile where
 # no other tile is loaded meanwhile; and of the exchange of a value, for each doubling of the blocks of a cluster.
-AHEAD, LOAD, COPY, ALONE, CLUSTER = 1610.0, 2880.0, 35600.0, 12100.0, 995.0
-TILE = 852.0  # instructions of a thread for a tile beside its rows
-REQUEST = 13.6  # cycles of a multiprocessor for an access of a warp to global memory
+AHEAD, LOAD, COPY, ALONE, CLUSTER = 1610.0, 2880.0, 35600.0, 5480.0, 995.0
+TILE = 593.0  # instructions of a thread for a tile beside its rows
+REQUEST = 5.1  # cycles of a multiprocessor for an access of a warp to global memory
 # Bytes that a multiprocessor loads at once at no cost, and the share of time that e times as many cost.
 IN_FLIGHT, BEYOND = 24.2 * 1024, 0.034
 LINE, PARTS = 8, 0.06  # threads that read a line of the cache at once, and the share of time that fewer of them cost
@@ -40,7 +40,7 @@ OVERLAP = 3.0  # the norm by which the parts of a cost that overlap are joined
 
 # What a first guess of the registers of a thread adds to the elements that it holds, in general and for sums over the rows. The compiler
 # is asked after it.
-OTHERS, OF_SUMS, STREAMING = 26, 10, 24
+OTHERS, OF_SUMS, OF_TILE, STREAMING = 26, 10, 10, 24
 
 THREADS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 768, 1024)  # threads of a block on a row
 CLUSTERS = (1, 2, 4, 8, 16)
@@ -133,7 +133,7 @@ def _held(
                     if config.full and work.columns and vectors > 1:
                         yield replace(config, full=False)
                     if work.exponentials and not sums and (vectors == 2 or (vectors > 1 and work.passes == 1)):
-                        yield replace(config, unit=vectors, late=True)
+                        yield replace(config, unit=unit_of(threads, vectors), late=2)
 
 
 def _registers(held: int, work: Work, acc: int, ahead: bool) -> float:
@@ -212,14 +212,17 @@ def _tiled(n: int, width: int, work: Work, acc: int, capability: int) -> Iterato
     row = n * sum(work.slots)
     for threads in THREADS:
         vectors = -(-n // (threads * width))
-        held = vectors <= MOST_ELEMENTS and (threads == THREADS[0] or threads * vectors * width <= MOST_BEYOND * n)
+        fits = vectors <= MOST_ELEMENTS and (threads == THREADS[0] or threads * vectors * width <= MOST_BEYOND * n)
         streamed = threads >= LEAST_STREAMED and vectors > AT_ONCE and not work.sums
         team = max(32, threads)
         # The threads of a row in several warps meet at a barrier of the block, so the block has no other team.
         block = SMALL_BLOCK if team == 32 else team
-        for stream in (*((False,) if held else ()), *((True,) if streamed else ())):
+        for stream in (*((False,) if fits else ()), *((True,) if streamed else ())):
             accesses = AT_ONCE if stream else vectors
-            most = _resident(_registers(accesses * width, work, acc, False), block, capability)
+            # An element that is loaded alone has a register of its own.
+            columns = 0 if stream else words(work.columns, width)
+            held = accesses * (work.row(width, acc) + columns + work.sums * width * acc // 4)
+            most = _resident(held + OF_TILE + (work.sums > 0) * OF_SUMS, block, capability)
             for blocks in dict.fromkeys(min(most, of // block) for of in RESIDENT if of <= threads_at_once):
                 if blocks == 0:
                     continue
@@ -241,8 +244,8 @@ def _tiled(n: int, width: int, work: Work, acc: int, capability: int) -> Iterato
                             full=False,
                             stream=stream,
                             columns_held=bool(work.columns) and not stream,
-                            unit=accesses,
-                            late=True,
+                            unit=accesses if stream else unit_of(threads, accesses),
+                            late=1 if stream else 2,
                             inside=0 if stream else n // (threads * width),
                             shared=block // team * stages * bytes_of_tile(rows * n, work.slots),
                         )
@@ -272,21 +275,24 @@ def cost(config: ProgramConfig, n: int, work: Work, resident: float | None = Non
     blocks = config.min_blocks if resident is None else resident
     threads = config.row_threads * config.cluster
     warps = threads / 32
-    accesses = config.vectors * (-(-n // (config.slice * config.cluster)) if config.stream else 1)
-    operations = work.operations + EXPONENTIAL * work.exponentials * (1 if config.unit else AGAIN)
+    turns = -(-n // (config.slice * config.cluster)) if config.stream else 1
+    accesses, operations = config.vectors * turns, work.operations
     if config.row_shared or (config.stages and config.stream):
         operations += len(work.elements) * (work.passes - 1)
     arrays = len(work.elements) + len(work.columns) + (work.stored > 0)
+    # The exponentials of an access, or of a unit of accesses, follow a maximum of their own.
+    exponentials = accesses * config.vector_width + JOIN * (turns if config.unit else accesses)
     of_thread = accesses * (config.vector_width * operations + ACCESS * arrays) + REDUCTION * work.reductions + ROW
+    of_thread += EXPONENTIAL * exponentials * work.exponentials
     memory = n * (sum(work.elements) + work.written) / BANDWIDTH
     requests = 0 if config.columns_held else len(work.columns)
     latency = (WAITS + config.row_threads / 32 / ISSUED) * of_thread
     latency += CLUSTER * math.log2(config.cluster) * max(1, work.reductions)
     if config.stages:
         # A warp computes several short rows at once. With stores, a stage is loaded again one turn later.
-        turns, rows = -(-config.rows_each // max(1, 32 // threads)), blocks * config.teams * config.rows_each
-        of_thread = (turns * of_thread + TILE) / config.rows_each
-        latency = turns * latency + ALONE * (config.stages - (work.stored > 0) < 2)
+        times, rows = -(-config.rows_each // max(1, 32 // threads)), blocks * config.teams * config.rows_each
+        of_thread = (times * of_thread + TILE) / config.rows_each
+        latency = times * latency + ALONE * (config.stages - (work.stored > 0) < 2)
         loaded, team = blocks * config.teams * config.stages * config.rows_each, max(1, warps)
     else:
         requests += work.stored + (0 if config.row_shared else len(work.elements))

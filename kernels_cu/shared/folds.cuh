@@ -5,8 +5,9 @@
 // UNIT    0 or more   accesses of a thread that are reduced together. The units are joined   the row program's config
 //                     in their order. 0: an access is a unit where a thread holds the
 //                     row, else there are no units
-// LATE    0, 1        1: the exponentials of a unit follow the maximum of the whole unit,    the row program's config
-//                     for 16-bit elements, too
+// LATE    0, 1, 2     1: the exponentials of a unit follow the maximum of the whole unit,    the row program's config
+//                     for 16-bit elements, too. 2: they follow the maximum of all units
+//                     of a thread, or with SPREAD of the threads that share them
 // STREAM, PREFETCH, SPREAD: see row_passes.cuh. The others: see rows.cuh.
 #pragma once
 
@@ -141,11 +142,14 @@ constexpr bool UNITS_APART = UNIT > 0 || (!STREAM && !PREFETCH);
 // Whether the exponentials of a unit follow the maximum of the whole unit. The maximum then rises once for all of its
 // accesses. 16-bit elements in pairs would have to be widened twice.
 constexpr bool UNIT_AT_ONCE = UNIT > 0 && (LATE || sizeof(scalar_t) == 4);
+constexpr bool UNITS_AT_ONCE = UNIT > 0 && LATE == 2;  // a sum of exponentials then joins the next one by an addition
+constexpr int OWN_UNITS = (VECTORS + EACH_UNIT - 1) / EACH_UNIT;  // units of a thread, or of a turn; the last one may have fewer accesses
+static_assert(!UNITS_AT_ONCE || !STREAM, "a thread holds all of its units");
 static_assert(UNIT == 0 || !STREAM || UNIT == VECTORS, "a turn of a streamed row is a unit");
 
 // The values of a thread's part of a row.
 template <Fold... FOLDS> struct Folded {
-    static constexpr int COUNT = sizeof...(FOLDS), OWN = VECTORS / EACH_UNIT;  // units of a thread, or of a turn
+    static constexpr int COUNT = sizeof...(FOLDS), OWN = OWN_UNITS;
     static constexpr int APART = SPREAD > 1 ? OWN : 1, AT_ONCE = UNIT_AT_ONCE ? VECTORS : 1;
     acc_t total[APART][COUNT];  // with SPREAD of each unit, else of all units that have ended
     acc_t unit[UNIT > 0 ? OWN : 1][COUNT];
@@ -204,7 +208,7 @@ template <Fold... FOLDS> struct Folded {
 
     // Ends the accesses of a turn. Every thread calls it, a thread without an access, too.
     __device__ __forceinline__ void end_turn() {
-        if (UNIT == 0) return;
+        if (UNIT == 0 || UNITS_AT_ONCE) return;
         constexpr Fold folds[COUNT] = {FOLDS...};
 #pragma unroll
         for (int u = 0; u < OWN; ++u) {
@@ -219,6 +223,44 @@ template <Fold... FOLDS> struct Folded {
             begun = true;
         }
         if (STREAM) begin_turn();
+    }
+
+    // Returns the maximum of the exponents of all accesses of the i-th value.
+    __device__ __forceinline__ acc_t most_of_units(int i) const {
+        acc_t most = exponents[i][0][0];
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+            for (int k = v == 0; k < VECTOR_WIDTH; ++k) most = larger(most, exponents[i][v % AT_ONCE][k]);
+        return most;
+    }
+
+    // Ends all units. most[i] is the maximum that the i-th value's exponentials follow.
+    __device__ __forceinline__ void end_units(const acc_t (&most)[COUNT]) {
+        constexpr Fold folds[COUNT] = {FOLDS...};
+#pragma unroll
+        for (int u = 0; u < OWN; ++u) {
+            acc_t(&values)[COUNT] = unit[UNIT > 0 ? u : 0];
+#pragma unroll
+            for (int i = 1; i < COUNT; ++i)
+                if (folds[i] == Fold::Exps) {
+                    values[i - 1] = most[i];
+                    values[i] = 0;
+#pragma unroll
+                    for (int v = u * EACH_UNIT; v < VECTORS && v < (u + 1) * EACH_UNIT; ++v)
+#pragma unroll
+                        for (int k = 0; k < VECTOR_WIDTH; ++k)
+                            values[i] += exponential(exponents[i][v % AT_ONCE][k] - origin_of(most[i]));
+                }
+            acc_t(&all)[COUNT] = total[SPREAD > 1 ? u : 0];
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                if (u == 0 || SPREAD > 1) all[i] = values[i];
+                else if (folds[i] == Fold::Max) all[i] = larger(all[i], values[i]);
+                else if (folds[i] == Fold::Min) all[i] = smaller(all[i], values[i]);
+                else all[i] += values[i];
+            }
+        }
     }
 
     // Computes the maximum of the exponents of a unit, whose first access is `first`, and Σ exp(a - most).

@@ -176,11 +176,12 @@ template <int MOST> using PartsExchange = Exchange<Parts<MOST>, 2>;
 // after cluster_wait(). Every thread of a row gets the same bits, and the macros alone decide the order of a sum.
 template <int MOST> struct Team {
     PartsExchange<MOST>& exchange;
-    unsigned turn = 0, spread_turn = 0;
+    unsigned turn = 0, spread_turn = 0, most_turn = 0;
 
     __device__ __forceinline__ explicit Team(PartsExchange<MOST>& exchange) : exchange(exchange) {}
 
     template <Fold... FOLDS> __device__ __forceinline__ void reduce(Folded<FOLDS...>& folded) {
+        if constexpr (UNITS_AT_ONCE) end_units(folded);
         if constexpr (SPREAD > 1) join_spread(folded);
         reduce<FOLDS...>(folded.total[0]);
     }
@@ -228,9 +229,35 @@ template <int MOST> struct Team {
         }
     }
 
+    // Ends the units of the threads that share the accesses of one thread of the config for many rows.
+    template <Fold... FOLDS> __device__ __forceinline__ void end_units(Folded<FOLDS...>& folded) {
+        constexpr int COUNT = sizeof...(FOLDS);
+        constexpr Fold folds[COUNT] = {FOLDS...};
+        acc_t most[COUNT] = {};
+#pragma unroll
+        for (int i = 1; i < COUNT; ++i)
+            if (folds[i] == Fold::Exps) most[i] = folded.most_of_units(i);
+        if constexpr (SPREAD > 1 && ((FOLDS == Fold::Exps) || ...)) {
+            // Two tables, as in PartsExchange.
+            __shared__ acc_t parts[2][COUNT][SPREAD][OWNERS];
+            const int owner = static_cast<int>(threadIdx.x) % OWNERS, part = static_cast<int>(threadIdx.x) / OWNERS;
+            auto& of = parts[most_turn++ % 2];
+#pragma unroll
+            for (int i = 1; i < COUNT; ++i)
+                if (folds[i] == Fold::Exps) of[i][part][owner] = most[i];
+            __syncthreads();
+#pragma unroll
+            for (int i = 1; i < COUNT; ++i)
+                if (folds[i] == Fold::Exps)
+#pragma unroll
+                    for (int p = 0; p < SPREAD; ++p) most[i] = larger(most[i], of[i][p][owner]);
+        }
+        folded.end_units(most);
+    }
+
     // Gives every thread the values of one thread of the config for many rows: those of its units, joined in their order.
     template <Fold... FOLDS> __device__ __forceinline__ void join_spread(Folded<FOLDS...>& folded) {
-        constexpr int COUNT = sizeof...(FOLDS), OWN = VECTORS / EACH_UNIT, UNITS = OWN * SPREAD;
+        constexpr int COUNT = sizeof...(FOLDS), OWN = OWN_UNITS, UNITS = OWN * SPREAD;
         // Two tables, as in PartsExchange.
         __shared__ acc_t units[2][COUNT][UNITS][OWNERS];
         const int owner = static_cast<int>(threadIdx.x) % OWNERS, part = static_cast<int>(threadIdx.x) / OWNERS;

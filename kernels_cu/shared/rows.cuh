@@ -22,7 +22,7 @@
 //                                        of the config for many rows, see row_passes.cuh
 // FEW             0, 1                   1: for few rows. The grid has a block, or a cluster,   ProgramConfig.few_rows
 //                                        for each row, and no block takes a second row
-// UNIT            0, or divides VECTORS  accesses of a thread that are reduced together, see    ProgramConfig.unit
+// UNIT            0 to VECTORS           accesses of a thread that are reduced together, see    ProgramConfig.unit
 //                                        folds.cuh
 #pragma once
 
