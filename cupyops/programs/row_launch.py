@@ -59,7 +59,9 @@ def row_launch(
     few = surely(rows * count <= FEW_ROWS)
     if config.stages:
         teams = 0 if samples else config.teams * kernels.at_once(config, types, device)
-        tiled = next((c for c in config.tile_sizes(n, work.slots) if teams and surely(rows >= c.least_rows(teams))), None)
+        tiled = next(
+            (c for c in config.tile_sizes(n, work.slots) if teams and surely(rows >= c.least_rows(teams))), None
+        )
         # Without tiles, single elements are loaded, of which a block of few threads has few at once.
         few, config = few or (teams > 0 and not is_symbol(rows)), tiled or config.untiled()
     if few and not work.sums and not config.stages:

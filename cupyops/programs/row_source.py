@@ -240,7 +240,10 @@ def _tiled_rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str
         *(f"    ColumnSums {y}__sums({in_source(y)}, N, {i});" for i, y in enumerate(summed)),
         f"    RowTiles<{len(loaded)}, {stores}, {', '.join(kind for _, kind in in_slots)}> tiles__(",
         f"        arrivals__, M__, N, {', '.join(in_source(x) for x, _ in in_slots)});",
-        *(f"    {program.type_of(x)} {x}__next = {in_source(x)}[tiles__.row_ahead(-AT_ONCE_ROWS)];" for x in program.rows),
+        *(
+            f"    {program.type_of(x)} {x}__next = {in_source(x)}[tiles__.row_ahead(-AT_ONCE_ROWS)];"
+            for x in program.rows
+        ),
         "    for (; tiles__.more(); tiles__.next()) {",
         "        tiles__.wait();",
         *(f"        const int {x}__tile = tiles__.place({i});" for i, (x, _) in enumerate(in_slots)),
@@ -252,9 +255,7 @@ def _tiled_rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str
         *(f"        {x}__next = {in_source(x)}[tiles__.row_ahead(r__)];" for x in program.rows),
         # What an index selects is read behind the pass over the row.
         *(f"        const auto {x}__loaded = {in_source(x)}[row__];" for x in program.indices),
-        *(
-            f"        const int {x}__at = tiles__.template row_at<{kind}>({x}__tile, r__);" for x, kind in in_slots
-        ),
+        *(f"        const int {x}__at = tiles__.template row_at<{kind}>({x}__tile, r__);" for x, kind in in_slots),
         *(f"        const int {y}__at = {loaded[slot]}__at;" for y, slot in slots.items() if slot < len(loaded)),
         *(f"        Held<{program.type_of(x)}> {x}__row;" for x in loaded),
         "        const auto load__ = [&](const auto& at__) {",

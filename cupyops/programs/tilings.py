@@ -30,9 +30,9 @@ JOIN = 8.0  # exponentials whose time it takes to join two sums of exponentials 
 WAITS = 2.77  # cycles that a thread waits for an instruction of its own
 # Cycles of the loads of a row: by blocks that load it a row ahead, by others, by copies into shared memory, and by a copy of a tile where
 # no other tile is loaded meanwhile; and of the exchange of a value, for each doubling of the blocks of a cluster.
-AHEAD, LOAD, COPY, ALONE, CLUSTER = 1610.0, 2880.0, 35600.0, 5480.0, 995.0
-TILE = 593.0  # instructions of a thread for a tile beside its rows
-REQUEST = 5.1  # cycles of a multiprocessor for an access of a warp to global memory
+AHEAD, LOAD, COPY, ALONE, CLUSTER = 1610.0, 2880.0, 35600.0, 9600.0, 995.0
+TILE = 706.0  # instructions of a thread for a tile beside its rows
+REQUEST = 11.2  # cycles of a multiprocessor for an access of a warp to global memory
 # Bytes that a multiprocessor loads at once at no cost, and the share of time that e times as many cost.
 IN_FLIGHT, BEYOND = 24.2 * 1024, 0.034
 LINE, PARTS = 8, 0.06  # threads that read a line of the cache at once, and the share of time that fewer of them cost

@@ -49,7 +49,7 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
 @pytest.mark.parametrize(
     ("n", "dtype"),
     [
-        (640, torch.bfloat16),
+        (960, torch.bfloat16),
         (1600, torch.bfloat16),
         (1280, torch.float32),
         (4544, torch.bfloat16),
