@@ -143,7 +143,8 @@ constexpr bool UNITS_APART = UNIT > 0 || (!STREAM && !PREFETCH);
 // accesses. 16-bit elements in pairs would have to be widened twice.
 constexpr bool UNIT_AT_ONCE = UNIT > 0 && (LATE || sizeof(scalar_t) == 4);
 constexpr bool UNITS_AT_ONCE = UNIT > 0 && LATE == 2;  // a sum of exponentials then joins the next one by an addition
-constexpr int OWN_UNITS = (VECTORS + EACH_UNIT - 1) / EACH_UNIT;  // units of a thread, or of a turn; the last one may have fewer accesses
+// Units of a thread, or of a turn. The last one may have fewer accesses.
+constexpr int OWN_UNITS = (VECTORS + EACH_UNIT - 1) / EACH_UNIT;
 static_assert(!UNITS_AT_ONCE || !STREAM, "a thread holds all of its units");
 static_assert(UNIT == 0 || !STREAM || UNIT == VECTORS, "a turn of a streamed row is a unit");
 
