@@ -196,7 +196,7 @@ class ProgramConfig(RowsConfig):
             threads = min(SPREAD_BLOCK, -(-accesses // 32) * 32)
             vectors = min(self.vectors, -(-accesses // threads))
             full = n % (threads * vectors * self.vector_width) == 0
-            apart = replace(few, stream=True, columns_held=False, unit=0, inside=0)
+            apart = replace(few, stream=True, prefetch=False, columns_held=False, unit=0, inside=0)
             return replace(apart, block=threads, row_threads=threads, vectors=vectors, full=full)
         turns = -(-n // self.slice)
         whole = max(1, 32 // self.row_threads)  # a block has whole warps, of which some threads may have no turn
