@@ -11,7 +11,7 @@ __all__ = ["MOST_COLUMNS", "REGISTERS", "ROW_BLOCK", "ProgramConfig", "Work", "b
 MOST_COLUMNS = 2**31 - 2**16  # of a row: the range of a column index in rows.cuh, less one slice
 
 ROW_BLOCK = 512  # threads of a block that has a row alone
-FEW_REGISTERS = 48  # of a thread for its part of a row and of the arrays (N), if few rows hold them
+FEW_REGISTERS = 64  # of a thread for its part of a row and of the arrays (N), if few rows hold them
 # Few rows: registers of a thread beside its loaded and its widened elements, and the most resident blocks.
 FEW_OTHERS, FEW_BLOCKS = 12, 16
 REGISTERS = 65536  # of a multiprocessor
