@@ -21,7 +21,7 @@ __all__ = ["cost", "tilings"]
 
 # Constants of an H200. CUDA's programming guide has ISSUED. The others were fitted to half of some 18,000 times of 1,820 cases: layer_norm,
 # add_layer_norm, rms_norm, add_rms_norm, softmax and cross_entropy, forward and backward, and seven other programs, in bfloat16, float16
-# and float32, of every second of 114 lengths from 96 to 262144, of which 54 are not divided by accesses of 16 bytes. At the other lengths,
+# and float32, of every second of 129 lengths from 96 to 262144, of which 54 are not divided by accesses of 16 bytes. At the other lengths,
 # the tiling with the lowest cost takes 1.008 times the time of the fastest one that was measured (median of 915 cases; 95th percentile
 # 1.12, most 1.46), if the cost counts the blocks that the compiler's registers allow; of rows with tiles, 1.012 times (321 cases; 1.14,
 # most 1.30).
