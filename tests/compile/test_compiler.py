@@ -183,6 +183,24 @@ def test_a_text_has_as_many_blocks_as_the_compiler_finds_registers_for(wished: i
     assert (registers > 32, spills > 0) == (kept > 8, spilled)
 
 
+def test_a_source_that_is_refused_for_functions_of_the_host_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a generic lambda, as the source of each program with rows has. Each config of it is another text."""
+    nvrtc = pytest.importorskip("cupy").cuda.nvrtc
+    attempts: list[list[str]] = []
+    monkeypatch.setattr(nvrtc, "compileProgram", _counting(nvrtc.compileProgram, attempts))
+    for text in (AXPY, AXPY.replace("const long", "const auto at = [](auto k) { return k + 0; };\n    const long")):
+        kernels = [Kernel(text.replace("a * acc", "N * a * acc"), "axpy", constants={"N": n}) for n in (2, 3)]
+        for kernel in kernels:
+            final = kernel.final_text({"scalar_t": "float32"})
+            assert compile_text(final, kernel.name, "sm_90", OPTIONS).code
+    refused_at = ["-default-device" in options for options in attempts]
+    assert refused_at == [False, False, False, True, True]
+
+
+def _counting(compile_program: Any, attempts: list[list[str]]) -> Any:
+    return lambda program, options: (attempts.append(options), compile_program(program, options))[1]
+
+
 def test_warnings_are_told_from_everything_else_in_a_log() -> None:
     pytest.importorskip("cupy")
     log = compile_text(SPILLING, "k", "sm_80", (*OPTIONS, "--maxrregcount=24")).log
