@@ -47,7 +47,7 @@ def assert_near(got: Tensor, exact: Tensor, what: object) -> None:
     assert error <= 24 * torch.finfo(acc).eps + torch.finfo(got.dtype).eps, f"{what}: off by {error:.2e}"
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 @EACH_LENGTH
 @EACH_PAIR
 @pytest.mark.parametrize("affine", FLAGS)
@@ -110,7 +110,7 @@ def test_a_huge_element_gives_numbers() -> None:
     assert y.isfinite().all()
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 @EACH_LENGTH
 @EACH_PAIR
 @pytest.mark.parametrize("want", [w for w in itertools.product(FLAGS, repeat=3) if any(w)])
@@ -150,7 +150,7 @@ def test_a_gradient_of_another_dtype() -> None:
     assert_near(backward(g, x, stats, None, None, (64,), EPS, True, False, False)[0], wide.grad, "grad_x")  # type: ignore[arg-type]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("n", [24, 37, 1000])
 @pytest.mark.parametrize("affine", FLAGS)
 @pytest.mark.parametrize("of_weight", FLAGS)
