@@ -180,7 +180,7 @@ class Kernel(Listed):
         self._generated_variants: dict[tuple[Any, ...], Variant] = {}
         hooks.KERNELS.add(self)
         # A text of kernels_cu is read at the first use, so that importing cupyops reads no text.
-        if not isinstance(text, kernels_cu.Text):
+        if self.by_an_author and not isinstance(text, kernels_cu.Text):
             self.source.signature(self._sizes, self.dtypes)  # raises, and asks no compiler
 
     @property
@@ -283,6 +283,8 @@ class Kernel(Listed):
         """Returns the final text for NVRTC under a choice of types. See :meth:`.KernelSource.final`."""
         return self.source.final(types, twins)
 
+    # Whether the text may have mistakes in its declaration, which the construction of the kernel finds.
+    by_an_author = True
     # NVRTC options with which the simulator has NVRTC read the text, in addition.
     check_options: tuple[str, ...] = ()
     # Conditions on the sizes that the code which launches the kernel meets, for `cupyops.testing.prove_bounds`.

@@ -5,6 +5,7 @@ or a type (``time``, ``clock_t``) of the headers, or a name of the source around
 """
 
 import re
+import weakref
 from dataclasses import replace
 
 from cupyops.launch.kernel import Kernel
@@ -14,6 +15,8 @@ from cupyops.sharing import computed_once
 __all__ = ["ProgramKernel", "in_source", "type_in_source"]
 
 
+# Of the kernels that are alive, by what decides it.
+_signatures: "weakref.WeakValueDictionary[tuple[object, ...], Signature]" = weakref.WeakValueDictionary()
 _NUMBER = re.compile(r"^(#define \w+) -?\d+$", re.MULTILINE)
 
 
@@ -40,14 +43,20 @@ def _in_program(name: str) -> str:
 class ProgramKernel(Kernel):
     """A kernel that is generated from a program. Its messages have the names of the program."""
 
+    by_an_author = False
     # The source has generic lambdas without `__device__`. NVRTC would refuse them at a first attempt.
     check_options = ("-default-device",)
 
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text, with the names of the program."""
+        # The numbers of the config decide no parameter. A program has a kernel for each config, and up to hundreds of them.
+        key = (self.source.text, self.name, self._sizes, self.dtypes)
+        if (known := _signatures.get(key)) is not None:
+            return known
         found = Kernel.signature.function(self)
-        return replace(found, parameters=tuple(replace(p, name=_in_program(p.name)) for p in found.parameters))
+        parameters = tuple(replace(p, name=_in_program(p.name)) for p in found.parameters)
+        return _signatures.setdefault(key, replace(found, parameters=parameters))
 
     def syntax(self, text: str) -> str:
         """Returns a final text without the numbers of the config. By these, the source chooses among loops of its own around the

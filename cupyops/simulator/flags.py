@@ -57,6 +57,7 @@ _FEWER_PASSES = (
     *("-fno-forward-propagate", "-fno-dse", "-fno-split-wide-types", "-fno-move-loop-invariants", "-fno-if-conversion"),
     *("-fno-if-conversion2", "-fno-branch-count-reg", "-fno-combine-stack-adjustments", "-fno-compare-elim"),
     *("-fno-cprop-registers", "-fno-shrink-wrap", "-fno-reorder-blocks"),
+    *("-fira-region=one", "-fira-algorithm=priority"),  # the cheapest allocation of registers
 )
 
 

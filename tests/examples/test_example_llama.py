@@ -131,6 +131,7 @@ def test_tied_matrices_are_one_parameter(tmp_path: Path) -> None:
     assert untied - tied == 30 * 32
 
 
+@pytest.mark.thorough
 def test_words_are_learned(tmp_path: Path) -> None:
     counts = torch.tensor([TEXT.count(c) for c in sorted(set(TEXT))], dtype=torch.float64)
     entropy = -(counts / len(TEXT) * (counts / len(TEXT)).log()).sum().item()

@@ -61,6 +61,7 @@ def every_bfloat16() -> torch.Tensor:
     return torch.cat([values, torch.randn(1000) * 100, torch.tensor([464.0, 465.0, 480.0, 448.5, 2**-10, 1.5 * 2**-9])])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("e4m3", [True, False], ids=["e4m3", "e5m2"])
 @pytest.mark.parametrize("function", ["of_pytorch", "of_cuda"])
 def test_kernels_round_every_value(function: str, e4m3: bool, device: str, program: Any) -> None:

@@ -79,6 +79,7 @@ def test_an_extension_with_its_gradient(cell: Any, device: str) -> None:
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.thorough
 @pytest.mark.simulator
 def test_check_op_finds_no_fault_in_it(cell: Any) -> None:
     schema = cell.forward_op.schema.replace("::forward", "::checked")

@@ -188,6 +188,7 @@ def saved(x: Tensor) -> tuple[Tensor, Tensor]:
     return m, 1 / (x.detach() - m[:, None]).exp().sum(-1)
 
 
+@pytest.mark.thorough
 @pytest.mark.simulator
 def test_the_operator_that_overwrites_passes_the_checks() -> None:
     over = overwriting(_cross_entropy, "x")

@@ -90,7 +90,7 @@ def test_a_compiled_step_has_no_guard_on_the_batch(name: str) -> None:
     assert not [g for g in guards if not g.subs(dict.fromkeys(g.free_symbols, 2**40))]
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     "backend", ["reference", pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True
 )

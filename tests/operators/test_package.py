@@ -87,7 +87,7 @@ def value(argument: Any, batch: int) -> Any:
     return int(found.subs(dict.fromkeys(found.free_symbols, batch))) if hasattr(found, "free_symbols") else found
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", MODELS)
 def test_plans_of_all_operators_take_every_batch(name: str, launches: Launches) -> None:
     model = MODELS[name]

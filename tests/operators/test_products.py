@@ -14,6 +14,7 @@ from cupyops.launch.kernel import all_kernels
 from cupyops.ops.linear import products
 from cupyops.ops.linear.products import Apart, check_gradients, gradients, nothing, product_apart, product_body, rows_of
 from cupyops.tiling.columns import ColumnSums
+from tests.support import EACH_FLOAT
 
 TEXT = """
 #include "scalar.cuh"
@@ -67,7 +68,7 @@ def backward(sums: ColumnSums, grad_y: Any, z: Any, x: Any, weight: Any, want_bi
 
 @pytest.mark.simulator
 @pytest.mark.usefixtures("_simulated")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", EACH_FLOAT)
 @pytest.mark.parametrize("batch", [(7,), (2, 3), (2000,)], ids=str)
 def test_gradients_of_an_operator_with_a_product_in_it(
     sums: ColumnSums, batch: tuple[int, ...], dtype: torch.dtype

@@ -118,7 +118,7 @@ def close(dtype: torch.dtype) -> dict[str, float]:
     return {"rtol": 2**-7, "atol": 2**-8} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("m", "n", "tiling", "dtype"), IN_TURN)
 def test_rows_of_any_length_wherever_they_begin(m: int, n: int, tiling: tuple[int, ...], dtype: torch.dtype) -> None:
     """Rows have the same bits with tiles and without, and at every offset of their storage."""

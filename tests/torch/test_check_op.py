@@ -29,7 +29,7 @@ def _compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "compile_job", COMPILED)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.simulator
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_fault_fails_the_check_that_is_for_it_and_no_other(fault: str) -> None:

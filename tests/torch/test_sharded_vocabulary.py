@@ -77,10 +77,11 @@ def _ranks(rank: int, folder: str, kind: str) -> None:
     mesh = dist.init_device_mesh(kind, (RANKS,))
     projected_loss.LEAST = 5  # three chunks of rows
     places = (None, Replicate(), Shard(0), Shard(1))
-    for n in CLASSES:
+    for j, n in enumerate(CLASSES):
         for i, dtype in enumerate(ROUNDING):
-            for reduction in ("mean", "sum", "none"):
-                compared(mesh, n, dtype, places[i], bool(i % 2), reduction=reduction, z_loss=0.1 * (i // 2))
+            for k, reduction in enumerate(("mean", "sum", "none")):
+                if kind == "cuda" or (i + j + k) % 3 == 0:  # on a CPU, each pair of the three
+                    compared(mesh, n, dtype, places[i], bool(i % 2), reduction=reduction, z_loss=0.1 * (i // 2))
     # The gathers of three chunks, and the sum of the gradient of x. No rank has the weight of another.
     for place in places[:2]:
         assert compared(mesh, 24, torch.float32, place, True) == {"_allgather_base_": 3, "all_reduce": 1}
