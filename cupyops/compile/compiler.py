@@ -235,15 +235,6 @@ def _by_standard(
             raise error from error.__cause__
 
 
-# Hashes of what follows the prelude in texts that NVRTC has refused for functions of the host. With other numbers and types in the
-# prelude, such as another config of a row program, it would refuse them again.
-_of_host: set[bytes] = set()
-
-
-def _below_prelude(text: str) -> bytes:
-    return hashlib.sha256(text[max(text.find("#line"), 0) :].encode()).digest()
-
-
 def _compile(compiler: Any, program: Any, flags: Sequence[str]) -> None:
     """Compiles a program, first without NVRTC's declarations of textures and of the CUDA runtime: they take a fifth to a third of the
     time, and few texts use one."""
@@ -259,9 +250,6 @@ def _compile(compiler: Any, program: Any, flags: Sequence[str]) -> None:
 
 
 def _compiled(text: str, what: str, target: str, options: Sequence[str], relocatable: bool, instances: bool) -> Binary:
-    if "-default-device" not in options and _below_prelude(text) in _of_host:
-        unmarked = re.sub(r"\b__host__\b", " " * len("__host__"), text)
-        return _compiled(unmarked, what, target, (*options, "-default-device"), relocatable, instances)
     compiler = nvrtc()
     flags = [*([] if any(o.startswith("-arch=") for o in options) else [f"-arch={target}"]), *options]
     versions = [flag for flag in flags if STANDARD.fullmatch(flag)]
@@ -294,8 +282,9 @@ def _compiled(text: str, what: str, target: str, options: Sequence[str], relocat
                 # nvcc compiles functions without __device__ for the host, and kernels do not use them. NVRTC refuses a
                 # member function or a variable of this kind, unless it may compile them for the GPU. Nor may one be
                 # marked __host__.
-                _of_host.add(_below_prelude(text))
-                return _compiled(text, what, target, options, relocatable, instances)
+                again = (*options, "-default-device")
+                unmarked = re.sub(r"\b__host__\b", " " * len("__host__"), text)
+                return _compiled(unmarked, what, target, again, relocatable, instances)
             if _NARROWED in log and _TOLERANT not in options:
                 # nvcc takes braces that narrow a number for a constructor.
                 return _compiled(text, what, target, (*options, _TOLERANT), relocatable, instances)

@@ -183,26 +183,6 @@ def test_a_text_has_as_many_blocks_as_the_compiler_finds_registers_for(wished: i
     assert (registers > 32, spills > 0) == (kept > 8, spilled)
 
 
-def test_a_source_that_is_refused_for_functions_of_the_host_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a generic lambda, as the source of each program with rows has. Each config of it is another text."""
-    nvrtc = pytest.importorskip("cupy").cuda.nvrtc
-    compile_program, attempts = nvrtc.compileProgram, list[bool]()
-
-    def compiled(program: Any, options: list[str]) -> None:
-        attempts.append("-default-device" in options)
-        compile_program(program, options)
-
-    monkeypatch.setattr(nvrtc, "compileProgram", compiled)
-    found = []
-    for text in (AXPY, AXPY.replace("const long", "const auto at = [](auto k) { return k + 0; };\n    const long")):
-        for n in (2, 3):
-            kernel = Kernel(text.replace("a * acc", "N * a * acc"), "axpy", constants={"N": n})
-            attempts.clear()
-            assert compile_text(kernel.final_text({"scalar_t": "float32"}), "axpy", "sm_90", OPTIONS).code
-            found.append({*attempts})
-    assert found == [{False}, {False}, {False, True}, {True}]
-
-
 @pytest.mark.parametrize(
     "code", ["x[0] = tex1Dfetch<float>(cudaTextureObject_t(n), 3)", "cudaError_t e = cudaSuccess; x[0] = e"]
 )
