@@ -11,7 +11,7 @@ from cupyops.installing import pip_install
 
 from .cpp_library import FOREIGN_THRUST
 from .cuda_text import scan
-from .preprocess import branch_end, preprocess, undefined_by
+from .preprocess import undefined_by
 from .project_headers import includes
 from .pytorch_names import foreign
 from .standard import unknown
@@ -42,23 +42,16 @@ _CLASS = re.compile(r"\s*(?:typedef\s+)?(?:template\s*<[^{}]*>\s*)?(?:struct|cla
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
-def may_have_host_half(text: str, headers: Mapping[str, str], defines: Mapping[str, str]) -> bool:
+def may_have_host_half(text: str, headers: Mapping[str, str]) -> bool:
     """Returns whether a text may have code that NVRTC cannot compile and kernels do not need: host code, or device code
     with unknown names. A false alarm costs the time of a parse.
 
     Args:
         text: CUDA C++.
         headers: the texts of the headers that it includes, by name.
-        defines: macros that are defined before the text.
     """
-    texts = {"": text, **headers}
-    known = frozenset((*texts, *kernels_cu.headers()))
-    if any(_may_have(source, known) for source in texts.values()):
-        return True
-    # A build of a project defines macros that a condition on other macros may remove here.
-    undecided = preprocess(text, headers, defines).unknown(texts)
-    spans = ((scan(texts[where]), d.end, branch_end(scan(texts[where]), d)) for _, where, d in undecided)
-    return any(d.name == "define" for code, start, end in spans for d in code.directives_between(start, end))
+    known = frozenset(("", *headers, *kernels_cu.headers()))
+    return any(_may_have(source, known) for source in (text, *headers.values()))
 
 
 @lru_cache(256)

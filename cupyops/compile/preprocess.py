@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from .cuda_text import Code, Directive, scan
+from .cuda_text import Directive, scan
 from .system_headers import in_text
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "Include",
     "Preprocessed",
     "around",
-    "branch_end",
     "defines_of",
     "known_macros",
     "preprocess",
@@ -33,10 +32,6 @@ _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
-_ASKS = re.compile(
-    r"(?:ifdef|if)\s+(?:defined\b\s*\(?\s*)?[A-Za-z]\w*\s*\)?\s*(?:&&\s*defined\b\s*\(?\s*[A-Za-z]\w*\s*\)?\s*)*"
-)
-_ASKED = re.compile(r"\b(?!ifdef\b|if\b|defined\b)[A-Za-z]\w*")
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
 _RANKS = {
     "||": 1,
@@ -135,16 +130,18 @@ class Preprocessed:
                 read = directive.name.startswith("elif") or self.live(where, directive.start - 1) is not False
                 if not read or directive.name not in CONDITIONALS:
                     continue
-                known = _WORDS | _OTHER_COMPILERS | _OF_BUILDS | self._own | self.macros.keys()
                 names = [
                     n
                     for n in _NAME.findall(_FEATURE.sub(" ", directive.rest))
-                    if n not in known
-                    and not (_OTHER_PLATFORM.search(n) or "DOXYGEN" in n)
-                    and self._defined(n) is False
+                    if n not in _OF_BUILDS and n not in self._own and self.is_free(n)
                 ]
                 if names and self._undecided(directive, names):
                     yield names[0], where, directive
+
+    def is_free(self, name: str) -> bool:
+        """Returns whether neither the texts nor a compiler defines a name, and it is not of another platform."""
+        known = name in _WORDS or name in _OTHER_COMPILERS or _OTHER_PLATFORM.search(name)
+        return not known and name not in self.macros and self._defined(name) is False
 
     def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
         """Returns whether a condition is undecided while some names may or may not be macros."""
@@ -349,8 +346,8 @@ def _any(values: Sequence[bool | None]) -> bool | None:
 
 
 def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the macros that nothing defines and whose conditions around offsets remove the code there, such as ``USE_CUDA`` of
-    ``#ifdef USE_CUDA``. Returns none if the code at an offset stays, or if other conditions remove it or may remove it, too.
+    """Returns the macros that nothing defines and whose conditions remove the code at offsets, such as ``USE_CUDA`` of
+    ``#ifdef USE_CUDA``. Returns none if the code at an offset may be compiled, or if other conditions remove it.
 
     Args:
         text: CUDA C++.
@@ -358,44 +355,18 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
         headers, defines: as for :func:`preprocess`.
     """
     place = min(places, default=0)
-    opened: list[Directive | None] = []
-    for directive in scan(text).directives:
-        if directive.start > place:
-            break
+    opened: list[str] = []
+    for directive in scan(text).directives_between(0, place):
         if directive.name in ("if", "ifdef", "ifndef"):
-            opened.append(directive)
+            opened.append(directive.rest)
         elif directive.name == "endif":
             del opened[-1:]
-        elif directive.name in CONDITIONALS and opened:
-            opened[-1] = None
-    heads = [f"{d.name} {d.rest}" for d in opened if d is not None]
-    asked = [name for head in heads if _ASKS.fullmatch(head) for name in _ASKED.findall(head)]
-    if not asked:
-        return ()
     followed = preprocess(text, headers, defines)
-    states = {followed.live("", other) for other in places}
-    if True in states:
+    if not opened or any(followed.live("", other) is not False for other in places):
         return ()
-    found = tuple(n for n in dict.fromkeys(asked) if not (n in _OTHER_COMPILERS or _OTHER_PLATFORM.search(n)))
-    followed = preprocess(text, headers, {**dict.fromkeys(found, "1"), **defines})
-    state = followed.live("", place)
-    # CUDA's headers may define a name such as CUDA_FEATURE. Texts test only their version macros.
-    if None in states:
-        return found if state and not any(n in defines or n in OF_COMPILER or "VERSION" in n for n in found) else ()
-    return () if state is False else tuple(n for n in found if n not in defines)
-
-
-def branch_end(code: Code, condition: Directive) -> int:
-    """Returns the offset at which the branch of a conditional directive ends."""
-    depth = 0
-    for directive in code.directives_between(condition.end, len(code.bare)):
-        if directive.name in ("if", "ifdef", "ifndef"):
-            depth += 1
-        elif directive.name == "endif" or (not depth and directive.name in CONDITIONALS):
-            if not depth:
-                return directive.start
-            depth -= 1
-    return len(code.bare)
+    names = [name for condition in opened for name in _NAME.findall(condition) if followed.is_free(name)]
+    chosen = preprocess(text, headers, {**dict.fromkeys(names, "1"), **defines})
+    return tuple(dict.fromkeys(names)) if chosen.live("", place) else ()
 
 
 def defines_of(constants: Mapping[str, int], options: Sequence[str]) -> dict[str, str]:

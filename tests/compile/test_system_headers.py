@@ -245,7 +245,7 @@ def test_the_simulator_has_every_name_of_the_list() -> None:
 def test_a_name_of_std_that_nvrtc_lacks_is_refused_by_the_compiler() -> None:
     text = f"__device__ void f() {{\n  float x[3]; std::sort(x, x + 3); }}\n{CALLING}"
     x = np.ones(3, np.float32)
-    told = r"k\.cu:2: error: [\s\S]*(?:<cuda/std/\.\.\.> has types|no `sort`)"
+    told = r"k\.cu:2: error: [\s\S]*sort"
     with cupyops.simulate(), pytest.raises(CompileError, match=told):
         Kernel(text, "k", Threads("n"))(x, x.copy(), 3)
     # A function that no kernel calls is left out.
