@@ -198,7 +198,9 @@ def _first_branches(code: Code) -> str:
     """
     bare = code.bare
     blank: list[tuple[int, int]] = []
-    opened: list[tuple[int, int | None, int]] = []  # the depth before, the depth after the first branch, the branch's start
+    opened: list[
+        tuple[int, int | None, int]
+    ] = []  # the depth before, the depth after the first branch, the branch's start
     depth = at = 0
     for directive in code.directives:
         if directive.name not in _CONDITIONALS:

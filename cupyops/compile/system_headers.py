@@ -13,7 +13,7 @@ from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
 from .cuda_text import scan
-from .header_list import HEADERS, PARTS, SAME, SystemHeader
+from .header_list import HEADERS, OWN, PARTS, SAME, SystemHeader
 from .standard import as_library
 from .toolchain import cuda_headers, cupy, header_version, nvrtc_version
 
@@ -26,6 +26,7 @@ __all__ = [
     "in_text",
     "shared_with_host",
     "shims",
+    "twin",
     "whole_cub",
     "without_questions",
 ]
@@ -47,6 +48,9 @@ _PACKAGES = {
 }
 
 
+_TWINS = Path(__file__).parents[1] / "simulator"
+
+
 @cache
 def header(name: str) -> SystemHeader | None:
     """Returns the row of a header, or None for an unknown header.
@@ -58,6 +62,17 @@ def header(name: str) -> SystemHeader | None:
     if name.startswith("cuda/") and name.endswith((".h", ".cuh", ".hpp")):
         return None
     return next((row for row in HEADERS if any(fnmatchcase(name, pattern) for pattern in row.names)), None)
+
+
+@cache
+def twin(name: str) -> str | None:
+    """Returns what the simulator compiles in place of a header: :data:`.header_list.SAME`, :data:`.header_list.PARTS`, or a file;
+    None if the simulator does not have the header."""
+    row = header(name)
+    if row is None or row.twin != OWN:
+        return row.twin if row else None
+    files = (file for file in (name, f"{name}.h") for of in ("include", "cuda") if (_TWINS / of / file).is_file())
+    return next(files, None)
 
 
 def in_text(name: str, quoted: bool) -> bool:
@@ -192,10 +207,13 @@ def shims() -> dict[str, str]:
     simulator's replacement of the header."""
     found = {}
     for row in HEADERS:
-        for name in row.names:
-            if row.twin not in (None, SAME, PARTS, name) and "*" not in name:
-                library = _library(name) if row.twin == "cuda_std.h" else []
-                found[name] = "\n".join([*library, f'#include "{row.twin}"\n'])
+        for name in row.names if row.twin not in (SAME, PARTS, OWN) else ():
+            library = _library(name) if row.twin == "cuda_std.h" else []
+            found[name] = "\n".join([*library, f'#include "{row.twin}"\n'])
+    for file in (_TWINS / "include").rglob("*.h"):
+        name = file.relative_to(_TWINS / "include").as_posix().removesuffix(".h")
+        if twin(name) == f"{name}.h":
+            found[name] = f'#include "{name}.h"\n'
     return found
 
 
