@@ -27,7 +27,6 @@ __all__ = [
         "FEWER_BLOCKS",
         "OPTIONS",
         "STANDARD",
-        "advice_on",
         "answers",
         "binary_for",
         "check",
@@ -54,14 +53,7 @@ _READ_ONLY = "-fdevice-syntax-only"
 # The target of questions. The same kernel has the same signature on every GPU, and the compilation for a GPU compares it.
 _ASKED = "compute_90"
 
-# Messages of NVRTC and g++ for arithmetic of a 16-bit float with another type, which several conversions would allow.
-_AMBIGUOUS = re.compile(
-    r"more than one (?:operator|instance of overloaded function) \".*?\" matches|ambiguous overload for|"
-    r"\((?:const )?__(?:half|nv_bfloat16)&?\)' is ambiguous"
-)
 _NVRTC_TAKES_IT = "NVRTC accepts the text"
-_ADVICE = "a 16-bit float converts to several types"
-_HALF = re.compile(r"half|bfloat16|float16")
 
 # Increment when the format of an entry changes.
 _CACHE_FORMAT = 1
@@ -343,18 +335,7 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
             parts += [f"{'>' if number == place[1] else ' '} {number:4d} | {lines[number]}" for number in near]
     # Errors without a line, such as a function without a body, come after warnings.
     parts += _WITHOUT_PLACE.findall(log) if len(parts) > 1 else [log.strip()]
-    words = "\n".join(parts)
-    return "\n".join(filter(None, [words, advice_on(words, "")]))
-
-
-def advice_on(message: str, text: str) -> str:
-    """Returns what to do about a compiler's message on a text, or an empty string."""
-    if not _AMBIGUOUS.search(message) or not _HALF.search(message + text):
-        return ""
-    return (
-        f"{_ADVICE}, so that an operation with another type is ambiguous: convert it first, "
-        "acc_t(x[i]) (or float(x[i])), and convert the result back, y[i] = scalar_t(...)"
-    )
+    return "\n".join(parts)
 
 
 def first_error(message: str) -> str:
@@ -366,8 +347,8 @@ def first_error(message: str) -> str:
     ends = next((i for i, line in enumerate(lines[1:], 2) if re.search(r": (?:\w+ )?error\b", line)), 2)
     while ends < len(lines) and re.match(r"[> ] +\d+ \| ", lines[ends]):
         ends += 1
-    # Further lines say that NVRTC accepts a text which the simulator does not compile, or what to do about the error.
-    further = dict.fromkeys(line for line in lines[ends:] if line.startswith((_NVRTC_TAKES_IT, _ADVICE)))
+    # A further line says that NVRTC accepts a text which the simulator does not compile.
+    further = dict.fromkeys(line for line in lines[ends:] if line.startswith(_NVRTC_TAKES_IT))
     return "\n".join([*lines[:ends], *further])
 
 

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import kernels_cu
 from cupyops.arrays import Device, host
 from cupyops.compile.ask import split_types
-from cupyops.compile.compiler import advice_on
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.project_headers import read
 from cupyops.dtypes import FLOATS, dtype_names
@@ -294,9 +293,7 @@ class Kernel(Listed):
 
     def located(self, error: CompileError) -> CompileError:
         """Returns a compiler's error with the lines of the Python file that holds the text. See :meth:`.KernelSource.located`."""
-        found = self.source.located(error)
-        advice = advice_on(str(found), self.text)
-        return CompileError(f"{found}\n{advice}") if advice and advice not in str(found) else found
+        return self.source.located(error)
 
     def compare(self, answers: Sequence[str], types: Mapping[str, str]) -> None:
         """Compares the parameters of the compiled kernel with the signature.

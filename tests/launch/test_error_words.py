@@ -13,7 +13,7 @@ import torch
 import cupyops
 from cupyops import CompileError, Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
 from cupyops.compile.cache import Binary
-from cupyops.compile.compiler import OPTIONS, advice_on, compile_text, first_error
+from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.launch import debug, driver
 from tests.gpu.stub_gpu import Driver, Stub
 
@@ -379,27 +379,6 @@ def test_so_is_a_fault_in_the_simulator_and_under_explain(tmp_path: Path, explai
     assert f"element 4 of `y` (float32[4] on cpu) at {tmp_path}/ops.py:12 (hardclip.cu:7), by block" in str(
         caught.value
     )
-
-
-@pytest.mark.sample(5)
-@pytest.mark.simulator
-@pytest.mark.parametrize("value", ["x[i] * 2.5", "x[i] / (1 + exp(-x[i]))", "x[i] * n", "2.0 - x[i]", "pow(x[i], 2.5)"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_ambiguous_arithmetic_of_16_bits_says_what_to_convert(value: str, dtype: torch.dtype) -> None:
-    text = (
-        f"__global__ void f(const scalar_t* x /* (n) */, scalar_t* y /* (n) */, int n) {{ int i = 0; y[i] = {value}; }}"
-    )
-    x = torch.ones(4, dtype=dtype)
-    with cupyops.simulate():
-        words = compile_error_of(lambda: Kernel(text)[1](x, x.clone(), 4))
-    assert sum("convert it first, acc_t(x[i]) (or float(x[i]))" in line for line in words) == 1
-    assert "a 16-bit float converts to several types" in first_error("\n".join(words)).splitlines()[-1]
-
-
-def test_other_ambiguous_calls_say_nothing_of_16_bits() -> None:
-    message = 'more than one operator "+" matches these operands:'
-    assert not advice_on(message, "struct A { operator int(); operator float(); };")
-    assert "acc_t(x[i])" in advice_on(message, "__half x;")
 
 
 def test_numpy_arrays_point_to_the_simulator() -> None:
