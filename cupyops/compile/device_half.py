@@ -9,7 +9,7 @@ import kernels_cu
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
-from .cpp_library import FOREIGN_THRUST
+from .cpp_library import foreign_thrust
 from .cuda_text import scan
 from .preprocess import undefined_by
 from .project_headers import includes
@@ -79,7 +79,7 @@ def _may_have(text: str, known: frozenset[str]) -> bool:
 
 def names_host(code: str) -> bool:
     """Returns whether code uses names that NVRTC does not have."""
-    if any(pattern.search(code) for pattern in (_FOREIGN, _OF_STD_ALONE, FOREIGN_THRUST)) or unknown(code):
+    if any(pattern.search(code) for pattern in (_FOREIGN, _OF_STD_ALONE, foreign_thrust())) or unknown(code):
         return True
     return next(foreign(code, ""), None) is not None
 

@@ -10,9 +10,9 @@ import pytest
 import cupyops
 from cupyops import Kernel, Threads
 from cupyops.compile import system_headers
-from cupyops.compile.cpp_library import TRAITS
+from cupyops.compile.cpp_library import STD, names_in
 from cupyops.compile.header_list import HEADERS
-from cupyops.compile.standard import _INTEGERS, _MATH, _NUMBERS
+from cupyops.compile.standard import _INTEGERS, _MATH, C
 from cupyops.compile.system_headers import header, twin
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.simulator.simulated import twins
@@ -203,8 +203,9 @@ def test_the_kernels_of_this_project_get_no_line_of_the_list() -> None:
 
 def everything() -> str:
     """A text that uses each name of the list, and checks the numbers while it is compiled."""
+    traits = {name for name, of in names_in(STD).imported.items() if of.endswith("/type_traits>")}
     lines = [f"static_assert(sizeof({name}) > 0, {name!r});".replace("'", '"') for name in _INTEGERS]
-    wide = {name for name in _NUMBERS if name not in ("INFINITY", "NAN", "HUGE_VAL", "HUGE_VALF")}
+    wide = {name for name in names_in(C).macros if name not in ("INFINITY", "NAN", "HUGE_VAL", "HUGE_VALF")}
     lines += [f"static_assert({name} == {name}, {name!r});".replace("'", '"') for name in sorted(wide)]
     lines += [
         'static_assert(INT_MAX == 2147483647 && INT_MIN == -INT_MAX - 1 && UINT_MAX == 4294967295u, "");',
@@ -215,7 +216,7 @@ def everything() -> str:
         'static_assert(sizeof(int64_t) == 8 && sizeof(uint8_t) == 1 && int8_t(-1) < 0 && uint16_t(-1) == 65535, "");',
         "constexpr float infinity = INFINITY, nothing = NAN; constexpr double huge = HUGE_VAL; constexpr float hugef = HUGE_VALF;",
         'static_assert(infinity > FLT_MAX && nothing != nothing && huge > DBL_MAX && hugef == infinity, "");',
-        *(f"using std::{name};" for name in sorted(TRAITS)),
+        *(f"using std::{name};" for name in sorted(traits)),
         "__device__ double all(double x, int* i) {",
         "float f = 1; double d = 1; (void)std::frexp(x, i); (void)std::modf(x, &d); (void)std::remquo(x, d, i); std::swap(f, f);",
         "x += std::max(1.0, x) + std::min(x, 2.0) + std::clamp(x, 0.0, 1.0) + std::numeric_limits<float>::epsilon();",

@@ -173,8 +173,8 @@ CONSTRUCTS = (
     ),
     (
         "the library has no concepts",
-        "cupyops/compile/cpp_library.py",
-        '(CONCEPTS, "cuda/std/concepts", "concepts"),',
+        "cupyops/compile/names/std.cuh",
+        "\n#include <cuda/std/concepts>",
         "",
     ),
     (

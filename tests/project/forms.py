@@ -10,9 +10,9 @@ from pathlib import Path
 
 import tomllib
 
-from cupyops.compile.cpp_library import TRAITS
+from cupyops.compile.cpp_library import STD, names_in
 from cupyops.compile.header_list import HEADERS, OWN, SystemHeader
-from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _MATH_OF_FLOAT
+from cupyops.compile.standard import _INTEGERS, _MATH, _MATH_OF_FLOAT, known_of_std
 from cupyops.compile.system_headers import _PACKAGES
 from cupyops.installing import EXTRAS
 from cupyops.simulator.library import DECLINED, INTRINSICS
@@ -166,7 +166,8 @@ def _treated(of: SystemHeader) -> tuple[str, str]:
 
 def cuda_support() -> Findings:
     page = DOCS / "cuda_support.md"
-    others = _KNOWN_OF_STD - _MATH - _MATH_OF_FLOAT - TRAITS - _INTEGERS.keys()
+    traits = {name for name, header in names_in(STD).imported.items() if header.endswith("/type_traits>")}
+    others = known_of_std() - _MATH - _MATH_OF_FLOAT - traits - _INTEGERS.keys()
     wanted = [*header_rows(), f"| others of `std` | {code(sorted(others))} |"]
     yield from lines_are(page, wanted, r"\| `[<a-z].*\| (yes|\[those listed\].*|as with NVRTC) \|")
 
