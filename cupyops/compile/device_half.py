@@ -11,7 +11,7 @@ from cupyops.installing import pip_install
 
 from .cpp_library import foreign_thrust
 from .cuda_text import scan
-from .preprocess import undefined_by
+from .preprocess import preprocess, undefined_by
 from .project_headers import includes
 from .pytorch_names import foreign
 from .standard import unknown
@@ -42,16 +42,21 @@ _CLASS = re.compile(r"\s*(?:typedef\s+)?(?:template\s*<[^{}]*>\s*)?(?:struct|cla
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
-def may_have_host_half(text: str, headers: Mapping[str, str]) -> bool:
+def may_have_host_half(text: str, headers: Mapping[str, str], defines: Mapping[str, str]) -> bool:
     """Returns whether a text may have code that NVRTC cannot compile and kernels do not need: host code, or device code
     with unknown names. A false alarm costs the time of a parse.
 
     Args:
         text: CUDA C++.
         headers: the texts of the headers that it includes, by name.
+        defines: macros that are defined before the text.
     """
-    known = frozenset(("", *headers, *kernels_cu.headers()))
-    return any(_may_have(source, known) for source in (text, *headers.values()))
+    texts = {"": text, **headers}
+    known = frozenset((*texts, *kernels_cu.headers()))
+    # A build of a project defines macros that a condition on other macros may remove here.
+    return any(_may_have(source, known) for source in texts.values()) or any(
+        preprocess(text, headers, defines).unknown(texts)
+    )
 
 
 @lru_cache(256)

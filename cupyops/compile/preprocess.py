@@ -61,7 +61,7 @@ _OTHER_COMPILERS |= {name for name in ("__APPLE__",) if sys.platform != "darwin"
 # Macros with which a build asks for checks and messages. Headers do not define them.
 _OF_BUILDS = frozenset(("DEBUG", "_DEBUG", "NDEBUG", "VERBOSE", "WARNINGS", "PROFILE", "WIN32", "WINCE"))
 _FEATURE = re.compile(r"\b__has_\w+\s*\([^()]*\)")  # whose words are not macros
-_OTHER_PLATFORM = re.compile(r"(?:\A|_)(?:HIP|HIPCC|ROCM|AMD|AMDGPU|MUSA|SYCL|OPENCL)(?:_|\Z)")
+_OTHER_PLATFORM = re.compile(r"(?:\A|_)(?:HIP|HIPCC|ROCM|AMD|AMDGPU|MUSA|SYCL|OPENCL)(?:_|\Z)|DOXYGEN")
 
 
 class _AtLeast(int):
@@ -138,10 +138,10 @@ class Preprocessed:
                 if names and self._undecided(directive, names):
                     yield names[0], where, directive
 
-    def is_free(self, name: str) -> bool:
-        """Returns whether neither the texts nor a compiler defines a name, and it is not of another platform."""
+    def is_free(self, name: str, sure: bool = True) -> bool:
+        """Returns whether neither the texts nor (for certain, if `sure`) a compiler defines a name, and it is not of another platform."""
         known = name in _WORDS or name in _OTHER_COMPILERS or _OTHER_PLATFORM.search(name)
-        return not known and name not in self.macros and self._defined(name) is False
+        return not known and name not in self.macros and (not sure or self._defined(name) is False)
 
     def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
         """Returns whether a condition is undecided while some names may or may not be macros."""
@@ -362,9 +362,13 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
         elif directive.name == "endif":
             del opened[-1:]
     followed = preprocess(text, headers, defines)
-    if not opened or any(followed.live("", other) is not False for other in places):
+    if not opened or any(followed.live("", other) for other in places):
         return ()
-    names = [name for condition in opened for name in _NAME.findall(condition) if followed.is_free(name)]
+    # CUDA's headers may define a name such as CUDA_FEATURE. Texts test only their version macros.
+    words = [
+        name for condition in opened for name in _NAME.findall(condition) if name[0] != "_" and "VERSION" not in name
+    ]
+    names = [name for name in words if followed.is_free(name, sure=False)]
     chosen = preprocess(text, headers, {**dict.fromkeys(names, "1"), **defines})
     return tuple(dict.fromkeys(names)) if chosen.live("", place) else ()
 

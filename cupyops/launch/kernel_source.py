@@ -219,7 +219,7 @@ class KernelSource:
         # The arguments of a template are not macros for clang, which would replace the parameters in their declaration.
         arguments = {name for kernel in self.kernels() for name in numbers(self.text, kernel)}
         macros = {name: value for name, value in self.defines.items() if name not in arguments}
-        if not may_have_host_half(text, own):
+        if not may_have_host_half(text, own, macros):
             return {}
         return device_half(text, own, macros, self.options, names)
 
