@@ -4,6 +4,8 @@ A condition is true, false or undecided. It is undecided if it reads a macro of 
 or a macro that an undecided branch defines. A macro that an undecided branch defines is undecided, too.
 """
 
+import ast
+import operator
 import re
 import sys
 from bisect import bisect_right
@@ -32,21 +34,17 @@ _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
-_TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
-_RANKS = {
-    "||": 1,
-    "&&": 2,
-    "==": 6,
-    "!=": 6,
-    "<": 7,
-    ">": 7,
-    "<=": 7,
-    ">=": 7,
-    "+": 9,
-    "-": 9,
-    "*": 10,
-    "/": 10,
-    "%": 10,
+# What differs in Python: the operator ! has the precedence of ~, and integers have no suffixes.
+_IN_PYTHON = {r"&&": " and ", r"\|\|": " or ", r"!(?!=)": "~", r"\b(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]+\b": r"\1"}
+_DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|(\w+))")
+_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_COMPARED = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.Gt: operator.gt,
+    ast.LtE: operator.le,
+    ast.GtE: operator.ge,
 }
 CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
 _DEPTH = 16  # macros within one another
@@ -141,7 +139,7 @@ class Preprocessed:
     def is_free(self, name: str, sure: bool = True) -> bool:
         """Returns whether neither the texts nor (for certain, if `sure`) a compiler defines a name, and it is not of another platform."""
         known = name in _WORDS or name in _OTHER_COMPILERS or _OTHER_PLATFORM.search(name)
-        return not known and name not in self.macros and (not sure or self._defined(name) is False)
+        return not known and name not in self.macros and (not sure or self.is_defined(name) is False)
 
     def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
         """Returns whether a condition is undecided while some names may or may not be macros."""
@@ -206,15 +204,13 @@ class Preprocessed:
 
     def _condition(self, name: str, rest: str) -> bool | None:
         if name != "if":
-            defined = self._defined(rest.split()[0]) if rest.split() else None
+            defined = self.is_defined(rest.split()[0]) if rest.split() else None
             return defined if name == "ifdef" else _not(defined)
-        try:
-            value = _Expression(rest, self).value()
-        except (ValueError, IndexError, RecursionError, ZeroDivisionError):
-            return None
+        value = _value(rest, self)
         return None if value is None else value != 0
 
-    def _defined(self, name: str) -> bool | None:
+    def is_defined(self, name: str) -> bool | None:
+        """Returns whether a name is a macro; None if that is undecided."""
         if name in self.macros:
             return True if self.macros[name] is not None or name not in self._own else None
         # The names of compilers and of their libraries, and CUDA's names, may be the compiler's.
@@ -235,102 +231,53 @@ class Preprocessed:
         if name in _VERSIONS and name not in self.macros and name not in self._own:
             return _VERSIONS[name]
         if text is None or depth > _DEPTH:
-            return None if name in self.macros or self._defined(name) is None else {"true": 1}.get(name, 0)
-        try:
-            return _Expression(text, self, depth + 1).value()
-        except (ValueError, IndexError):
-            return None
+            return None if name in self.macros or self.is_defined(name) is None else {"true": 1}.get(name, 0)
+        return _value(text, self, depth + 1)
 
 
-class _Expression:
-    """A condition, parsed by precedence. Its value is an integer, or None if it is undecided."""
+def _value(text: str, given: Preprocessed, depth: int = 0) -> int | None:
+    """Returns the value of a condition, or None if it is undecided, as one with an operator that few texts have.
 
-    def __init__(self, text: str, given: Preprocessed, depth: int = 0) -> None:
-        self._tokens: list[str] = []
-        self._given, self._depth, self._at = given, depth, 0
-        at = 0
-        text = text.strip()
-        while at < len(text):
-            token = _TOKEN.match(text, at)
-            if token is None or len(self._tokens) > 200:
-                raise ValueError(text)
-            self._tokens.append(token[1] or token[2] or token[3])
-            at = token.end()
-
-    def value(self) -> int | None:
-        found = self._conditional()
-        if self._at != len(self._tokens):
-            raise ValueError(self._tokens[self._at])
-        return found
-
-    def _next(self) -> str:
-        self._at += 1
-        return self._tokens[self._at - 1]
-
-    def _conditional(self) -> int | None:
-        value = self._binary(0)
-        if self._tokens[self._at : self._at + 1] != ["?"]:
-            return value
-        self._at += 1
-        chosen = self._conditional()
-        if self._next() != ":":
-            raise ValueError(":")
-        other = self._conditional()
-        return None if value is None else chosen if value else other
-
-    def _binary(self, least: int) -> int | None:
-        left = self._unary()
-        while self._at < len(self._tokens) and (rank := _RANKS.get(self._tokens[self._at], 0)) > least:
-            operator = self._next()
-            left = _combined(operator, left, self._binary(rank))
-        return left
-
-    def _unary(self) -> int | None:
-        token = self._next()
-        if token == "!":
-            value = self._unary()
-            return None if value is None else int(not value)
-        if token == "-":
-            value = self._unary()
-            return None if value is None else -value
-        if token == "(":
-            value = self._conditional()
-            if self._next() != ")":
-                raise ValueError(token)
-            return value
-        if token == "defined":
-            name = self._next()
-            if name == "(":
-                name = self._next()
-                self._at += 1
-            defined = self._given._defined(name)
-            return None if defined is None else int(defined)
-        if token[0].isdigit():
-            return int(token, 16 if token[:2] in ("0x", "0X") else 8 if token[0] == "0" and token.isdigit() else 10)
-        if not token.isidentifier() or self._tokens[self._at : self._at + 1] == ["("]:
-            raise ValueError(token)
-        return self._given.number(token, self._depth)
-
-
-def _combined(operator: str, a: int | None, b: int | None) -> int | None:
-    if operator == "&&":
-        known = _all([None if v is None else v != 0 for v in (a, b)])
-        return None if known is None else int(known)
-    if operator == "||":
-        known = _any([None if v is None else v != 0 for v in (a, b)])
-        return None if known is None else int(known)
-    if isinstance(a, _AtLeast) and b is not None and not isinstance(b, _AtLeast):
-        known = {">=": a >= b, ">": a > b, "<": a >= b, "<=": a > b}.get(operator, False)
-        return (1 if operator in (">=", ">") else 0) if known else None
-    if a is None or b is None or isinstance(b, _AtLeast):
+    The condition is read as an expression of Python, which has the same operators.
+    """
+    text = _DEFINED.sub(lambda m: f" {_number(given.is_defined(m[1] or m[2]))} ", text)
+    for of_c, of_python in _IN_PYTHON.items():
+        text = re.sub(of_c, of_python, text)
+    try:
+        return _evaluated(ast.parse(" ".join(text.split()), mode="eval").body, given, depth)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    compared = {"==": a == b, "!=": a != b, "<": a < b, ">": a > b, "<=": a <= b, ">=": a >= b}
-    if operator in compared:
-        return int(compared[operator])
-    if operator in "/%":
-        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-        return quotient if operator == "/" else a - quotient * b
-    return {"+": a + b, "-": a - b, "*": a * b}[operator]
+
+
+def _number(value: bool | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _evaluated(node: ast.expr, given: Preprocessed, depth: int) -> int | None:
+    match node:
+        case ast.Constant(value=int() | None):
+            return node.value
+        case ast.Name(id=name):
+            return given.number(name, depth)
+        case ast.BoolOp(op, values):
+            found = [None if v is None else v != 0 for v in (_evaluated(value, given, depth) for value in values)]
+            return _number(_all(found) if isinstance(op, ast.And) else _any(found))
+        case ast.UnaryOp(ast.Invert() | ast.USub() as op, operand):
+            value = _evaluated(operand, given, depth)
+            return None if value is None else -value if isinstance(op, ast.USub) else int(not value)
+        case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
+            a, b = _evaluated(left, given, depth), _evaluated(right, given, depth)
+            return None if a is None or b is None else _ARITHMETIC[type(op)](a, b)
+        case ast.Compare(left, [op], [right]) if type(op) in _COMPARED:
+            a, b = _evaluated(left, given, depth), _evaluated(right, given, depth)
+            if a is None or b is None or isinstance(b, _AtLeast):
+                return None
+            if isinstance(a, _AtLeast):
+                more, less = isinstance(op, (ast.Gt, ast.GtE)), isinstance(op, (ast.Lt, ast.LtE))
+                above = a > b if isinstance(op, (ast.Gt, ast.LtE)) else a >= b
+                return int(more) if above and (more or less) else None
+            return int(_COMPARED[type(op)](a, b))
+    raise ValueError(ast.dump(node))
 
 
 def _not(value: bool | None) -> bool | None:
