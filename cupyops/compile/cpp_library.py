@@ -7,7 +7,7 @@ numbers are those of Thrust. The files in ``names/`` have the definitions.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 STD, THRUST = "std.cuh", "thrust.cuh"
+_OF_NAMES = re.compile(r"#define (CUPYOPS_\w+)\(name\)")
 _OPENS_STD = re.compile(r"\bnamespace\s+std\s*\{")
 _OF_THRUST = re.compile(r"(?<![\w:])(?:::\s*)?thrust\s*::\s*(\w+)")
 
@@ -45,15 +46,23 @@ class Names(NamedTuple):
     imported: dict[str, str]
     defined: dict[str, str]
 
-    def definitions(self, used: Collection[str]) -> list[str]:
-        """Returns the definitions of names and of the names in them, in the order of the file."""
-        wanted, unread = set[str](), [name for name in used if name in self.defined]
+    def definitions(self, used: Iterable[str]) -> list[str]:
+        """Returns the definitions of names and of the names in them, in the order of the file. A macro ``CUPYOPS_...(name)`` is
+        applied to each of its names."""
+        used = [name for name in used if name in self.defined]
+        wanted, unread = set[str](), [*used]
         while unread:
             definition = self.defined[unread.pop()]
             if definition not in wanted:
                 wanted.add(definition)
                 unread += self.defined.keys() & {*WORD.findall(definition)}
-        return [definition for definition in dict.fromkeys(self.defined.values()) if definition in wanted]
+        found = []
+        for definition in dict.fromkeys(self.defined.values()):
+            if definition in wanted:
+                found.append(definition)
+                if macro := _OF_NAMES.match(definition):
+                    found += [f"{macro[1]}({name})" for name in sorted(used) if self.defined[name] == definition]
+        return found
 
 
 @cache

@@ -48,70 +48,12 @@ NUMBERS = {
     for name, value in names_in(C).macros.items()
     if name[:2] == "M_" or name in ("FLT_MAX", "FLT_MIN", "FLT_EPSILON")
 }
-_MATH = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "ceil",
-        "copysign",
-        "cos",
-        "cosh",
-        "erf",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "fabs",
-        "fdim",
-        "floor",
-        "fma",
-        "fmax",
-        "fmin",
-        "fmod",
-        "frexp",
-        "hypot",
-        "ilogb",
-        "isfinite",
-        "isinf",
-        "isnan",
-        "ldexp",
-        "lgamma",
-        "llrint",
-        "llround",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "logb",
-        "lrint",
-        "lround",
-        "modf",
-        "nearbyint",
-        "nextafter",
-        "pow",
-        "remainder",
-        "remquo",
-        "rint",
-        "round",
-        "scalbln",
-        "scalbn",
-        "signbit",
-        "sin",
-        "sinh",
-        "sqrt",
-        "tan",
-        "tanh",
-        "tgamma",
-        "trunc",
-    ]
-)
+MATH = "math.cuh"
+_MATH = names_in(MATH).defined.keys() - {"CupyopsInteger", "CupyopsNumber", "j0", "j1", "y0", "y1"} | {
+    "abs",
+    "modf",
+    "remquo",
+}
 # The functions of <cmath> for float, which the host's library has in `std`, too.
 _MATH_OF_FLOAT = frozenset(f"{name}f" for name in _MATH - {"abs", "isfinite", "isinf", "isnan", "signbit"})
 # Functions of <math.h> and <cmath> that NVRTC does not have. Those of long double end with an l.
@@ -135,26 +77,6 @@ _NAMED_BEHIND = re.compile(r"\}\s*([A-Za-z_]\w*)\s*;")  # the name in a typedef 
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
 _BYTES = frozenset(("memcpy", "memset", "printf"))  # built in
 _OWN_OF_STD = {"real", "imag", "conj", "norm", "bit_cast"}  # which the host's library lacks, or has for its own types
-# Functions that the host's library, and nvcc with it, has for integers and for numbers of two types, which become double.
-_OF_TWO = frozenset(("atan2", "copysign", "fdim", "fmax", "fmin", "fmod", "hypot", "nextafter", "pow", "remainder"))
-_OF_ONE = (
-    (_MATH | frozenset(("j0", "j1", "y0", "y1")))
-    - _OF_TWO
-    - {"abs", "fma", "frexp", "ilogb", "isfinite", "isinf", "isnan", "ldexp", "llrint", "llround", "lrint", "lround"}
-    - {"modf", "remquo", "scalbln", "scalbn", "signbit"}
-)
-# Functions of one such number, whose result is not a double, and the second parameter of those that have one.
-_OF_ANOTHER_RESULT = {
-    **dict.fromkeys(("ilogb", "isfinite", "isinf", "isnan", "llrint", "llround", "lrint", "lround", "signbit"), ""),
-    "frexp": "int*",
-    "ldexp": "int",
-    "scalbln": "long",
-    "scalbn": "int",
-}
-_INTEGER_TYPES = (
-    *("bool", "char", "signed char", "unsigned char", "wchar_t", "short", "unsigned short", "int", "unsigned int"),
-    *("long", "unsigned long", "long long", "unsigned long long"),
-)
 _PLACED = re.compile(r"\bnew\s*\(")  # an object in memory that is there
 
 
@@ -213,7 +135,9 @@ def definitions(
         return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
     lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
-    lines += _for_integers(code, words)
+    lines += names_in(MATH).definitions(
+        n for n in names_in(MATH).defined if n in words and not _defines(n).search(code)
+    )
     within = names_in(STD).definitions(of_std)
     within += [
         f"using ::{name};"
@@ -230,47 +154,6 @@ def definitions(
         own = sorted({*own_integers(code, declared, _INTEGERS)} - of_std)
         lines += ["#include <cuda/std/cstdint>"] if own else []
         lines += [f"#define {name} CupyopsOwn_{name}" for name in own]
-    return lines
-
-
-def _for_integers(code: str, words: Collection[str]) -> list[str]:
-    """Returns the lines that define the overloads of the mathematical functions that a text calls, unless the text defines a
-    function of the name.
-
-    A function without a template is preferred where the types fit it, so float and double have CUDA's functions.
-    """
-    known = _OF_ONE | _OF_TWO | _OF_ANOTHER_RESULT.keys() | {"fma"}
-    used = sorted(name for name in known & set(words) if not _defines(name).search(code))
-    if not used:
-        return []
-    lines = ["template <class T> struct CupyopsInteger {};", "template <class T> struct CupyopsNumber {};"]
-    for types, name in ((_INTEGER_TYPES, "Integer"), ((*_INTEGER_TYPES, "float", "double"), "Number")):
-        lines += [f"template <> struct Cupyops{name}<{of}> {{ typedef double type; }};" for of in types]
-    device = "__device__ __forceinline__"
-    for name in used:
-        if name in _OF_ONE:
-            lines.append(
-                f"template <class T> {device} typename CupyopsInteger<T>::type {name}(T x) {{ return {name}((double)x); }}"
-            )
-        elif name in _OF_TWO:
-            lines.append(
-                f"template <class A, class B, class = typename CupyopsNumber<A>::type> {device} "
-                f"typename CupyopsNumber<B>::type {name}(A a, B b) {{ return {name}((double)a, (double)b); }}"
-            )
-        elif name == "fma":
-            lines.append(
-                "template <class A, class B, class C, class = typename CupyopsNumber<A>::type, class = typename "
-                f"CupyopsNumber<B>::type> {device} typename CupyopsNumber<C>::type fma(A a, B b, C c) "
-                "{ return fma((double)a, (double)b, (double)c); }"
-            )
-        else:
-            second = _OF_ANOTHER_RESULT[name]
-            declared, given = (f", {second} y", ", y") if second else ("", "")
-            call = f"{name}((double)x{given})"
-            lines.append(
-                f"template <class T, class = typename CupyopsInteger<T>::type> {device} auto {name}(T x{declared}) "
-                f"-> decltype({call}) {{ return {call}; }}"
-            )
     return lines
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
+from .cpp_library import names_in
 from .cuda_text import scan
 from .header_list import HEADERS, OWN, PARTS, SAME, SystemHeader
 from .standard import as_library
@@ -222,44 +223,19 @@ def _library(name: str) -> list[str]:
     return as_library([f"<{name[9:]}>"]) if name.startswith("cuda/std/") else []
 
 
-# The functors, functions and macros that CUB 3 removed. The simulator's twins of CUB's headers have none of them.
-_OPERATORS = {
-    "Sum": "a + b",
-    "Max": "a < b ? b : a",
-    "Min": "b < a ? b : a",
-    "Equality": "a == b",
-    "Inequality": "a != b",
-    "Difference": "a - b",
-    "Division": "a / b",
-}
-_REGISTERS = {"LaneId": "laneid", "WarpId": "warpid"}
-_OF_CUB = re.compile(rf"\bcub\s*::\s*({'|'.join((*_OPERATORS, *_REGISTERS))})\b|\b(CUB_M(?:AX|IN))\b")
+_OF_CUB = re.compile(r"\bcub\s*::\s*(\w+)|\b(CUB_M(?:AX|IN))\b")
 
 
 def cub_operators(texts: Iterable[str], simulated: bool) -> list[str]:
-    """Returns the lines after a header of CUB that define the functors, such as ``cub::Max``, that texts use."""
-    used = sorted({m[1] or m[2] for text in texts for m in _OF_CUB.finditer(scan(text).bare)})
-    if not used:
+    """Returns the lines after a header of CUB that define what CUB 3 has removed, such as ``cub::Max``, for texts that use it."""
+    found = names_in("cub.cuh").definitions({m[1] or m[2] for text in texts for m in _OF_CUB.finditer(scan(text).bare)})
+    if not found:
         return []
-    condition = "" if simulated else " && CUB_VERSION >= 300000"
-    functors = [
-        f"struct {name} {{ template <class A, class B> __device__ __forceinline__ auto operator()(const A& a, const B& b) "
-        f"const -> decltype({_OPERATORS[name]}) {{ return {_OPERATORS[name]}; }} }};"
-        for name in used
-        if name in _OPERATORS
-    ]
-    functors += [
-        f"__device__ __forceinline__ unsigned {name}() "
-        f'{{ unsigned found; asm volatile("mov.u32 %0, %%{_REGISTERS[name]};" : "=r"(found)); return found; }}'
-        for name in used
-        if name in _REGISTERS
-    ]
-    macros = {"CUB_MAX": "((b) > (a) ? (b) : (a))", "CUB_MIN": "((b) < (a) ? (b) : (a))"}
-    extremes = [f"#ifndef {m}\n#define {m}(a, b) {macros[m]}\n#endif" for m in used if m in macros]
+    condition = "" if simulated else " && CUB_VERSION >= 300000"  # the simulator's headers of CUB have none of them
     return [
         *([] if simulated else ["#include <cub/version.cuh>"]),
         f"#if !defined(CUPYOPS_CUB_OPERATORS){condition}",
-        *("#define CUPYOPS_CUB_OPERATORS", "namespace cub {", *functors, "}", *extremes, "#endif"),
+        *("#define CUPYOPS_CUB_OPERATORS", "namespace cub {", *found, "}", "#endif"),
     ]
 
 
