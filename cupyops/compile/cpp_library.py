@@ -76,7 +76,9 @@ def names_in(file: str) -> Names:
             of = found.imported if code.startswith("#include <cuda/") else found.defined
             of.update(dict.fromkeys(WORD.findall(comment), code))
         else:
-            found.macros.update(line.split(maxsplit=2)[1:] for line in code.split("\n"))
+            found.macros.update(
+                (name, value) for _, name, value in (line.split(maxsplit=2) for line in code.split("\n"))
+            )
     return found
 
 

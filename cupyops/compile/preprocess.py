@@ -255,8 +255,8 @@ def _number(value: bool | None) -> int | None:
 
 def _evaluated(node: ast.expr, given: Preprocessed, depth: int) -> int | None:
     match node:
-        case ast.Constant(value=int() | None):
-            return node.value
+        case ast.Constant(value=int() | None as value):
+            return value
         case ast.Name(id=name):
             return given.number(name, depth)
         case ast.BoolOp(op, values):

@@ -6,7 +6,7 @@ A name of ``std`` that is not in this list is refused.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from functools import cache, lru_cache
 
 from .cpp_library import STD, library_lines, names_in, specialized, thrust_lines
@@ -81,7 +81,7 @@ _PLACED = re.compile(r"\bnew\s*\(")  # an object in memory that is there
 
 
 @cache
-def known_of_std() -> frozenset[str]:
+def known_of_std() -> Set[str]:
     """Returns the names of ``std`` that kernels may use."""
     found = names_in(STD)
     own = _MATH | _MATH_OF_FLOAT | _BUILT_IN | _SIZES | _BYTES | {n for n in _INTEGERS if n.endswith("_t")}

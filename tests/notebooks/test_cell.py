@@ -184,11 +184,6 @@ def test_without_nvrtc_the_simulators_compiler_finds_the_error(monkeypatch: pyte
     ("line", "cell", "words"),
     [
         ("", "int x;", '%%cu: the cell has no kernel: declare extern "C" __global__ void NAME(...)'),
-        (
-            "",
-            FORWARD.replace("void", "int"),
-            "softclip: a kernel must be void, got int: declare it __global__ void softclip(...)",
-        ),
         ("--threads m", FORWARD, "%%cu: softclip has the sizes n, and no m"),
         ("--rows n,n", FORWARD, "%%cu: --rows takes one size, and --block one number with it"),
         ("--rows n --block 32,8", FORWARD, "%%cu: --rows takes one size"),
