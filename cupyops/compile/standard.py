@@ -12,9 +12,9 @@ from functools import cache, lru_cache
 from .cpp_library import STD, library_lines, names_in, specialized, thrust_lines
 from .own_integers import own_integers
 
-__all__ = ["NUMBERS", "as_library", "definitions", "for_libraries", "known_of_std", "unknown"]
+__all__ = ["INTEGERS", "NUMBERS", "as_library", "definitions", "for_libraries", "known_of_std", "unknown"]
 
-_INTEGERS = {
+INTEGERS = {
     **{
         f"{u}int{bits}_t": f"{sign} {c}"
         for bits, c in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
@@ -84,7 +84,7 @@ _PLACED = re.compile(r"\bnew\s*\(")  # an object in memory that is there
 def known_of_std() -> Set[str]:
     """Returns the names of ``std`` that kernels may use."""
     found = names_in(STD)
-    own = _MATH | _MATH_OF_FLOAT | _BUILT_IN | _SIZES | _BYTES | {n for n in _INTEGERS if n.endswith("_t")}
+    own = _MATH | _MATH_OF_FLOAT | _BUILT_IN | _SIZES | _BYTES | {n for n in INTEGERS if n.endswith("_t")}
     return own | found.imported.keys() | found.defined.keys()
 
 
@@ -128,20 +128,20 @@ def definitions(
         hosts += ["bit"] if "bit_cast" in of_std else []
         lines = [*as_library([f"<{name}>" for name in dict.fromkeys(hosts)]), *thrust, *numbers]
         # Types of the host's headers, which the text may declare with another type of 64 bits.
-        own = sorted(n for n in _INTEGERS.keys() & set(declared) - of_std if "long long" in _INTEGERS[n])
+        own = sorted(n for n in INTEGERS.keys() & set(declared) - of_std if "long long" in INTEGERS[n])
         # Functions of the host's <math.h>, beside which the text's own would be ambiguous.
         own += sorted(n for n in words if _MATH_OF_THE_HOST.fullmatch(n) and _defines(n).search(code))
         lines += [f"#undef {name}\n#define {name} CupyopsOwn_{name}" for name in own]
         return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
-    lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
+    lines += [f"typedef {INTEGERS[name]} {name};" for name in sorted(words & INTEGERS.keys())]
     lines += names_in(MATH).definitions(
         n for n in names_in(MATH).defined if n in words and not _defines(n).search(code)
     )
     within = names_in(STD).definitions(of_std)
     within += [
         f"using ::{name};"
-        for name in sorted(of_std & (_MATH | _MATH_OF_FLOAT | _SIZES | _BYTES | _INTEGERS.keys()) - {"nullptr_t"})
+        for name in sorted(of_std & (_MATH | _MATH_OF_FLOAT | _SIZES | _BYTES | INTEGERS.keys()) - {"nullptr_t"})
     ]
     within += ["using nullptr_t = decltype(nullptr);"] if "nullptr_t" in of_std else []
     includes, names = library_lines(of_std)
@@ -151,7 +151,7 @@ def definitions(
         lines += [f"#include <cuda/std/{name}>" for name in ("cfloat", "climits", "cstdint")]
     lines += [*(["namespace std {", *within, "}"] if within else []), *numbers]
     if library or any(line.startswith("#include <cuda/") for line in lines):
-        own = sorted({*own_integers(code, declared, _INTEGERS)} - of_std)
+        own = sorted({*own_integers(code, declared, INTEGERS)} - of_std)
         lines += ["#include <cuda/std/cstdint>"] if own else []
         lines += [f"#define {name} CupyopsOwn_{name}" for name in own]
     return lines

@@ -12,7 +12,7 @@ from cupyops import Kernel, Threads
 from cupyops.compile import system_headers
 from cupyops.compile.cpp_library import STD, names_in
 from cupyops.compile.header_list import HEADERS
-from cupyops.compile.standard import _INTEGERS, _MATH, C
+from cupyops.compile.standard import _MATH, INTEGERS, C
 from cupyops.compile.system_headers import header, twin
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.simulator.simulated import twins
@@ -204,7 +204,7 @@ def test_the_kernels_of_this_project_get_no_line_of_the_list() -> None:
 def everything() -> str:
     """A text that uses each name of the list, and checks the numbers while it is compiled."""
     traits = {name for name, of in names_in(STD).imported.items() if of.endswith("/type_traits>")}
-    lines = [f"static_assert(sizeof({name}) > 0, {name!r});".replace("'", '"') for name in _INTEGERS]
+    lines = [f"static_assert(sizeof({name}) > 0, {name!r});".replace("'", '"') for name in INTEGERS]
     wide = {name for name in names_in(C).macros if name not in ("INFINITY", "NAN", "HUGE_VAL", "HUGE_VALF")}
     lines += [f"static_assert({name} == {name}, {name!r});".replace("'", '"') for name in sorted(wide)]
     lines += [

@@ -12,7 +12,7 @@ import tomllib
 
 from cupyops.compile.cpp_library import STD, names_in
 from cupyops.compile.header_list import HEADERS, OWN, SystemHeader
-from cupyops.compile.standard import _INTEGERS, _MATH, _MATH_OF_FLOAT, known_of_std
+from cupyops.compile.standard import _MATH, _MATH_OF_FLOAT, INTEGERS, known_of_std
 from cupyops.compile.system_headers import _PACKAGES
 from cupyops.installing import EXTRAS
 from cupyops.simulator.library import DECLINED, INTRINSICS
@@ -167,7 +167,7 @@ def _treated(of: SystemHeader) -> tuple[str, str]:
 def cuda_support() -> Findings:
     page = DOCS / "cuda_support.md"
     traits = {name for name, header in names_in(STD).imported.items() if header.endswith("/type_traits>")}
-    others = known_of_std() - _MATH - _MATH_OF_FLOAT - traits - _INTEGERS.keys()
+    others = known_of_std() - _MATH - _MATH_OF_FLOAT - traits - INTEGERS.keys()
     wanted = [*header_rows(), f"| others of `std` | {code(sorted(others))} |"]
     yield from lines_are(page, wanted, r"\| `[<a-z].*\| (yes|\[those listed\].*|as with NVRTC) \|")
 
