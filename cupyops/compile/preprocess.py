@@ -5,6 +5,7 @@ or a macro that an undecided branch defines. A macro that an undecided branch de
 """
 
 import ast
+import itertools
 import operator
 import re
 import sys
@@ -107,13 +108,13 @@ class Preprocessed:
         at = bisect_right(offsets, place)
         return states[at - 1] if at else where in self._states
 
-    def compiled(self, where: str, bare: str) -> str:
-        """Returns the code of a text with blanks for the code that conditions remove."""
+    def compiled(self, where: str, text: str) -> str:
+        """Returns a text with blanks for what conditions remove."""
         offsets, states = self._states.get(where, ([], []))
-        for place, end, state in zip(offsets, [*offsets[1:], len(bare)], states, strict=False):
-            if state is False:
-                bare = bare[:place] + re.sub(r"[^\n]", " ", bare[place:end]) + bare[end:]
-        return bare
+        edges = [0, *offsets, len(text)]
+        pieces = (text[start:end] for start, end in itertools.pairwise(edges))
+        blank = (state is False for state in (None, *states))
+        return "".join(re.sub(r"[^\n]", " ", p) if gone else p for p, gone in zip(pieces, blank, strict=True))
 
     def unknown(self, texts: Mapping[str, str]) -> Iterator[tuple[str, str, Directive]]:
         """Yields names in conditions that are neither macros of the texts nor of a compiler, each with the text and the

@@ -8,7 +8,7 @@ from typing import Any
 
 import kernels_cu
 from cupyops.compile.absent import give
-from cupyops.compile.ask import QUESTIONS, asking_types
+from cupyops.compile.ask import asking_types
 from cupyops.compile.cache import Binary
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.declarations import declared_names
@@ -123,11 +123,8 @@ class KernelSource:
                     entries[i] = (entry or entry_of(name, declarations(scan(self.text), name)[0], ())).renamed(new_name)
         named: dict[str, Any] = {}
         if any(entries):
-            # Each kernel of a module has its own template arguments.
-            mine = numbers(self.text, self.name) if self.module else {}
-            shared = {name: value for name, value in self.constants.items() if name not in mine}
             named["kernels"] = [
-                entry.expression(name, types, shared) if entry else split_name(name)[0]
+                entry.expression(name, types, self._shared) if entry else split_name(name)[0]
                 for name, entry in zip(kernels, entries, strict=True)
             ]
             named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
@@ -167,16 +164,18 @@ class KernelSource:
         texts = {name: only(source, self.name) for name, source in self._of_device().items()}
         texts[""] = without_body(texts[""], self.name)
         own, (address,), _ = self._assembled(texts, (self.name,), first, twins, asked=True)
-        if others:
-            (_, expression), *_ = named_kernels(own)
-            path = expression.partition("<")[0]
-            entry = entry_in(self.text, self.name)
-            assert entry is not None
-            entry = replace(entry, path=path)
-            mine = numbers(self.text, self.name) if self.module else {}
-            shared = {name: value for name, value in self.constants.items() if name not in mine}
-            return own, [address, *(f"&{entry.expression(self.name, types, shared)}" for types in others)]
-        return own, [address]
+        entry = entry_in(self.text, self.name)
+        if not others or entry is None:
+            return own, [address]
+        (_, expression), *_ = named_kernels(own)
+        entry = replace(entry, path=expression.partition("<")[0])
+        return own, [address, *(f"&{entry.expression(self.name, types, self._shared)}" for types in others)]
+
+    @property
+    def _shared(self) -> dict[str, int]:
+        """The constants without the arguments of the kernel's template, which are its own in a module."""
+        mine = numbers(self.text, self.name) if self.module else {}
+        return {name: value for name, value in self.constants.items() if name not in mine}
 
     def ask(
         self, types: Mapping[str, str], positions: Sequence[int], others: Sequence[Mapping[str, str]] = ()
@@ -195,10 +194,6 @@ class KernelSource:
         try:
             return Asked(self, types, positions, others)
         except CompileError as error:
-            places = re.findall(r"^(\S.*?):\d+: error", str(error), re.MULTILINE)
-            if places and {QUESTIONS}.issuperset(places):
-                told = "the arguments in its name fit no kernel of the text, or several"
-                raise CompileError(f"{self.name}: {told}\n{error}") from error.__cause__
             raise self.located(error) from error.__cause__
 
     def _of_device(self) -> dict[str, str]:
