@@ -1,7 +1,7 @@
 """Scans the declaration of a kernel: names, order, and the types that the text determines without a compiler."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cupyops.compile.cuda_text import Code, Function
@@ -52,13 +52,19 @@ class Scanned:
         code: Code,
         function: Function,
         names: Names,
-        follow: Callable[[int | None], Preprocessed],
+        followed: Preprocessed,
     ) -> None:
         self._kernel, self._text, self._code, self._end = kernel, text, code, function.end
         start, end = function.parameters, function.end
         if end < 0:
             raise ValueError(f"{kernel}: its list of parameters has no end")
-        listed, self._comments = _live(kernel, text, code, start, end, follow)
+        for directive in code.directives_between(start, end):
+            if directive.name not in CONDITIONALS or followed.live("", directive.end) is None:
+                line = text[directive.start : directive.end].strip()
+                raise TypeError(
+                    f"{kernel}: `{line}` is in the parameter list, which must be the same in every compilation"
+                )
+        listed, self._comments = code.bare[start:end], code.comments_between(start, end)
         self._pieces: list[Piece] = []
         for place, piece in split(listed):
             at = start + place
@@ -131,31 +137,6 @@ def _unpacked(kernel: str, declaration: str, packs: Mapping[str, Sequence[str]])
         )
     name = re.compile(rf"\b{pack}\b")
     return [f"{name.sub(argument, found[1])} {found[2]}{number}" for number, argument in enumerate(packs[pack])]
-
-
-def _live(
-    kernel: str, text: str, code: Code, start: int, end: int, follow: Callable[[int | None], Preprocessed]
-) -> tuple[str, list[tuple[int, int]]]:
-    """Returns a parameter list with blanks for what its conditionals remove, and the places of the comments that remain.
-
-    Raises:
-        TypeError: the list has another directive, or a conditional that only a compiler decides.
-    """
-    directives = code.directives_between(start, end)
-    listed, comments = code.bare[start:end], code.comments_between(start, end)
-    if not directives:
-        return listed, comments
-    found = follow(end)
-    for i, directive in enumerate(directives):
-        behind = directives[i + 1].start if i + 1 < len(directives) else end
-        live = found.live("", directive.end) if directive.name in CONDITIONALS else None
-        if live is None:
-            line = text[directive.start : directive.end].strip()
-            raise TypeError(f"{kernel}: `{line}` is in the parameter list, which must be the same in every compilation")
-        if not live:
-            first, last = directive.end - start, behind - start
-            listed = listed[:first] + " " * (last - first) + listed[last:]
-    return listed, [span for span in comments if found.live("", span[0])]
 
 
 def _parameter(kernel: str, position: int, declaration: str, names: Names) -> tuple[Parameter, str]:

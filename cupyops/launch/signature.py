@@ -22,7 +22,6 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 
 from cupyops.compile.cuda_text import scan
@@ -169,8 +168,13 @@ class Signature:
             TypeError: no Python value can be passed for a parameter.
             CompileError: the compiler refuses the text.
         """
-        code = scan(text)
-        first, *others = declarations(code, kernel)
+        followed = preprocess(text, headers or {}, defines or {})
+        try:
+            code = scan(followed.compiled("", text))
+            first, *others = declarations(code, kernel)
+        except ValueError:
+            code = scan(text)  # a condition removes the kernel, or the error is of the whole text
+            first, *others = declarations(code, kernel)
         entry = entry_in(text, kernel)
         given = entry.arguments() if entry else {}
         hidden = entry.names if entry else frozenset[str]()
@@ -185,24 +189,16 @@ class Signature:
             entry.packs() if entry else {},
             structs,
         )
-        follow = partial(preprocess, text, headers or {}, defines or {})
-        if others:
-            live = follow(None)
-            states = [live.live("", f.start) for f in (first, *others)]
-            compiled = [f for f, state in zip((first, *others), states, strict=True) if state is not False]
-            first, *others = compiled or (first, *others)
-            if (
-                None not in states
-                and len({parameter_types(code.bare[f.parameters : f.end]) for f in (first, *others)}) > 1
-            ):
-                raise ValueError(
-                    f"{kernel}: the text has several functions of this name; name one with the types of its parameters: "
-                    f"{overloads(code, (first, *others))}"
-                )
-        declared = Scanned(kernel, text, code, first, names, follow)
+        decided = all(followed.live("", f.start) is not None for f in (first, *others))
+        if decided and len({parameter_types(code.bare[f.parameters : f.end]) for f in (first, *others)}) > 1:
+            raise ValueError(
+                f"{kernel}: the text has several functions of this name; name one with the types of its parameters: "
+                f"{overloads(code, (first, *others))}"
+            )
+        declared = Scanned(kernel, text, code, first, names, followed)
         parameters = declared.parameters(None)
         for other in others:
-            if Scanned(kernel, text, code, other, names, follow).parameters(None) != parameters:
+            if Scanned(kernel, text, code, other, names, followed).parameters(None) != parameters:
                 lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
                 raise ValueError(
                     f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
