@@ -8,6 +8,7 @@ from functools import lru_cache
 from .ask import QUESTIONS
 from .cuda_text import Code, scan
 from .declarations import macros_of
+from .preprocess import Preprocessed, preprocess
 
 __all__ = [
     "DeviceVariable",
@@ -159,14 +160,14 @@ class DeviceVariable:
 def variables(text: str) -> dict[str, DeviceVariable]:
     """Returns the device variables that a text declares in namespaces, by name.
 
-    A variable within an ``#if`` is left out, since only a compiler can decide whether it exists. Left
+    A variable in code of which only a compiler can decide whether it is compiled is left out. Left
     out are also templates, static variables in namespaces, and arrays that another text defines with their size.
     """
     text = text.partition(f'#line 1 "{QUESTIONS}"')[0]
     if _functions_alone(text):
         return {}
-    code = scan(text)
-    return {v.name: v for v in _variables(code)}
+    followed = preprocess(text, {}, {})
+    return {v.name: v for v in _variables(scan(text), followed)}
 
 
 def _functions_alone(text: str) -> bool:
@@ -181,11 +182,11 @@ def _functions_alone(text: str) -> bool:
     return True
 
 
-def _variables(code: Code) -> Iterator[DeviceVariable]:
-    bare, conditional = _ATTRIBUTE.sub(lambda m: " " * len(m[0]), code.bare), _conditional(code)
+def _variables(code: Code, followed: Preprocessed) -> Iterator[DeviceVariable]:
+    bare = _ATTRIBUTE.sub(lambda m: " " * len(m[0]), code.bare)
     seen = 0
     for match in _SPACE.finditer(bare):
-        if match.start() < seen or any(a <= match.start() < b for a, b in conditional):
+        if match.start() < seen or not followed.live("", match.start()):
             continue
         start = max(bare.rfind(c, 0, match.start()) for c in ";{}") + 1
         pieces, end = _pieces(bare, start)
@@ -242,26 +243,6 @@ def _pieces(bare: str, start: int) -> tuple[list[str], int]:
             if c == ";":
                 return pieces, at
     return [], len(bare)
-
-
-def _conditional(code: Code) -> list[tuple[int, int]]:
-    """Returns the start and the end of each outermost conditional of the preprocessor, without include guards."""
-    found, opened = [], []
-    directives = code.directives
-    for i, directive in enumerate(directives):
-        if directive.name in ("if", "ifdef", "ifndef"):
-            guard = (
-                directive.name == "ifndef"
-                and i + 1 < len(directives)
-                and directives[i + 1].name == "define"
-                and directives[i + 1].rest.split()[:1] == directive.rest.split()[:1]
-            )
-            opened.append((directive.start, guard))
-        elif directive.name == "endif" and opened:
-            start, guard = opened.pop()
-            if not guard:
-                found.append((start, directive.end))
-    return found
 
 
 # A search is faster for a pattern that begins with letters than for one that begins with \b.
