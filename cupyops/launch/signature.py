@@ -259,17 +259,7 @@ class Signature:
             else:
                 fits = (depth > 0) == p.pointer and has == dtype
             if not fits:
-                passed = (
-                    "an array of any dtype"
-                    if p.untyped and not decided
-                    else f"an array of {dtype}"
-                    if p.pointer
-                    else f"a {dtype}"
-                )
-                instead = (
-                    "pass an array of this type" if p.type in types else f"declare `{p.name}` with the C type itself"
-                )
-                return (
-                    f"`{p.name}`: the launch passes {passed}, and the compiler says that it is `{spelling}`; {instead}"
-                )
+                of = "any dtype" if p.untyped and not decided else dtype
+                passed = f"an array of {of}" if p.pointer else f"a {of}"
+                return f"`{p.name}`: the launch passes {passed}, and the compiler says that it is `{spelling}`"
         return ""
