@@ -36,8 +36,13 @@ _WORDS = frozenset(("defined", "true", "false"))
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
 # What differs in Python: the operator ! has the precedence of ~, and integers have no suffixes.
-_IN_PYTHON = {r"&&": " and ", r"\|\|": " or ", r"!(?!=)": "~", r"\b(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]+\b": r"\1"}
-_DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|(\w+))")
+_IN_PYTHON = {
+    r"\bdefined\s*(?:\(\s*(\w+)\s*\)|(\w+))": r" defined.\1\2 ",
+    r"&&": " and ",
+    r"\|\|": " or ",
+    r"!(?!=)": "~",
+    r"\b(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]+\b": r"\1",
+}
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 _COMPARED = {
     ast.Eq: operator.eq,
@@ -237,17 +242,26 @@ class Preprocessed:
 
 
 def _value(text: str, given: Preprocessed, depth: int = 0) -> int | None:
-    """Returns the value of a condition, or None if it is undecided, as one with an operator that few texts have.
+    """Returns the value of a condition, or None if it is undecided, as one with an operator that few texts have."""
+    try:
+        return _evaluated(_parsed(text), given, depth)
+    except (ValueError, RecursionError):
+        return None
 
-    The condition is read as an expression of Python, which has the same operators.
+
+@lru_cache(1024)
+def _parsed(text: str) -> ast.expr:
+    """Returns a condition as an expression of Python, which has the same operators; ``defined.NAME`` for ``defined(NAME)``.
+
+    Raises:
+        ValueError: Python has no such expression.
     """
-    text = _DEFINED.sub(lambda m: f" {_number(given.is_defined(m[1] or m[2]))} ", text)
     for of_c, of_python in _IN_PYTHON.items():
         text = re.sub(of_c, of_python, text)
     try:
-        return _evaluated(ast.parse(" ".join(text.split()), mode="eval").body, given, depth)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return ast.parse(" ".join(text.split()), mode="eval").body
+    except (SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(text) from error
 
 
 def _number(value: bool | None) -> int | None:
@@ -260,6 +274,8 @@ def _evaluated(node: ast.expr, given: Preprocessed, depth: int) -> int | None:
             return value
         case ast.Name(id=name):
             return given.number(name, depth)
+        case ast.Attribute(ast.Name("defined"), name):
+            return _number(given.is_defined(name))
         case ast.BoolOp(op, values):
             found = [None if v is None else v != 0 for v in (_evaluated(value, given, depth) for value in values)]
             return _number(_all(found) if isinstance(op, ast.And) else _any(found))

@@ -141,7 +141,7 @@ def assemble(
     # Code that a condition removes, and its headers, do not count.
     live_names = {"", *(i.name for i in followed.includes)}
     texts = {name: source for name, source in texts.items() if name in live_names}
-    live_texts = {name: followed.compiled(name, source) for name, source in texts.items()}
+    live_texts = {n: source if n in shared else followed.compiled(n, source) for n, source in texts.items()}
     given_thrust = any(found_in(options, name) for name in ("thrust/pair.h", "thrust/tuple.h"))
     macros += _standard((*live_texts.values(), " ".join(kernels)), simulated, given_thrust)
     # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they

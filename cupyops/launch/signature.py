@@ -26,7 +26,7 @@ from types import MappingProxyType
 
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.macros import macros_in
-from cupyops.compile.preprocess import preprocess
+from cupyops.compile.preprocess import CONDITIONALS, preprocess
 from cupyops.dtypes import DTYPES, FLOATS, INTEGERS
 from cupyops.sharing import computed_once
 
@@ -168,7 +168,8 @@ class Signature:
             TypeError: no Python value can be passed for a parameter.
             CompileError: the compiler refuses the text.
         """
-        followed = preprocess(text, headers or {}, defines or {})
+        conditional = any(directive.name in CONDITIONALS for directive in scan(text).directives)
+        followed = preprocess(text, headers or {}, defines or {}) if conditional else preprocess("", {}, {})
         try:
             code = scan(followed.compiled("", text))
             first, *others = declarations(code, kernel)
