@@ -18,7 +18,6 @@ from .system_headers import found_in, header
 __all__ = ["give", "leave_out"]
 
 _NO_CODE = re.compile(r'(?:extern\s*"C(?:\+\+)?"|namespace\b[\w\s:]*)\s*\{|[};\s]+')
-_NAMED = re.compile(r'["<]([^">]+)[">]')
 
 
 def _absent(followed: Preprocessed, known: Collection[str], options: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -101,8 +100,7 @@ def _decides(code: Code, condition: Directive, known: Collection[str], read: set
     if _NO_CODE.sub("", code.bare[first.end : directive.start]):
         return True
     for inner in code.directives_between(first.end, directive.start):
-        named = _NAMED.match(inner.rest) if inner.name == "include" else None
         defined = WORD.findall(inner.rest)[:1] if inner.name in ("define", "undef") else []
-        if (named and named[1] in known) or not read.isdisjoint(defined):
+        if (inner.header and inner.header in known) or not read.isdisjoint(defined):
             return True
     return False

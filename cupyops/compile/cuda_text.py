@@ -36,6 +36,7 @@ _NOT_CODE = re.compile(
 # The name of a header, <torch//extension.h>, has no comment.
 _IN_DIRECTIVE = re.compile(rf"(?<=include)[ \t]*<[^>\n]*>|\\[ \t]*\r?\n|(?P<comment>{_COMMENT})|{_STRING}|{_CHARACTER}")
 _WORDS_OF_DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)", re.DOTALL)
+_HEADER = re.compile(r'["<]([^">]+)[">]')
 _CONTINUED = re.compile(r"\\(?=\r?\n)")  # the end of a line that the next line continues
 # The braces of an initializer, as in the default argument `int n = {3}`: no block begins there.
 _INITIALIZER = re.compile(r"(=[ \t]*)\{([^{};()]*)\}")
@@ -56,6 +57,12 @@ class Directive:
     end: int
     name: str
     rest: str
+
+    @property
+    def header(self) -> str:
+        """The name of the header that the directive includes; ``""`` for another directive."""
+        found = _HEADER.match(self.rest) if self.name == "include" else None
+        return found[1] if found else ""
 
 
 class Code:

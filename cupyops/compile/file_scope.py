@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from .ask import QUESTIONS
 from .cuda_text import Code, scan
-from .declarations import macros_of
+from .declarations import WORD, macros_of
 from .preprocess import Preprocessed, preprocess
 
 __all__ = [
@@ -37,7 +37,6 @@ _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _OF_CLASS = re.compile(
     r"\bstatic\s+(const)\s+(?!(?:(?:un)?signed|char|short|int|long|bool|size_t|\w*int\d+_t)\b)[\w:]+\s+\w+\s*=(?!=)"
 )
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _CLASS = re.compile(r"\b(?:struct|class|union)\b(?!\s+\w+\s*[,>=])")  # no parameter of a template
 _BODY = re.compile(r"\)\s*(?:(?:const|noexcept|override|final|->.*)\s*)*\Z", re.DOTALL)  # of a function
 
@@ -64,17 +63,17 @@ def folded(text: str, own_code: str) -> str:
         if code.scope(match.start(2)) is None:
             continue
         # A constant that reads such a constant is not one either. Macros are not functions.
-        words = {*_WORD.findall(_FOLDED.sub(" ", match[3]))}
+        words = {*WORD.findall(_FOLDED.sub(" ", match[3]))}
         if _calls(match[3], macros) or not of_host.isdisjoint(words):
             called.append(match)
             of_host.update(_FOLDED.findall(match[3]))
         else:
             found.append(match)
     names = {name for match in found for name in _FOLDED.findall(match[3])}
-    read = {word for match in found for word in _WORD.findall(_FOLDED.sub(" ", match[3]))} & names
+    read = {word for match in found for word in WORD.findall(_FOLDED.sub(" ", match[3]))} & names
     for match in reversed(found):
         own = set(_FOLDED.findall(match[3]))
-        if not own.isdisjoint(read) or not read.isdisjoint(_WORD.findall(_FOLDED.sub(" ", match[3]))):
+        if not own.isdisjoint(read) or not read.isdisjoint(WORD.findall(_FOLDED.sub(" ", match[3]))):
             text = f"{text[: match.start(2)]}constexpr {match[2].replace('const', '').strip()}{text[match.end(2) :]}"
     return text if not called else _without_unread(text, of_host, macros, floating)
 
@@ -87,7 +86,7 @@ def _without_unread(
     own = [match for match in floating.finditer(bare) if not names.isdisjoint(_FOLDED.findall(match[3]))]
     edges = [0, *(edge for match in own for edge in match.span()), len(bare)]
     rest = [bare[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)]
-    read = {word for code in (*rest, *(of for _, of in macros.values())) for word in _WORD.findall(code)}
+    read = {word for code in (*rest, *(of for _, of in macros.values())) for word in WORD.findall(code)}
     for match in reversed(own if names.isdisjoint(read) else []):
         text = (
             text[: match.start(2)]

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .cuda_text import Directive, scan
+from .declarations import WORD
 from .system_headers import in_text
 
 __all__ = [
@@ -33,8 +34,6 @@ _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _UNDEFINED = re.compile(r"(?:-U|--undefine-macro=)\s*(\w+)")
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
-_NAME = re.compile(r"\b[A-Za-z_]\w*\b")
-_INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
 # What differs in Python: the operator ! has the precedence of ~, and integers have no suffixes.
 _IN_PYTHON = {
     r"\bdefined\s*(?:\(\s*(\w+)\s*\)|(\w+))": r" defined.\1\2 ",
@@ -136,7 +135,7 @@ class Preprocessed:
                     continue
                 names = [
                     n
-                    for n in _NAME.findall(_FEATURE.sub(" ", directive.rest))
+                    for n in WORD.findall(_FEATURE.sub(" ", directive.rest))
                     if n not in _OF_BUILDS and n not in self._own and self.is_free(n)
                 ]
                 if names and self._undecided(directive, names):
@@ -183,11 +182,11 @@ class Preprocessed:
                 continue
             elif now is False:
                 continue
-            elif name == "include" and (found := _INCLUDED.match(rest)):
-                self.includes.append(Include(found[1], now, directive, where))
-                known = found[1] in self._headers and found[1] not in self._states
-                if known and in_text(found[1], rest[0] == '"'):
-                    self.follow(found[1], self._headers[found[1]], now)
+            elif header := directive.header:
+                self.includes.append(Include(header, now, directive, where))
+                known = header in self._headers and header not in self._states
+                if known and in_text(header, rest[0] == '"'):
+                    self.follow(header, self._headers[header], now)
             elif name in ("define", "undef") and (macro := _MACRO.match(rest)):
                 self._define(name, macro, now)
             if name in ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else"):
@@ -330,7 +329,7 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
         return ()
     # CUDA's headers may define a name such as CUDA_FEATURE. Texts test only their version macros.
     words = [
-        name for condition in opened for name in _NAME.findall(condition) if name[0] != "_" and "VERSION" not in name
+        name for condition in opened for name in WORD.findall(condition) if name[0] != "_" and "VERSION" not in name
     ]
     names = [name for name in words if followed.is_free(name, sure=False)]
     chosen = preprocess(text, headers, {**dict.fromkeys(names, "1"), **defines})

@@ -22,7 +22,7 @@ from .own_integers import renamed
 from .preprocess import CONDITIONALS, OF_COMPILER, defines_of, known_macros, preprocess
 from .project_headers import includes
 from .pytorch_names import with_pytorch
-from .splicing import INCLUDED, Splicing, without
+from .splicing import Splicing, without
 from .standard import as_library, definitions
 from .system_headers import cub_operators, found_in, header, in_text, twin, whole_cub, without_questions
 
@@ -192,7 +192,7 @@ def _unincluded(texts: tuple[str, ...]) -> set[str]:
 @lru_cache(512)
 def _unincluded_by(text: str) -> frozenset[str]:
     code = scan(text)
-    included_names = {m[1] for d in code.directives if (m := INCLUDED.match(d.rest))}
+    included_names = {d.header for d in code.directives}
     pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
     found = set()
     for header_name in _UNINCLUDED.keys() - included_names:
@@ -266,7 +266,7 @@ def _standard(texts: tuple[str, ...], simulated: bool, given_thrust: bool = Fals
         macros = [d.rest for d in found.directives if d.name == "define"]
         asked.update(w for d in found.directives if d.name in CONDITIONALS for w in _OF_NVCC if w in d.rest)
         code += [found.bare, *(macro.partition(" ")[2] for macro in macros)]
-        rows = (header(m[1]) for d in found.directives if d.name == "include" and (m := INCLUDED.match(d.rest)))
+        rows = (header(d.header) for d in found.directives if d.header)
         library = library or any(row is not None and "cccl" in row.folders for row in rows)
         declared.update(macro.split()[0].split("(")[0] for macro in macros if macro)
         for match in _DECLARED.finditer(found.bare):

@@ -10,6 +10,7 @@ from collections.abc import Collection, Set
 from functools import cache, lru_cache
 
 from .cpp_library import STD, library_lines, names_in, specialized, thrust_lines
+from .declarations import WORD
 from .own_integers import own_integers
 
 __all__ = ["INTEGERS", "NUMBERS", "as_library", "definitions", "for_libraries", "known_of_std", "unknown"]
@@ -72,7 +73,6 @@ _OF_CPP = (
 )
 _OF_C = ("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdio.h", "stdlib.h", "string.h", "cstdio")
 _STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _NAMED_BEHIND = re.compile(r"\}\s*([A-Za-z_]\w*)\s*;")  # the name in a typedef of an unnamed class
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
 _BYTES = frozenset(("memcpy", "memset", "printf"))  # built in
@@ -109,7 +109,7 @@ def definitions(
         library: whether the text includes CUDA's C++ library, which defines the numbers of <cfloat> and <climits>.
         given_thrust: whether a folder of the options has the headers of Thrust.
     """
-    words = set(_WORD.findall(code)) - set(declared) - set(_NAMED_BEHIND.findall(code))
+    words = set(WORD.findall(code)) - set(declared) - set(_NAMED_BEHIND.findall(code))
     of_std = {m[1] for m in _STD.finditer(code)} if "std" in words else set()
     of_std |= specialized(code)
     macros = names_in(C).macros | _FORMATS

@@ -32,7 +32,6 @@ __all__ = [
     "without_questions",
 ]
 
-_INCLUDED = re.compile(r'["<]([^">]+)[">]')
 _QUESTION = re.compile(r'\b__has_include\s*\(\s*["<]([^"<>\n]+)[">]\s*\)')
 
 # For each folder: a header that identifies the folder, folders below a wheel's `nvidia`, and the packages that install
@@ -117,12 +116,7 @@ def without_questions(
     """
     if not any("__has_include" in text for text in texts.values()):
         return dict(texts)
-    included = {
-        m[1]
-        for t in texts.values()
-        for d in scan(t).directives
-        if d.name == "include" and (m := _INCLUDED.match(d.rest))
-    }
+    included = {d.header for t in texts.values() for d in scan(t).directives} - {""}
     cudas = [name for name in included if (row := header(name)) and row.folders]
 
     def there(name: str) -> bool:

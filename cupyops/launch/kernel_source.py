@@ -11,7 +11,7 @@ from cupyops.compile.absent import give
 from cupyops.compile.ask import asking_types
 from cupyops.compile.cache import Binary
 from cupyops.compile.cuda_text import scan
-from cupyops.compile.declarations import declared_names
+from cupyops.compile.declarations import WORD, declared_names
 from cupyops.compile.device_half import NO_CLANG, device_half, may_have_host_half
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import known_macros
@@ -34,7 +34,6 @@ __all__ = ["KernelSource", "signature_of"]
 
 
 _DEFAULT_DEVICE = frozenset(("-default-device", "--device-as-default-execution-space"))
-_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class KernelSource:
         common: Any = {"simulated": twins is not None, "options": self.options}
         others = []
         for t in self.linked:
-            texts = self._half(t.text, {**self.headers, **t.headers}, _WORD.findall(t.text)) or {}
+            texts = self._half(t.text, {**self.headers, **t.headers}, WORD.findall(t.text)) or {}
             known = {**headers, **t.headers, **texts}
             others.append(assemble(known.pop("", t.text), t.filename, types, self.constants, known, **common))
         return joined([own, *others]) if self.linked else own

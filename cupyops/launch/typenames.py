@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from cupyops.compile.cuda_text import scan
+from cupyops.compile.declarations import WORD
 from cupyops.compile.standard import INTEGERS
 from cupyops.dtypes import DTYPES
 
@@ -52,7 +53,6 @@ _CLASS = re.compile(r"([<,]\s*)?\b(?:struct|class|union|enum)\b((?:[\s\w]|::|\([
 _USING = re.compile(r"\busing\s+(?:[\w\s:]*::\s*)?(\w+)")
 _TYPEDEF = re.compile(r"\btypedef\b((?:(?!\btypedef\b)[^;{}])*;)|\}((?:(?!\btypedef\b)[^;{}()=])*;)")
 _NAMED = re.compile(r"\b([A-Za-z_]\w*)\s*[;,)\[]")  # before the end, a comma, an extent, or in parentheses
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _MACRO = re.compile(r"\w+")
 _OF_CUDA = re.compile(r"__\w+__")  # __host__ and __device__
 _KEYWORDS = frozenset(
@@ -79,7 +79,7 @@ def may_declare(text: str) -> frozenset[str]:
     found = {name[0] for d in code.directives if d.name == "define" and (name := _MACRO.match(d.rest))}
     for piece in (without_attributes(code.bare), *(d.rest for d in code.directives if d.name == "define")):
         for match in _CLASS.finditer(piece):
-            found.update(() if match[1] else _WORD.findall(match[2]))
+            found.update(() if match[1] else WORD.findall(match[2]))
         found.update(_USING.findall(piece))
         for match in _TYPEDEF.finditer(piece):
             found.update(_NAMED.findall(match[1] or match[2]))
@@ -112,10 +112,10 @@ def _members(text: str) -> Counter[str]:
         end = code.end_of_function(opening.end() - 1)
         body = code.bare[opening.end() : end]
         found.update(dict.fromkeys(_MEMBER.findall(body), 1))
-        words = set(_WORD.findall(body))
+        words = set(WORD.findall(body))
         for d in code.directives:  # a macro may stand for members
             if d.name == "define" and (name := _MACRO.match(d.rest)) and name[0] in words:
-                found.update(dict.fromkeys(_WORD.findall(d.rest[name.end() :]), 1))
+                found.update(dict.fromkeys(WORD.findall(d.rest[name.end() :]), 1))
     return found
 
 
