@@ -251,21 +251,20 @@ def test_an_error_below_includes_is_reported_at_the_authors_line() -> None:
     author = '#include "outer.cuh"\n#include "scalar.cuh"\n#include "outer.cuh"\n\nint good;\nint bad = nonsense;\n'
     message = error_of(assemble(author, "mine.cu", {"scalar_t": "float32"}, {"N": 1}, headers))
     assert 'mine.cu:6: error: identifier "nonsense" is undefined' in message
-    assert ">    6 | int bad = nonsense;" in message
-    assert "     5 | int good;" in message
+    assert "\n  int bad = nonsense;" in message
 
 
 def test_an_error_right_behind_an_include_is_reported_at_its_line() -> None:
     message = error_of(assemble('#include "a.cuh"\nint bad = nonsense;', "mine.cu", {}, {}, {"a.cuh": "int a;"}))
     assert "mine.cu:2: error" in message
-    assert ">    2 | int bad = nonsense;" in message
+    assert "\n  int bad = nonsense;" in message
 
 
 def test_an_error_in_a_header_is_reported_there() -> None:
     headers = {"outer.cuh": 'int ok;\n#include "inner.cuh"\nint bad = nonsense;\n', "inner.cuh": "int inner;\n"}
     message = error_of(assemble('#include "outer.cuh"\n', "mine.cu", {}, {}, headers))
     assert "outer.cuh:3: error" in message
-    assert ">    3 | int bad = nonsense;" in message
+    assert "\n  int bad = nonsense;" in message
 
 
 @pytest.mark.parametrize(
@@ -279,12 +278,12 @@ def test_an_error_in_a_header_is_reported_there() -> None:
 def test_any_filename_can_be_reported(filename: str, shown: str) -> None:
     message = error_of(assemble("\nint bad = nonsense;", filename, {}, {}))
     assert f"{shown}:2: error" in message
-    assert ">    2 | int bad = nonsense;" in message
+    assert "\n  int bad = nonsense;" in message
 
 
 def test_form_feeds_and_foreign_letters_do_not_shift_lines() -> None:
     message = error_of(assemble("// Φ(x)\x0c\u2028 and on\n\x0c\nint bad = nonsense;", "mine.cu", {}, {}))
-    assert ">    3 | int bad = nonsense;" in message
+    assert "\n  int bad = nonsense;" in message
 
 
 def test_names_that_shared_headers_declare_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
