@@ -38,7 +38,7 @@ class Names(NamedTuple):
 
     Attributes:
         macros: the replacements of macros.
-        imported: names of CUDA's C++ library, each with the directive that includes it.
+        imported: names of CUDA's libraries, each with the directive that includes it.
         defined: other names, each with its definition, which may define several.
     """
 
@@ -73,7 +73,7 @@ def names_in(file: str) -> Names:
     for part in (Path(__file__).parent / "names" / file).read_text(encoding="utf-8").split("\n\n")[1:]:
         comment, code = re.fullmatch(r"((?://.*\n)*)([\s\S]*?)\n*", part).groups()  # type: ignore[union-attr]
         if comment:
-            of = found.imported if code.startswith("#include <cuda/") else found.defined
+            of = found.imported if code.startswith("#include <cu") else found.defined
             of.update(dict.fromkeys(WORD.findall(comment), code))
         else:
             found.macros.update(

@@ -203,18 +203,13 @@ def shims() -> dict[str, str]:
     found = {}
     for row in HEADERS:
         for name in row.names if row.twin not in (SAME, PARTS, OWN) else ():
-            library = _library(name) if row.twin == "cuda_std.h" else []
+            library = as_library([f"<{name[9:]}>"]) if row.twin == "cuda_std.h" else []  # cuda/std/...
             found[name] = "\n".join([*library, f'#include "{row.twin}"\n'])
     for file in (_TWINS / "include").rglob("*.h"):
         name = file.relative_to(_TWINS / "include").as_posix().removesuffix(".h")
         if twin(name) == f"{name}.h":
             found[name] = f'#include "{name}.h"\n'
     return found
-
-
-def _library(name: str) -> list[str]:
-    """Returns the lines that include the header of the host's library for one of CUDA's."""
-    return as_library([f"<{name[9:]}>"]) if name.startswith("cuda/std/") else []
 
 
 _OF_CUB = re.compile(r"\bcub\s*::\s*(\w+)|\b(CUB_M(?:AX|IN))\b")
@@ -236,22 +231,8 @@ def cub_operators(texts: Iterable[str], simulated: bool) -> list[str]:
 def whole_cub(texts: Mapping[str, str], simulated: bool) -> list[str]:
     """Returns the headers that take the place of ``<cub/cub.cuh>`` for the names that a text and its headers use."""
     code = "\n".join(scan(text).bare for text in texts.values())
-    used = sorted(set(re.findall(r"\b(?:Block|Warp)[A-Z][A-Za-z]+\b", code)))
-    known = (
-        *("BlockAdjacentDifference", "BlockDiscontinuity", "BlockExchange", "BlockHistogram", "BlockLoad"),
-        *("BlockMergeSort", "BlockRadixRank", "BlockRadixSort", "BlockReduce", "BlockRunLengthDecode", "BlockScan"),
-        *(
-            "BlockShuffle",
-            "BlockStore",
-            "WarpExchange",
-            "WarpLoad",
-            "WarpMergeSort",
-            "WarpReduce",
-            "WarpScan",
-            "WarpStore",
-        ),
-    )
-    names = [re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in used if name in known]
+    used = sorted(set(re.findall(r"\b(?:Block|Warp)[A-Z][A-Za-z]+\b", code)) & names_in("cub.cuh").imported.keys())
+    names = [re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in used]
     common: tuple[str, ...] = (
         ("cub/util_ptx.cuh",) if simulated else ("cub/util_type.cuh", "cub/thread/thread_operators.cuh")
     )

@@ -1,4 +1,10 @@
-// What CUB had before version 3: function objects, numbers of threads, and macros. A text gets those that it uses.
+// The names of CUB that have a header each, and what CUB had before version 3: function objects, numbers of threads, and macros.
+// A text gets those that it uses.
+
+// BlockAdjacentDifference, BlockDiscontinuity, BlockExchange, BlockHistogram, BlockLoad, BlockMergeSort, BlockRadixRank,
+// BlockRadixSort, BlockReduce, BlockRunLengthDecode, BlockScan, BlockShuffle, BlockStore, WarpExchange, WarpLoad,
+// WarpMergeSort, WarpReduce, WarpScan, WarpStore
+#include <cub/cub.cuh>
 
 // CUPYOPS_FUNCTOR
 #define CUPYOPS_FUNCTOR(name, result) \
