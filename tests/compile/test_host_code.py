@@ -133,12 +133,6 @@ def test_a_call_of_host_code_is_told_for_a_gpu_too() -> None:
     assert re.search(WORDS, str(kernel.source.located(caught.value)))
 
 
-def test_the_error_names_the_header_that_has_the_kernel() -> None:
-    header = "template <typename T> __global__ void scale(T* y, int n) {}"
-    with pytest.raises(ValueError, match="the header scale.cuh, which it does not include, has it: include the header"):
-        Kernel("__global__ void k(float* y, int n) {}", "scale<float>", headers={"scale.cuh": header})
-
-
 @pytest.mark.simulator
 def test_an_error_in_a_header_with_the_kernel_has_the_lines_of_its_files() -> None:
     header = "#pragma once\n__global__ void k(float* y, int n) {\n    y[0] = undeclared;\n}"
