@@ -10,7 +10,7 @@ from cupyops.compile.macros import Macro, expanded
 from cupyops.compile.preprocess import CONDITIONALS, Preprocessed
 
 from .definitions import ATTRIBUTES
-from .library_types import REFUSED, Element, library_type
+from .library_types import Element, library_type
 from .parameter import OPEN, Parameter
 from .shape_comments import Piece, shape_comments, shape_of
 from .typenames import dtype_of
@@ -183,8 +183,6 @@ def _parameter(kernel: str, position: int, declaration: str, names: Names) -> tu
         return Parameter(name, "uint64", pointer=True, const="const" in qualifiers.partition("*")[0].split()), base
     given = names.given.get(base, base)
     const, base = const or given.startswith("const "), given.removeprefix("const ")
-    if base in REFUSED:
-        raise TypeError(f"{kernel}: parameter `{name}` is of {base}, {REFUSED[base]}")
     if base == "void" and pointer:
         return Parameter(name, "uint8", pointer=True, const=const, untyped=True), base
     declared = base.removeprefix("struct ") in names.declared
