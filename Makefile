@@ -5,7 +5,7 @@ BIN ?= .venv/bin
 # Of `make versions`: the oldest and the newest PyTorch that have been tested, and the tests.
 TORCH ?= 2.11.0 2.15.0
 TESTS ?= tests/torch tests/models tests/operators tests/onnx tests/examples
-CUDA = $(shell find kernels_cu cupyops/simulator/hardware -name '*.cu' -o -name '*.cuh')
+CUDA = $(shell find kernels_cu cupyops/compile/names cupyops/simulator/hardware -name '*.cu' -o -name '*.cuh')
 # Of `make compile`: the architectures, by default all. One of each generation decides each condition of the sources.
 ARCH ?=
 RESULTS = benchmarks/results

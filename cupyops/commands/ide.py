@@ -207,7 +207,7 @@ def write(folder: Path) -> tuple[int, int]:
             fragments.append(_fragment(re.escape(path.relative_to(folder).as_posix()), flags))
     (folder / _FOLDER / "nv").mkdir(parents=True, exist_ok=True)
     (folder / _FOLDER / "cuda.h").write_text(HEADER, encoding="utf-8")
-    (folder / _FOLDER / "nv" / "target").write_text('#include "nv_target.h"\n', encoding="utf-8")
+    (folder / _FOLDER / "nv" / "target").write_text('#include "nv/target.h"\n', encoding="utf-8")
     (folder / _FOLDER / ".gitignore").write_text("*\n", encoding="utf-8")
     about = f"{_MARK}. The paths are of this machine: do not commit the file.\n"
     config.write_text(about + "---\n".join(fragments), encoding="utf-8")

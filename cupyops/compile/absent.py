@@ -4,27 +4,23 @@ Many kernels need nothing of the headers of their projects, so a directive witho
 names what a kernel lacks. A text is refused where the missing header could make another kernel of it without an error.
 """
 
-import os
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 
 from cupyops.errors import nearest
 
 from .cuda_text import Code, Directive, scan
-from .declarations import WORD, declared_names, macros_of
+from .declarations import WORD
 from .preprocess import CONDITIONALS, Preprocessed, undefined_by
 from .system_headers import found_in, header
 
-__all__ = ["absent", "give", "leave_out"]
+__all__ = ["give", "leave_out"]
 
-_MISSPELT = 0.85  # difflib's ratio from which on the name of an unknown header counts as a misspelt name
 _NO_CODE = re.compile(r'(?:extern\s*"C(?:\+\+)?"|namespace\b[\w\s:]*)\s*\{|[};\s]+')
-_NAMED = re.compile(r'["<]([^">]+)[">]')
 
 
-def absent(followed: Preprocessed, known: Collection[str], options: Sequence[str]) -> dict[str, tuple[str, str]]:
+def _absent(followed: Preprocessed, known: Collection[str], options: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Returns the missing headers of a text: by name, the name in its quotes or brackets, and where the header is
     included first."""
     found: dict[str, tuple[str, str]] = {}
@@ -54,18 +50,13 @@ def leave_out(
         filename: the file name of the text in messages.
 
     Raises:
-        ValueError: the name resembles the name of a known header of which the text uses a name; or a condition of the text reads
-            a macro that the header may define, and code that is compiled depends on the condition.
+        ValueError: a condition of the text reads a macro that the header may define, and code that is compiled depends on
+            the condition.
     """
-    for name, (shown, where) in absent(followed, known, options).items():
+    missing = _absent(followed, known, options)
+    macros = dict.fromkeys(_deciding(followed, texts, options)) if missing else {}
+    for name, (shown, where) in missing.items():
         words = f"{where or filename}: #include {shown}: no such header is known"
-        near = get_close_matches(name, known, 1, _MISSPELT)
-        told = nearest(name, near)
-        if near and _uses(texts, known[near[0]]):
-            raise ValueError(
-                f"{words}{told}; {give(name)}. There are {', '.join(sorted(known))}; system headers are included in angle brackets"
-            )
-        macros = dict.fromkeys(m for m in _deciding(followed, texts, options) if not _guards_another(m, name))
         if macros:
             macro, *others = macros
             more = f"; so with {', '.join(others)}" if others else ""
@@ -73,22 +64,8 @@ def leave_out(
                 f"{words}, and a condition of the text reads {macro}, which the header may define; {give(name)}, or decide the "
                 f"condition by options=('-D{macro}',) or ('-U{macro}',){more}"
             )
-        warnings.warn(f"{words}, so it is left out{told}; if the kernel uses it, {give(name)}", stacklevel=4)
-
-
-def _guards_another(macro: str, header_name: str) -> bool:
-    """Returns whether a macro looks like the include guard of a header other than the given one:
-    ``GFLAGS_GFLAGS_H_``."""
-    guard = re.fullmatch(r"_*([A-Z0-9_]+?)_(?:H|HH|HPP|HXX|CUH|INCLUDED)_*", macro)
-    stem = re.sub(r"\W", "_", os.path.basename(header_name).partition(".")[0]).upper()
-    return guard is not None and stem not in guard[1]
-
-
-def _uses(texts: Mapping[str, str], other: str) -> bool:
-    """Returns whether texts use a name that another text declares and they do not."""
-    names, *own = (declared_names(text) | macros_of(text).keys() for text in (other, *texts.values()))
-    words = (WORD.findall(scan(text).bare) for text in texts.values())
-    return not all(map(names.isdisjoint, words)) and not any(names & of for of in own)
+        told = f"so it is left out{nearest(name, known)}; if the kernel uses it, {give(name)}"
+        warnings.warn(f"{words}, {told}", stacklevel=4)
 
 
 def _deciding(followed: Preprocessed, texts: Mapping[str, str], options: Sequence[str]) -> Iterator[str]:
@@ -123,8 +100,7 @@ def _decides(code: Code, condition: Directive, known: Collection[str], read: set
     if _NO_CODE.sub("", code.bare[first.end : directive.start]):
         return True
     for inner in code.directives_between(first.end, directive.start):
-        named = _NAMED.match(inner.rest) if inner.name == "include" else None
         defined = WORD.findall(inner.rest)[:1] if inner.name in ("define", "undef") else []
-        if (named and named[1] in known) or not read.isdisjoint(defined):
+        if (inner.header and inner.header in known) or not read.isdisjoint(defined):
             return True
     return False

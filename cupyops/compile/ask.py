@@ -1,10 +1,9 @@
-# ruff: noqa: E501 - the definitions in C++ have long lines
 """Asks the compiler for types: of the parameters of a kernel, and of the data members of classes.
 
 A question is a type in C++, such as ``decltype(&a::scale<float>)``. The source of a question (:func:`asking`) instantiates a
 template with it. The mangled name of the instance has the type as the compiler understands it, with every typedef, alias, macro,
 pack and member type followed. NVRTC returns the mangled name of a name expression, and a C++ compiler for the host that
-of ``typeid``. Both use the same definitions. They are after the source, need no header, and all their names begin
+of ``typeid``. Both use the definitions of ``names/ask.cuh``. They are after the source, need no header, and all their names begin
 with ``Cupyops``.
 """
 
@@ -12,6 +11,8 @@ import ctypes
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from .cpp_library import names_in
 
 __all__ = [
     "QUESTIONS",
@@ -37,71 +38,6 @@ _TOGETHER = 8  # names of data members in a question
 QUESTIONS = "cupyops/types"  # the file name of the questions in messages
 _ANSWER = "template <class CupyopsAskedT> __device__ char CupyopsAnswer = 0;"
 _QUESTION = re.compile(r"^typedef .* (CupyopsQuestion\d+);$", re.MULTILINE)
-
-# `n` is a number, a pointer or void, followed by its type; `e` an enumeration, whose integer type follows; `s` a class,
-# `o` a class without data, `i` a class without a definition. A class may have no name, and then it is not an argument
-# of a template.
-_DEFINITIONS = """
-struct __half;
-struct __nv_bfloat16;
-template <class CupyopsAskedT> struct CupyopsAskedSame { typedef CupyopsAskedT CupyopsAskedType; };
-template <class CupyopsAskedT> struct CupyopsAskedVoid : CupyopsAskedSame<void> {};
-template <unsigned long long...> struct CupyopsAskedNumbers : CupyopsAskedSame<void> {};
-template <class CupyopsAskedT> struct CupyopsAskedElement : CupyopsAskedSame<CupyopsAskedT> {};
-template <class CupyopsAskedT> struct CupyopsAskedElement<const CupyopsAskedT> : CupyopsAskedElement<CupyopsAskedT> {};
-template <class CupyopsAskedT> struct CupyopsAskedElement<volatile CupyopsAskedT> : CupyopsAskedElement<CupyopsAskedT> {};
-template <class CupyopsAskedT> struct CupyopsAskedElement<const volatile CupyopsAskedT> : CupyopsAskedElement<CupyopsAskedT> {};
-template <class CupyopsAskedT> struct CupyopsAskedElement<CupyopsAskedT*> : CupyopsAskedElement<CupyopsAskedT> {};
-template <class CupyopsAskedT> struct CupyopsAskedElement<CupyopsAskedT* const> : CupyopsAskedElement<CupyopsAskedT> {};
-template <class CupyopsAskedT> struct CupyopsAskedElement<CupyopsAskedT&> : CupyopsAskedElement<CupyopsAskedT> {};
-template <class CupyopsAskedT, decltype(sizeof(0)) CupyopsAskedN> struct CupyopsAskedElement<CupyopsAskedT[CupyopsAskedN]> : CupyopsAskedElement<CupyopsAskedT> {};
-template <class CupyopsAskedT, decltype(sizeof(0)) CupyopsAskedN> struct CupyopsAskedElement<const CupyopsAskedT[CupyopsAskedN]> : CupyopsAskedElement<CupyopsAskedT> {};
-template <class CupyopsAskedT, class = void> struct CupyopsAskedSize { static constexpr unsigned long long CupyopsAskedBytes = 0, CupyopsAskedAligned = 0; };
-template <class CupyopsAskedT> struct CupyopsAskedSize<CupyopsAskedT, typename CupyopsAskedNumbers<sizeof(CupyopsAskedT)>::CupyopsAskedType> { static constexpr unsigned long long CupyopsAskedBytes = sizeof(CupyopsAskedT), CupyopsAskedAligned = alignof(CupyopsAskedT); };
-template <class CupyopsAskedT, char = __is_enum(CupyopsAskedT) ? 'e' : !__is_class(CupyopsAskedT) && !__is_union(CupyopsAskedT) ? 'n' : CupyopsAskedSize<CupyopsAskedT>::CupyopsAskedBytes ? 's' : 'i'> struct CupyopsAskedKind : CupyopsAskedSame<CupyopsAskedT> { static constexpr char CupyopsAskedIs = 'n'; };
-template <class CupyopsAskedT> struct CupyopsAskedKind<CupyopsAskedT, 'e'> : CupyopsAskedSame<__underlying_type(CupyopsAskedT)> { static constexpr char CupyopsAskedIs = 'e'; };
-template <class CupyopsAskedT> struct CupyopsAskedKind<CupyopsAskedT, 'i'> : CupyopsAskedSame<void> { static constexpr char CupyopsAskedIs = 'i'; };
-template <class CupyopsAskedT> struct CupyopsAskedKind<CupyopsAskedT, 's'> : CupyopsAskedSame<void> { static constexpr char CupyopsAskedIs = __is_empty(CupyopsAskedT) ? 'o' : 's'; };
-template <> struct CupyopsAskedKind<__half, 's'> : CupyopsAskedSame<__half> { static constexpr char CupyopsAskedIs = 'n'; };
-template <> struct CupyopsAskedKind<__nv_bfloat16, 's'> : CupyopsAskedSame<__nv_bfloat16> { static constexpr char CupyopsAskedIs = 'n'; };
-template <class CupyopsAskedE, char CupyopsAskedIs, class CupyopsAskedOf, unsigned long long CupyopsAskedBytes, unsigned long long CupyopsAskedAligned> struct CupyopsAskedTold;
-template <class CupyopsAskedP, class CupyopsAskedE = typename CupyopsAskedElement<CupyopsAskedP>::CupyopsAskedType> struct CupyopsAskedTell : CupyopsAskedSame<CupyopsAskedTold<CupyopsAskedP, CupyopsAskedKind<CupyopsAskedE>::CupyopsAskedIs, typename CupyopsAskedKind<CupyopsAskedE>::CupyopsAskedType, CupyopsAskedSize<CupyopsAskedE>::CupyopsAskedBytes, CupyopsAskedSize<CupyopsAskedE>::CupyopsAskedAligned>> {};
-template <class...> struct CupyopsAskedList;
-template <class CupyopsAskedF> struct CupyopsAskedParameters;
-template <class CupyopsAskedR, class... CupyopsAskedPs> struct CupyopsAskedParameters<CupyopsAskedR (*)(CupyopsAskedPs...)> : CupyopsAskedSame<CupyopsAskedList<typename CupyopsAskedTell<CupyopsAskedPs>::CupyopsAskedType...>> { typedef CupyopsAskedList<CupyopsAskedPs...> CupyopsAskedPlain; };
-template <int CupyopsAskedI, class CupyopsAskedL> struct CupyopsAskedAt : CupyopsAskedSame<void> {};
-template <class CupyopsAskedP, class... CupyopsAskedPs> struct CupyopsAskedAt<0, CupyopsAskedList<CupyopsAskedP, CupyopsAskedPs...>> : CupyopsAskedElement<CupyopsAskedP> {};
-template <int CupyopsAskedI, class CupyopsAskedP, class... CupyopsAskedPs> struct CupyopsAskedAt<CupyopsAskedI, CupyopsAskedList<CupyopsAskedP, CupyopsAskedPs...>> : CupyopsAskedAt<CupyopsAskedI - 1, CupyopsAskedList<CupyopsAskedPs...>> {};
-template <class CupyopsAskedT, unsigned long long... CupyopsAskedNs> struct CupyopsAskedArray { typedef CupyopsAskedNumbers<CupyopsAskedNs...> CupyopsAskedExtents; typedef CupyopsAskedT CupyopsAskedItem; };
-template <class CupyopsAskedT, decltype(sizeof(0)) CupyopsAskedN, unsigned long long... CupyopsAskedNs> struct CupyopsAskedArray<CupyopsAskedT[CupyopsAskedN], CupyopsAskedNs...> : CupyopsAskedArray<CupyopsAskedT, CupyopsAskedNs..., CupyopsAskedN> {};
-template <class CupyopsAskedT> struct CupyopsAskedObject : CupyopsAskedSame<void> {};
-template <class CupyopsAskedT> struct CupyopsAskedObject<CupyopsAskedT&> : CupyopsAskedSame<bool> {};
-template <char CupyopsAskedIs, class CupyopsAskedOf, unsigned long long CupyopsAskedBytes, unsigned long long CupyopsAskedAligned, unsigned long long CupyopsAskedPlace, class CupyopsAskedNs> struct CupyopsAskedField;
-template <class CupyopsAskedM, bool = true> struct CupyopsAskedData { static constexpr bool CupyopsAskedIs = false; };
-template <class CupyopsAskedM, class CupyopsAskedC> struct CupyopsAskedData<CupyopsAskedM CupyopsAskedC::*, CupyopsAskedSize<CupyopsAskedM>::CupyopsAskedBytes != 0> : CupyopsAskedArray<CupyopsAskedM> { static constexpr bool CupyopsAskedIs = true; };
-"""
-
-# The member of a name. A bit field and a reference have no address: the answer is bool for such a member, whose offset is unknown.
-_FIELD = """\
-template <class CupyopsAskedE, class = void> struct CupyopsAskedMember_{0} {{ static constexpr bool CupyopsAskedIs = false, CupyopsAskedAny = false; }};
-template <class CupyopsAskedE> struct CupyopsAskedMember_{0}<CupyopsAskedE, typename CupyopsAskedVoid<decltype(&CupyopsAskedE::{0})>::CupyopsAskedType> : CupyopsAskedData<decltype(&CupyopsAskedE::{0})> {{ static constexpr bool CupyopsAskedAny = true; }};
-template <class CupyopsAskedE, class = void> struct CupyopsAskedOther_{0} : CupyopsAskedSame<void> {{}};
-template <class CupyopsAskedE> struct CupyopsAskedOther_{0}<CupyopsAskedE, typename CupyopsAskedVoid<decltype(((CupyopsAskedE*)0)->{0})>::CupyopsAskedType> : CupyopsAskedObject<decltype((((CupyopsAskedE*)0)->{0}))> {{}};
-template <class CupyopsAskedE, bool = CupyopsAskedMember_{0}<CupyopsAskedE>::CupyopsAskedIs, bool = CupyopsAskedMember_{0}<CupyopsAskedE>::CupyopsAskedAny> struct CupyopsAskedField_{0} : CupyopsAskedOther_{0}<CupyopsAskedE> {{ typedef void CupyopsAskedItem; }};
-template <class CupyopsAskedE> struct CupyopsAskedField_{0}<CupyopsAskedE, false, true> : CupyopsAskedSame<void> {{ typedef void CupyopsAskedItem; }};
-template <class CupyopsAskedE> struct CupyopsAskedField_{0}<CupyopsAskedE, true, true> {{
-    typedef typename CupyopsAskedMember_{0}<CupyopsAskedE>::CupyopsAskedItem CupyopsAskedItem;
-    typedef CupyopsAskedField<CupyopsAskedKind<CupyopsAskedItem>::CupyopsAskedIs, typename CupyopsAskedKind<CupyopsAskedItem>::CupyopsAskedType, CupyopsAskedSize<CupyopsAskedItem>::CupyopsAskedBytes, CupyopsAskedSize<CupyopsAskedItem>::CupyopsAskedAligned, CUPYOPS_OFFSET_OF(CupyopsAskedE, {0}), typename CupyopsAskedMember_{0}<CupyopsAskedE>::CupyopsAskedExtents> CupyopsAskedType;
-}};
-"""
-# NVRTC has no offsetof.
-_OFFSET = """\
-#ifdef CUPYOPS_SIMULATOR
-#define CUPYOPS_OFFSET_OF(T, member) __builtin_offsetof(T, member)
-#else
-#define CUPYOPS_OFFSET_OF(T, member) __INTADDR__(&(((T*)0)->member))
-#endif
-"""
 
 
 @dataclass(frozen=True)
@@ -181,8 +117,9 @@ def asking(functions: Sequence[str], questions: Sequence[str], names: Sequence[s
         names.
     """
     own = [f"typedef decltype({function}) CupyopsAskedFunction{i};" for i, function in enumerate(functions)]
-    lines = [f'\n#line 1 "{QUESTIONS}"', *own, *(f"#undef {name}" for name in names), _ANSWER, _DEFINITIONS, _OFFSET]
-    return "\n".join([*lines, *map(_FIELD.format, names), *_typedefs(questions)])
+    lines = [f'\n#line 1 "{QUESTIONS}"', *own, *(f"#undef {name}" for name in names), _ANSWER]
+    lines += names_in("ask.cuh").definitions(["CupyopsAskedParameters"])
+    return "\n".join([*lines, *(f"CUPYOPS_ASKED_FIELD({name})" for name in names), *_typedefs(questions)])
 
 
 def asking_types(functions: Sequence[str]) -> str:

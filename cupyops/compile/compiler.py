@@ -27,7 +27,6 @@ __all__ = [
         "FEWER_BLOCKS",
         "OPTIONS",
         "STANDARD",
-        "advice_on",
         "answers",
         "binary_for",
         "check",
@@ -54,14 +53,9 @@ _READ_ONLY = "-fdevice-syntax-only"
 # The target of questions. The same kernel has the same signature on every GPU, and the compilation for a GPU compares it.
 _ASKED = "compute_90"
 
-# Messages of NVRTC and g++ for arithmetic of a 16-bit float with another type, which several conversions would allow.
-_AMBIGUOUS = re.compile(
-    r"more than one (?:operator|instance of overloaded function) \".*?\" matches|ambiguous overload for|"
-    r"\((?:const )?__(?:half|nv_bfloat16)&?\)' is ambiguous"
-)
+_PLACE = re.compile(r"^(\S.*?)\((\d+)\): ", re.MULTILINE)
+_ERROR = re.compile(r"\b(?:error|fatal)\b(?! detected)")
 _NVRTC_TAKES_IT = "NVRTC accepts the text"
-_ADVICE = "a 16-bit float converts to several types"
-_HALF = re.compile(r"half|bfloat16|float16")
 
 # Increment when the format of an entry changes.
 _CACHE_FORMAT = 1
@@ -288,7 +282,7 @@ def _compiled(text: str, what: str, target: str, options: Sequence[str], relocat
             if _NARROWED in log and _TOLERANT not in options:
                 # nvcc takes braces that narrow a number for a constructor.
                 return _compiled(text, what, target, (*options, _TOLERANT), relocatable, instances)
-            raise CompileError(_explain(what, target, options, log, text)) from error
+            raise CompileError(_explain(what, target, options, log)) from error
         log = _log(compiler, program)
         types = tuple(answer_in(demangled(compiler.getLoweredName(program, name))) for name in asked)
         if _READ_ONLY in options:
@@ -334,41 +328,14 @@ def warnings_in(log: str) -> list[str]:
     ]
 
 
-_WITHOUT_PLACE = re.compile(r"^(?:ptxas|nvrtc|nvJitLink)\b(?:.*\W)?(?:error|fatal)\b.*$", re.MULTILINE)
-
-
-def _explain(what: str, target: str, options: Sequence[str], log: str, text: str) -> str:
-    """Returns the message of a CompileError: each compiler message, followed by the source lines around its place."""
-    files = lines_by_file(text)
+def _explain(what: str, target: str, options: Sequence[str], log: str) -> str:
+    """Returns the message of a CompileError: the errors of NVRTC's log, each with its line and a caret."""
     given = " ".join(option for option in options if option != _READ_ONLY)
-    parts = [f"{what} does not compile for {target} (NVRTC {'.'.join(map(str, nvrtc_version()))}, options {given})"]
-    shown: set[tuple[str, int]] = set()
-    for message in re.finditer(
-        r"^(?P<file>\S.*?)\((?P<line>\d+)\): (?P<words>.*(?:error|warning).*)$", log, re.MULTILINE
-    ):
-        place = message["file"], int(message["line"])
-        if place[0] in (QUESTIONS, "__nv_name_map") and len(parts) > 1:
-            continue  # it follows from an error in the text
-        parts.append(f"{place[0]}:{place[1]}: {message['words']}")
-        if place not in shown and place[0] in files:
-            shown.add(place)
-            lines = files[place[0]]
-            near = [number for number in range(place[1] - 2, place[1] + 3) if number in lines]
-            parts += [f"{'>' if number == place[1] else ' '} {number:4d} | {lines[number]}" for number in near]
-    # Errors without a line, such as a function without a body, come after warnings.
-    parts += _WITHOUT_PLACE.findall(log) if len(parts) > 1 else [log.strip()]
-    words = "\n".join(parts)
-    return "\n".join(filter(None, [words, advice_on(words, "")]))
-
-
-def advice_on(message: str, text: str) -> str:
-    """Returns what to do about a compiler's message on a text, or an empty string."""
-    if not _AMBIGUOUS.search(message) or not _HALF.search(message + text):
-        return ""
-    return (
-        f"{_ADVICE}, so that an operation with another type is ambiguous: convert it first, "
-        "acc_t(x[i]) (or float(x[i])), and convert the result back, y[i] = scalar_t(...)"
-    )
+    parts = [part for part in _PLACE.sub(r"\1:\2: ", log.strip()).split("\n\n") if _ERROR.search(part)]
+    # An error in the questions follows from an error in the text.
+    own = [part for part in parts if not part.startswith((f"{QUESTIONS}:", "__nv_name_map:"))]
+    head = f"{what} does not compile for {target} (NVRTC {'.'.join(map(str, nvrtc_version()))}, options {given})"
+    return "\n".join([head, *(own or parts or [log.strip()])])
 
 
 def first_error(message: str) -> str:
@@ -378,21 +345,8 @@ def first_error(message: str) -> str:
     """
     lines = message.splitlines()
     ends = next((i for i, line in enumerate(lines[1:], 2) if re.search(r": (?:\w+ )?error\b", line)), 2)
-    while ends < len(lines) and re.match(r"[> ] +\d+ \| ", lines[ends]):
+    while ends < len(lines) and lines[ends].startswith(("  ", "> ")):
         ends += 1
-    # Further lines say that NVRTC accepts a text which the simulator does not compile, or what to do about the error.
-    further = dict.fromkeys(line for line in lines[ends:] if line.startswith((_NVRTC_TAKES_IT, _ADVICE)))
+    # A further line says that NVRTC accepts a text which the simulator does not compile.
+    further = dict.fromkeys(line for line in lines[ends:] if line.startswith(_NVRTC_TAKES_IT))
     return "\n".join([*lines[:ends], *further])
-
-
-def lines_by_file(text: str) -> dict[str, dict[int, str]]:
-    """Returns the lines of a final text by file name and line number, according to the ``#line`` directives."""
-    files: dict[str, dict[int, str]] = {}
-    name, number = "cupyops.cu", 1
-    for line in text.split("\n"):
-        if line.startswith("#line ") and (directive := re.match(r'#line (\d+) "([^"]+)"', line)):
-            number, name = int(directive[1]), directive[2]
-        else:
-            files.setdefault(name, {})[number] = line
-            number += 1
-    return files

@@ -36,6 +36,7 @@ _NOT_CODE = re.compile(
 # The name of a header, <torch//extension.h>, has no comment.
 _IN_DIRECTIVE = re.compile(rf"(?<=include)[ \t]*<[^>\n]*>|\\[ \t]*\r?\n|(?P<comment>{_COMMENT})|{_STRING}|{_CHARACTER}")
 _WORDS_OF_DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)", re.DOTALL)
+_HEADER = re.compile(r'["<]([^">]+)[">]')
 _CONTINUED = re.compile(r"\\(?=\r?\n)")  # the end of a line that the next line continues
 # The braces of an initializer, as in the default argument `int n = {3}`: no block begins there.
 _INITIALIZER = re.compile(r"(=[ \t]*)\{([^{};()]*)\}")
@@ -56,6 +57,12 @@ class Directive:
     end: int
     name: str
     rest: str
+
+    @property
+    def header(self) -> str:
+        """The name of the header that the directive includes; ``""`` for another directive."""
+        found = _HEADER.match(self.rest) if self.name == "include" else None
+        return found[1] if found else ""
 
 
 class Code:
@@ -192,37 +199,33 @@ def _literal(condition: str) -> bool | None:
 
 
 def _first_branches(code: Code) -> str:
-    """Returns code with one branch of each conditional whose branches have braces without a match, and blanks for the others.
+    """Returns code with the first branch alone of each conditional whose branches have braces without a match.
 
-    Such branches are `if (a) {` before `#else` and `if (b) {` after it. The longest branch stays.
+    Such branches are `if (a) {` before `#else` and `if (b) {` after it.
     """
     bare = code.bare
     blank: list[tuple[int, int]] = []
-    opened: list[list[_Branch]] = []  # the branches of each open conditional
-    at = 0
+    opened: list[
+        tuple[int, int | None, int]
+    ] = []  # the depth before, the depth after the first branch, the branch's start
+    depth = at = 0
     for directive in code.directives:
-        if directive.name not in _CONDITIONALS or not (opened or directive.name in ("if", "ifdef", "ifndef")):
+        if directive.name not in _CONDITIONALS:
             continue
-        if opened:
-            opened[-1][-1].add(_measured(bare, at, directive.start))
+        depth += bare.count("{", at, directive.start) - bare.count("}", at, directive.start)
         at = directive.end
         if directive.name in ("if", "ifdef", "ifndef"):
-            opened.append([_Branch(at, at)])
-            continue
-        opened[-1][-1].end = directive.start
-        if directive.name != "endif":
-            opened[-1].append(_Branch(at, at))
-            continue
-        branches = opened.pop()
-        kept = branches
-        if not all(branch.matches for branch in branches):
-            empty = [branch for branch in branches if not branch.words]
-            # A short branch is often for GPUs that are too old.
-            kept = [max(empty or branches, key=lambda branch: branch.words)]
-            blank += [(branch.start, branch.end) for branch in branches if branch is not kept[0]]
-        if opened:
-            for branch in kept:
-                opened[-1][-1].add(branch)
+            opened.append((depth, None, at))
+        elif opened:
+            before, after, start = opened.pop()
+            if after is None:
+                after = depth
+            elif after != before or depth != after:
+                blank.append((start, directive.start))
+            depth = after
+            if directive.name != "endif":
+                opened.append((before, after, at))
+                depth = before
     pieces, at = [], 0
     for start, end in sorted(blank):
         if end > at:  # else it lies in a branch that is blank already
@@ -232,44 +235,3 @@ def _first_branches(code: Code) -> str:
 
 
 _CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
-
-
-@dataclass
-class _Branch:
-    """A branch of a conditional: its place, and what is known of its code without what is blank.
-
-    Attributes:
-        words: the number of words.
-        depths: of braces and of parentheses, the least depth and the depth at the end, counted from the depth at the start.
-    """
-
-    start: int
-    end: int
-    words: int = 0
-    depths: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))
-
-    def add(self, behind: "_Branch") -> None:
-        """Adds the code that follows."""
-        self.words += behind.words
-        self.depths = tuple(
-            (min(least, end + least_behind), end + end_behind)
-            for (least, end), (least_behind, end_behind) in zip(self.depths, behind.depths, strict=True)
-        )
-
-    @property
-    def matches(self) -> bool:
-        """Whether the braces and parentheses have their matches in the branch."""
-        return not any(map(any, self.depths))
-
-
-def _measured(bare: str, start: int, end: int) -> _Branch:
-    """Returns what is known of code without conditionals."""
-    piece = bare[start:end]
-    depths = []
-    for opening, closing in ("{}", "()"):
-        least = depth = 0
-        for mark in re.findall(rf"[{opening}{closing}]", piece):
-            depth += 1 if mark == opening else -1
-            least = min(least, depth)
-        depths.append((least, depth))
-    return _Branch(start, end, len(piece.split()), tuple(depths))

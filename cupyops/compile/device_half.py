@@ -9,9 +9,9 @@ import kernels_cu
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
-from .cpp_library import FOREIGN_THRUST
+from .cpp_library import foreign_thrust
 from .cuda_text import scan
-from .preprocess import branch_end, preprocess, undefined_by
+from .preprocess import preprocess, undefined_by
 from .project_headers import includes
 from .pytorch_names import foreign
 from .standard import unknown
@@ -53,12 +53,10 @@ def may_have_host_half(text: str, headers: Mapping[str, str], defines: Mapping[s
     """
     texts = {"": text, **headers}
     known = frozenset((*texts, *kernels_cu.headers()))
-    if any(_may_have(source, known) for source in texts.values()):
-        return True
     # A build of a project defines macros that a condition on other macros may remove here.
-    undecided = preprocess(text, headers, defines).unknown(texts)
-    spans = ((scan(texts[where]), d.end, branch_end(scan(texts[where]), d)) for _, where, d in undecided)
-    return any(d.name == "define" for code, start, end in spans for d in code.directives_between(start, end))
+    return any(_may_have(source, known) for source in texts.values()) or any(
+        preprocess(text, headers, defines).unknown(texts)
+    )
 
 
 @lru_cache(256)
@@ -86,7 +84,7 @@ def _may_have(text: str, known: frozenset[str]) -> bool:
 
 def names_host(code: str) -> bool:
     """Returns whether code uses names that NVRTC does not have."""
-    if any(pattern.search(code) for pattern in (_FOREIGN, _OF_STD_ALONE, FOREIGN_THRUST)) or unknown(code):
+    if any(pattern.search(code) for pattern in (_FOREIGN, _OF_STD_ALONE, foreign_thrust())) or unknown(code):
         return True
     return next(foreign(code, ""), None) is not None
 

@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from .ask import QUESTIONS
 from .cuda_text import Code, scan
-from .declarations import macros_of
+from .declarations import WORD, macros_of
+from .preprocess import Preprocessed, preprocess
 
 __all__ = [
     "DeviceVariable",
@@ -36,7 +37,6 @@ _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _OF_CLASS = re.compile(
     r"\bstatic\s+(const)\s+(?!(?:(?:un)?signed|char|short|int|long|bool|size_t|\w*int\d+_t)\b)[\w:]+\s+\w+\s*=(?!=)"
 )
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _CLASS = re.compile(r"\b(?:struct|class|union)\b(?!\s+\w+\s*[,>=])")  # no parameter of a template
 _BODY = re.compile(r"\)\s*(?:(?:const|noexcept|override|final|->.*)\s*)*\Z", re.DOTALL)  # of a function
 
@@ -63,17 +63,17 @@ def folded(text: str, own_code: str) -> str:
         if code.scope(match.start(2)) is None:
             continue
         # A constant that reads such a constant is not one either. Macros are not functions.
-        words = {*_WORD.findall(_FOLDED.sub(" ", match[3]))}
+        words = {*WORD.findall(_FOLDED.sub(" ", match[3]))}
         if _calls(match[3], macros) or not of_host.isdisjoint(words):
             called.append(match)
             of_host.update(_FOLDED.findall(match[3]))
         else:
             found.append(match)
     names = {name for match in found for name in _FOLDED.findall(match[3])}
-    read = {word for match in found for word in _WORD.findall(_FOLDED.sub(" ", match[3]))} & names
+    read = {word for match in found for word in WORD.findall(_FOLDED.sub(" ", match[3]))} & names
     for match in reversed(found):
         own = set(_FOLDED.findall(match[3]))
-        if not own.isdisjoint(read) or not read.isdisjoint(_WORD.findall(_FOLDED.sub(" ", match[3]))):
+        if not own.isdisjoint(read) or not read.isdisjoint(WORD.findall(_FOLDED.sub(" ", match[3]))):
             text = f"{text[: match.start(2)]}constexpr {match[2].replace('const', '').strip()}{text[match.end(2) :]}"
     return text if not called else _without_unread(text, of_host, macros, floating)
 
@@ -86,7 +86,7 @@ def _without_unread(
     own = [match for match in floating.finditer(bare) if not names.isdisjoint(_FOLDED.findall(match[3]))]
     edges = [0, *(edge for match in own for edge in match.span()), len(bare)]
     rest = [bare[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)]
-    read = {word for code in (*rest, *(of for _, of in macros.values())) for word in _WORD.findall(code)}
+    read = {word for code in (*rest, *(of for _, of in macros.values())) for word in WORD.findall(code)}
     for match in reversed(own if names.isdisjoint(read) else []):
         text = (
             text[: match.start(2)]
@@ -159,14 +159,14 @@ class DeviceVariable:
 def variables(text: str) -> dict[str, DeviceVariable]:
     """Returns the device variables that a text declares in namespaces, by name.
 
-    A variable within an ``#if`` is left out, since only a compiler can decide whether it exists. Left
+    A variable in code of which only a compiler can decide whether it is compiled is left out. Left
     out are also templates, static variables in namespaces, and arrays that another text defines with their size.
     """
     text = text.partition(f'#line 1 "{QUESTIONS}"')[0]
     if _functions_alone(text):
         return {}
-    code = scan(text)
-    return {v.name: v for v in _variables(code)}
+    followed = preprocess(text, {}, {})
+    return {v.name: v for v in _variables(scan(text), followed)}
 
 
 def _functions_alone(text: str) -> bool:
@@ -181,11 +181,11 @@ def _functions_alone(text: str) -> bool:
     return True
 
 
-def _variables(code: Code) -> Iterator[DeviceVariable]:
-    bare, conditional = _ATTRIBUTE.sub(lambda m: " " * len(m[0]), code.bare), _conditional(code)
+def _variables(code: Code, followed: Preprocessed) -> Iterator[DeviceVariable]:
+    bare = _ATTRIBUTE.sub(lambda m: " " * len(m[0]), code.bare)
     seen = 0
     for match in _SPACE.finditer(bare):
-        if match.start() < seen or any(a <= match.start() < b for a, b in conditional):
+        if match.start() < seen or not followed.live("", match.start()):
             continue
         start = max(bare.rfind(c, 0, match.start()) for c in ";{}") + 1
         pieces, end = _pieces(bare, start)
@@ -242,26 +242,6 @@ def _pieces(bare: str, start: int) -> tuple[list[str], int]:
             if c == ";":
                 return pieces, at
     return [], len(bare)
-
-
-def _conditional(code: Code) -> list[tuple[int, int]]:
-    """Returns the start and the end of each outermost conditional of the preprocessor, without include guards."""
-    found, opened = [], []
-    directives = code.directives
-    for i, directive in enumerate(directives):
-        if directive.name in ("if", "ifdef", "ifndef"):
-            guard = (
-                directive.name == "ifndef"
-                and i + 1 < len(directives)
-                and directives[i + 1].name == "define"
-                and directives[i + 1].rest.split()[:1] == directive.rest.split()[:1]
-            )
-            opened.append((directive.start, guard))
-        elif directive.name == "endif" and opened:
-            start, guard = opened.pop()
-            if not guard:
-                found.append((start, directive.end))
-    return found
 
 
 # A search is faster for a pattern that begins with letters than for one that begins with \b.

@@ -4,6 +4,9 @@ A condition is true, false or undecided. It is undecided if it reads a macro of 
 or a macro that an undecided branch defines. A macro that an undecided branch defines is undecided, too.
 """
 
+import ast
+import itertools
+import operator
 import re
 import sys
 from bisect import bisect_right
@@ -11,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from .cuda_text import Code, Directive, scan
+from .cuda_text import Directive, scan
+from .declarations import WORD
 from .system_headers import in_text
 
 __all__ = [
@@ -20,7 +24,6 @@ __all__ = [
     "Include",
     "Preprocessed",
     "around",
-    "branch_end",
     "defines_of",
     "known_macros",
     "preprocess",
@@ -31,27 +34,22 @@ _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _UNDEFINED = re.compile(r"(?:-U|--undefine-macro=)\s*(\w+)")
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
-_NAME = re.compile(r"\b[A-Za-z_]\w*\b")
-_INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
-_ASKS = re.compile(
-    r"(?:ifdef|if)\s+(?:defined\b\s*\(?\s*)?[A-Za-z]\w*\s*\)?\s*(?:&&\s*defined\b\s*\(?\s*[A-Za-z]\w*\s*\)?\s*)*"
-)
-_ASKED = re.compile(r"\b(?!ifdef\b|if\b|defined\b)[A-Za-z]\w*")
-_TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
-_RANKS = {
-    "||": 1,
-    "&&": 2,
-    "==": 6,
-    "!=": 6,
-    "<": 7,
-    ">": 7,
-    "<=": 7,
-    ">=": 7,
-    "+": 9,
-    "-": 9,
-    "*": 10,
-    "/": 10,
-    "%": 10,
+# What differs in Python: the operator ! has the precedence of ~, and integers have no suffixes.
+_IN_PYTHON = {
+    r"\bdefined\s*(?:\(\s*(\w+)\s*\)|(\w+))": r" defined.\1\2 ",
+    r"&&": " and ",
+    r"\|\|": " or ",
+    r"!(?!=)": "~",
+    r"\b(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]+\b": r"\1",
+}
+_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_COMPARED = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.Gt: operator.gt,
+    ast.LtE: operator.le,
+    ast.GtE: operator.ge,
 }
 CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
 _DEPTH = 16  # macros within one another
@@ -66,7 +64,7 @@ _OTHER_COMPILERS |= {name for name in ("__APPLE__",) if sys.platform != "darwin"
 # Macros with which a build asks for checks and messages. Headers do not define them.
 _OF_BUILDS = frozenset(("DEBUG", "_DEBUG", "NDEBUG", "VERBOSE", "WARNINGS", "PROFILE", "WIN32", "WINCE"))
 _FEATURE = re.compile(r"\b__has_\w+\s*\([^()]*\)")  # whose words are not macros
-_OTHER_PLATFORM = re.compile(r"(?:\A|_)(?:HIP|HIPCC|ROCM|AMD|AMDGPU|MUSA|SYCL|OPENCL)(?:_|\Z)")
+_OTHER_PLATFORM = re.compile(r"(?:\A|_)(?:HIP|HIPCC|ROCM|AMD|AMDGPU|MUSA|SYCL|OPENCL)(?:_|\Z)|DOXYGEN")
 
 
 class _AtLeast(int):
@@ -114,13 +112,13 @@ class Preprocessed:
         at = bisect_right(offsets, place)
         return states[at - 1] if at else where in self._states
 
-    def compiled(self, where: str, bare: str) -> str:
-        """Returns the code of a text with blanks for the code that conditions remove."""
+    def compiled(self, where: str, text: str) -> str:
+        """Returns a text with blanks for what conditions remove."""
         offsets, states = self._states.get(where, ([], []))
-        for place, end, state in zip(offsets, [*offsets[1:], len(bare)], states, strict=False):
-            if state is False:
-                bare = bare[:place] + re.sub(r"[^\n]", " ", bare[place:end]) + bare[end:]
-        return bare
+        edges = [0, *offsets, len(text)]
+        pieces = (text[start:end] for start, end in itertools.pairwise(edges))
+        blank = (state is False for state in (None, *states))
+        return "".join(re.sub(r"[^\n]", " ", p) if gone else p for p, gone in zip(pieces, blank, strict=True))
 
     def unknown(self, texts: Mapping[str, str]) -> Iterator[tuple[str, str, Directive]]:
         """Yields names in conditions that are neither macros of the texts nor of a compiler, each with the text and the
@@ -135,16 +133,18 @@ class Preprocessed:
                 read = directive.name.startswith("elif") or self.live(where, directive.start - 1) is not False
                 if not read or directive.name not in CONDITIONALS:
                     continue
-                known = _WORDS | _OTHER_COMPILERS | _OF_BUILDS | self._own | self.macros.keys()
                 names = [
                     n
-                    for n in _NAME.findall(_FEATURE.sub(" ", directive.rest))
-                    if n not in known
-                    and not (_OTHER_PLATFORM.search(n) or "DOXYGEN" in n)
-                    and self._defined(n) is False
+                    for n in WORD.findall(_FEATURE.sub(" ", directive.rest))
+                    if n not in _OF_BUILDS and n not in self._own and self.is_free(n)
                 ]
                 if names and self._undecided(directive, names):
                     yield names[0], where, directive
+
+    def is_free(self, name: str, sure: bool = True) -> bool:
+        """Returns whether neither the texts nor (for certain, if `sure`) a compiler defines a name, and it is not of another platform."""
+        known = name in _WORDS or name in _OTHER_COMPILERS or _OTHER_PLATFORM.search(name)
+        return not known and name not in self.macros and (not sure or self.is_defined(name) is False)
 
     def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
         """Returns whether a condition is undecided while some names may or may not be macros."""
@@ -182,11 +182,11 @@ class Preprocessed:
                 continue
             elif now is False:
                 continue
-            elif name == "include" and (found := _INCLUDED.match(rest)):
-                self.includes.append(Include(found[1], now, directive, where))
-                known = found[1] in self._headers and found[1] not in self._states
-                if known and in_text(found[1], rest[0] == '"'):
-                    self.follow(found[1], self._headers[found[1]], now)
+            elif header := directive.header:
+                self.includes.append(Include(header, now, directive, where))
+                known = header in self._headers and header not in self._states
+                if known and in_text(header, rest[0] == '"'):
+                    self.follow(header, self._headers[header], now)
             elif name in ("define", "undef") and (macro := _MACRO.match(rest)):
                 self._define(name, macro, now)
             if name in ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else"):
@@ -209,15 +209,13 @@ class Preprocessed:
 
     def _condition(self, name: str, rest: str) -> bool | None:
         if name != "if":
-            defined = self._defined(rest.split()[0]) if rest.split() else None
+            defined = self.is_defined(rest.split()[0]) if rest.split() else None
             return defined if name == "ifdef" else _not(defined)
-        try:
-            value = _Expression(rest, self).value()
-        except (ValueError, IndexError, RecursionError, ZeroDivisionError):
-            return None
+        value = _value(rest, self)
         return None if value is None else value != 0
 
-    def _defined(self, name: str) -> bool | None:
+    def is_defined(self, name: str) -> bool | None:
+        """Returns whether a name is a macro; None if that is undecided."""
         if name in self.macros:
             return True if self.macros[name] is not None or name not in self._own else None
         # The names of compilers and of their libraries, and CUDA's names, may be the compiler's.
@@ -238,102 +236,64 @@ class Preprocessed:
         if name in _VERSIONS and name not in self.macros and name not in self._own:
             return _VERSIONS[name]
         if text is None or depth > _DEPTH:
-            return None if name in self.macros or self._defined(name) is None else {"true": 1}.get(name, 0)
-        try:
-            return _Expression(text, self, depth + 1).value()
-        except (ValueError, IndexError):
-            return None
+            return None if name in self.macros or self.is_defined(name) is None else {"true": 1}.get(name, 0)
+        return _value(text, self, depth + 1)
 
 
-class _Expression:
-    """A condition, parsed by precedence. Its value is an integer, or None if it is undecided."""
-
-    def __init__(self, text: str, given: Preprocessed, depth: int = 0) -> None:
-        self._tokens: list[str] = []
-        self._given, self._depth, self._at = given, depth, 0
-        at = 0
-        text = text.strip()
-        while at < len(text):
-            token = _TOKEN.match(text, at)
-            if token is None or len(self._tokens) > 200:
-                raise ValueError(text)
-            self._tokens.append(token[1] or token[2] or token[3])
-            at = token.end()
-
-    def value(self) -> int | None:
-        found = self._conditional()
-        if self._at != len(self._tokens):
-            raise ValueError(self._tokens[self._at])
-        return found
-
-    def _next(self) -> str:
-        self._at += 1
-        return self._tokens[self._at - 1]
-
-    def _conditional(self) -> int | None:
-        value = self._binary(0)
-        if self._tokens[self._at : self._at + 1] != ["?"]:
-            return value
-        self._at += 1
-        chosen = self._conditional()
-        if self._next() != ":":
-            raise ValueError(":")
-        other = self._conditional()
-        return None if value is None else chosen if value else other
-
-    def _binary(self, least: int) -> int | None:
-        left = self._unary()
-        while self._at < len(self._tokens) and (rank := _RANKS.get(self._tokens[self._at], 0)) > least:
-            operator = self._next()
-            left = _combined(operator, left, self._binary(rank))
-        return left
-
-    def _unary(self) -> int | None:
-        token = self._next()
-        if token == "!":
-            value = self._unary()
-            return None if value is None else int(not value)
-        if token == "-":
-            value = self._unary()
-            return None if value is None else -value
-        if token == "(":
-            value = self._conditional()
-            if self._next() != ")":
-                raise ValueError(token)
-            return value
-        if token == "defined":
-            name = self._next()
-            if name == "(":
-                name = self._next()
-                self._at += 1
-            defined = self._given._defined(name)
-            return None if defined is None else int(defined)
-        if token[0].isdigit():
-            return int(token, 16 if token[:2] in ("0x", "0X") else 8 if token[0] == "0" and token.isdigit() else 10)
-        if not token.isidentifier() or self._tokens[self._at : self._at + 1] == ["("]:
-            raise ValueError(token)
-        return self._given.number(token, self._depth)
-
-
-def _combined(operator: str, a: int | None, b: int | None) -> int | None:
-    if operator == "&&":
-        known = _all([None if v is None else v != 0 for v in (a, b)])
-        return None if known is None else int(known)
-    if operator == "||":
-        known = _any([None if v is None else v != 0 for v in (a, b)])
-        return None if known is None else int(known)
-    if isinstance(a, _AtLeast) and b is not None and not isinstance(b, _AtLeast):
-        known = {">=": a >= b, ">": a > b, "<": a >= b, "<=": a > b}.get(operator, False)
-        return (1 if operator in (">=", ">") else 0) if known else None
-    if a is None or b is None or isinstance(b, _AtLeast):
+def _value(text: str, given: Preprocessed, depth: int = 0) -> int | None:
+    """Returns the value of a condition, or None if it is undecided, as one with an operator that few texts have."""
+    try:
+        return _evaluated(_parsed(text), given, depth)
+    except (ValueError, RecursionError):
         return None
-    compared = {"==": a == b, "!=": a != b, "<": a < b, ">": a > b, "<=": a <= b, ">=": a >= b}
-    if operator in compared:
-        return int(compared[operator])
-    if operator in "/%":
-        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-        return quotient if operator == "/" else a - quotient * b
-    return {"+": a + b, "-": a - b, "*": a * b}[operator]
+
+
+@lru_cache(1024)
+def _parsed(text: str) -> ast.expr:
+    """Returns a condition as an expression of Python, which has the same operators; ``defined.NAME`` for ``defined(NAME)``.
+
+    Raises:
+        ValueError: Python has no such expression.
+    """
+    for of_c, of_python in _IN_PYTHON.items():
+        text = re.sub(of_c, of_python, text)
+    try:
+        return ast.parse(" ".join(text.split()), mode="eval").body
+    except (SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(text) from error
+
+
+def _number(value: bool | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _evaluated(node: ast.expr, given: Preprocessed, depth: int) -> int | None:
+    match node:
+        case ast.Constant(value=int() | None as value):
+            return value
+        case ast.Name(id=name):
+            return given.number(name, depth)
+        case ast.Attribute(ast.Name("defined"), name):
+            return _number(given.is_defined(name))
+        case ast.BoolOp(op, values):
+            found = [None if v is None else v != 0 for v in (_evaluated(value, given, depth) for value in values)]
+            return _number(_all(found) if isinstance(op, ast.And) else _any(found))
+        case ast.UnaryOp(ast.Invert() | ast.USub() as op, operand):
+            value = _evaluated(operand, given, depth)
+            return None if value is None else -value if isinstance(op, ast.USub) else int(not value)
+        case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
+            a, b = _evaluated(left, given, depth), _evaluated(right, given, depth)
+            return None if a is None or b is None else _ARITHMETIC[type(op)](a, b)
+        case ast.Compare(left, [op], [right]) if type(op) in _COMPARED:
+            a, b = _evaluated(left, given, depth), _evaluated(right, given, depth)
+            if a is None or b is None or isinstance(b, _AtLeast):
+                return None
+            if isinstance(a, _AtLeast):
+                more, less = isinstance(op, (ast.Gt, ast.GtE)), isinstance(op, (ast.Lt, ast.LtE))
+                above = a > b if isinstance(op, (ast.Gt, ast.LtE)) else a >= b
+                return int(more) if above and (more or less) else None
+            return int(_COMPARED[type(op)](a, b))
+    raise ValueError(ast.dump(node))
 
 
 def _not(value: bool | None) -> bool | None:
@@ -349,8 +309,8 @@ def _any(values: Sequence[bool | None]) -> bool | None:
 
 
 def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the macros that nothing defines and whose conditions around offsets remove the code there, such as ``USE_CUDA`` of
-    ``#ifdef USE_CUDA``. Returns none if the code at an offset stays, or if other conditions remove it or may remove it, too.
+    """Returns the macros that nothing defines and whose conditions remove the code at offsets, such as ``USE_CUDA`` of
+    ``#ifdef USE_CUDA``. Returns none if the code at an offset may be compiled, or if other conditions remove it.
 
     Args:
         text: CUDA C++.
@@ -358,44 +318,22 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
         headers, defines: as for :func:`preprocess`.
     """
     place = min(places, default=0)
-    opened: list[Directive | None] = []
-    for directive in scan(text).directives:
-        if directive.start > place:
-            break
+    opened: list[str] = []
+    for directive in scan(text).directives_between(0, place):
         if directive.name in ("if", "ifdef", "ifndef"):
-            opened.append(directive)
+            opened.append(directive.rest)
         elif directive.name == "endif":
             del opened[-1:]
-        elif directive.name in CONDITIONALS and opened:
-            opened[-1] = None
-    heads = [f"{d.name} {d.rest}" for d in opened if d is not None]
-    asked = [name for head in heads if _ASKS.fullmatch(head) for name in _ASKED.findall(head)]
-    if not asked:
-        return ()
     followed = preprocess(text, headers, defines)
-    states = {followed.live("", other) for other in places}
-    if True in states:
+    if not opened or any(followed.live("", other) for other in places):
         return ()
-    found = tuple(n for n in dict.fromkeys(asked) if not (n in _OTHER_COMPILERS or _OTHER_PLATFORM.search(n)))
-    followed = preprocess(text, headers, {**dict.fromkeys(found, "1"), **defines})
-    state = followed.live("", place)
     # CUDA's headers may define a name such as CUDA_FEATURE. Texts test only their version macros.
-    if None in states:
-        return found if state and not any(n in defines or n in OF_COMPILER or "VERSION" in n for n in found) else ()
-    return () if state is False else tuple(n for n in found if n not in defines)
-
-
-def branch_end(code: Code, condition: Directive) -> int:
-    """Returns the offset at which the branch of a conditional directive ends."""
-    depth = 0
-    for directive in code.directives_between(condition.end, len(code.bare)):
-        if directive.name in ("if", "ifdef", "ifndef"):
-            depth += 1
-        elif directive.name == "endif" or (not depth and directive.name in CONDITIONALS):
-            if not depth:
-                return directive.start
-            depth -= 1
-    return len(code.bare)
+    words = [
+        name for condition in opened for name in WORD.findall(condition) if name[0] != "_" and "VERSION" not in name
+    ]
+    names = [name for name in words if followed.is_free(name, sure=False)]
+    chosen = preprocess(text, headers, {**dict.fromkeys(names, "1"), **defines})
+    return tuple(dict.fromkeys(names)) if chosen.live("", place) else ()
 
 
 def defines_of(constants: Mapping[str, int], options: Sequence[str]) -> dict[str, str]:

@@ -16,7 +16,6 @@ from .system_headers import folders_in, header, in_text
 
 __all__ = ["headers_in", "includes", "read"]
 
-_INCLUDED = re.compile(r'["<]([^">]+)[">]')
 _MACRO = re.compile(r"\s*[A-Za-z_]\w*\s*")
 _MAYBE = re.compile(r"#[ \t]*include\s*(?:/|\\|[A-Za-z_])")
 _OPENS = re.compile(r"#[ \t]*define[ \t]+\w+[ \t\\\r\n]+(?:inline\s+)?namespace\b")
@@ -131,7 +130,7 @@ def _named(text: str, headers: Mapping[str, str], defines: Mapping[str, str]) ->
         name: str | None = directive.rest.strip()
         for _ in range(_COMPUTED_DEPTH):
             name = macros.get(name or "", name)
-        if name is not None and _INCLUDED.fullmatch(name.strip()):
+        if name is not None and re.fullmatch(r'["<][^">]+[">]', name.strip()):
             text = f"{text[: directive.start]}#include {name.strip()}{text[directive.end :]}"
     return text
 
@@ -194,8 +193,8 @@ def headers_in(
 def includes(text: str) -> Iterator[tuple[str, bool, Directive]]:
     """Yields the headers that a text includes: the name, whether the name is in quotes, and the directive."""
     for directive in scan(text).directives:
-        if directive.name == "include" and (found := _INCLUDED.match(directive.rest)):
-            yield found[1], found[0][0] == '"', directive
+        if directive.header:
+            yield directive.header, directive.rest[0] == '"', directive
 
 
 def _file(name: str, folders: Sequence[Path], own: Sequence[Path]) -> Path | None:

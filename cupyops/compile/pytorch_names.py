@@ -11,6 +11,7 @@ from functools import cache
 import kernels_cu
 
 from .cuda_text import scan
+from .declarations import WORD
 from .system_headers import header
 
 __all__ = ["HEADERS", "bare_names", "foreign", "with_pytorch"]
@@ -18,12 +19,10 @@ __all__ = ["HEADERS", "bare_names", "foreign", "with_pytorch"]
 HEADER = "pytorch.cuh"
 _PHILOX = "pytorch_philox.cuh"
 HEADERS = (HEADER, "pytorch_math.cuh", "pytorch_threads.cuh", _PHILOX)
-_INCLUDED = re.compile(r'["<]([^">]+)[">]')
 _SPACES = r"(?:native|headeronly|cuda|detail|compat|philox|memory|cuda_utils)"
 _QUALIFIED = re.compile(rf"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:{_SPACES}\s*::\s*)*(\w+)\b(?!\s*::)")
 # A text may also be in the namespace of PyTorch.
 _USED = re.compile(r"\bnamespace\s+(?:::\s*)?(?:at|c10|torch)\b")
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 # Shuffles of PyTorch's type of 16-bit floats, which projects declare beside PyTorch's headers. `pytorch.cuh` has CUDA's type,
 # for which CUDA has them.
 _SHUFFLES = re.compile(
@@ -102,13 +101,8 @@ def foreign(bare: str, declared: str) -> Iterator[tuple[int, str]]:
 
 def _directives(text: str, headers: Mapping[str, str]) -> list[tuple[int, int]]:
     """Returns the offsets of the directives that include headers of PyTorch."""
-    found = []
-    for directive in scan(text).directives:
-        name = _INCLUDED.match(directive.rest) if directive.name == "include" else None
-        row = header(name[1]) if name and name[1] not in headers else None
-        if row is not None and row.shared == HEADER:
-            found.append((directive.start, directive.end))
-    return found
+    found = [d for d in scan(text).directives if d.header and d.header not in headers]
+    return [(d.start, d.end) for d in found if (row := header(d.header)) is not None and row.shared == HEADER]
 
 
 def _code(text: str) -> str:
@@ -118,7 +112,7 @@ def _code(text: str) -> str:
 
 
 def _uses(code: str) -> bool:
-    words = set(_WORD.findall(code))
+    words = set(WORD.findall(code))
     unqualified = _USED.search(code) is not None and not _names().isdisjoint(words)
     return unqualified or not bare_names().isdisjoint(words) or any(n[1] in _names() for n in _QUALIFIED.finditer(code))
 

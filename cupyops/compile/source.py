@@ -19,12 +19,12 @@ from .cuda_text import LINKAGE, scan
 from .file_scope import folded, with_constants_of_classes
 from .header_list import SAME
 from .own_integers import renamed
-from .preprocess import CONDITIONALS, OF_COMPILER, Preprocessed, defines_of, known_macros, preprocess
+from .preprocess import CONDITIONALS, OF_COMPILER, defines_of, known_macros, preprocess
 from .project_headers import includes
 from .pytorch_names import with_pytorch
-from .splicing import INCLUDED, Splicing, without
+from .splicing import Splicing, without
 from .standard import as_library, definitions
-from .system_headers import cub_operators, found_in, header, in_text, whole_cub, without_questions
+from .system_headers import cub_operators, found_in, header, in_text, twin, whole_cub, without_questions
 
 __all__ = ["KERNEL", "assemble", "included", "named_kernels"]
 
@@ -138,13 +138,12 @@ def assemble(
     macros = [f"#define {name} {value}" for name, value in defines.items()]
     macros += [f"#define {KERNEL}{i or ''} {name}" for i, name in enumerate(kernels)]
     followed = preprocess(text, texts, known_macros(constants, options))
-    # Headers in code that a condition removes do not count.
+    # Code that a condition removes, and its headers, do not count.
     live_names = {"", *(i.name for i in followed.includes)}
-    live_texts = {name: source for name, source in texts.items() if name in live_names}
+    texts = {name: source for name, source in texts.items() if name in live_names}
+    live_texts = {n: source if n in shared else followed.compiled(n, source) for n, source in texts.items()}
     given_thrust = any(found_in(options, name) for name in ("thrust/pair.h", "thrust/tuple.h"))
-    macros += _standard(
-        (*texts.values(), " ".join(kernels)), simulated, _removed(own_texts, texts, followed), given_thrust
-    )
+    macros += _standard((*live_texts.values(), " ".join(kernels)), simulated, given_thrust)
     # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
     # are, and with them their entries in caches and bundles.
     # The macros of the options -D are there before the prelude.
@@ -159,7 +158,7 @@ def assemble(
         for i in followed.includes
         if i.live and (i.name in known or not found_in(options, i.name))
     }
-    leave_out(followed, live_texts, known, options, filename)
+    leave_out(followed, texts, known, options, filename)
     undecided = {(i.where or filename, i.directive.start) for i in followed.includes if i.live is None}
     spliced = Splicing(known, headers.keys(), hidden, live, undecided, system_lines).whole(text, filename)
     for name, other in _ASKED.items():
@@ -193,7 +192,7 @@ def _unincluded(texts: tuple[str, ...]) -> set[str]:
 @lru_cache(512)
 def _unincluded_by(text: str) -> frozenset[str]:
     code = scan(text)
-    included_names = {m[1] for d in code.directives if (m := INCLUDED.match(d.rest))}
+    included_names = {d.header for d in code.directives}
     pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
     found = set()
     for header_name in _UNINCLUDED.keys() - included_names:
@@ -212,7 +211,7 @@ def _includes(names: Collection[str], texts: Mapping[str, str], simulated: bool)
     """Returns the lines of the prelude that include headers of CUDA."""
     lines = []
     for name in sorted(names):
-        if simulated and (row := header(name)) is not None and row.twin == SAME:
+        if simulated and twin(name) == SAME:
             lines += as_library([f"<{name}>"])
         elif name == "cub/cub.cuh":
             lines += [f"#include <{part}>" for part in whole_cub(texts, simulated)]
@@ -250,15 +249,12 @@ def named_kernels(text: str) -> list[tuple[str, str]]:
 
 
 @lru_cache(256)
-def _standard(
-    texts: tuple[str, ...], simulated: bool, removed: frozenset[str] = frozenset(), given_thrust: bool = False
-) -> list[str]:
+def _standard(texts: tuple[str, ...], simulated: bool, given_thrust: bool = False) -> list[str]:
     """Returns the lines that define the names of the C and C++ libraries that texts use.
 
     Args:
-        texts: the text and its headers.
+        texts: the text and its headers, without code that conditions remove.
         simulated: whether the simulator compiles the texts.
-        removed: types and macros that the texts declare in code that is not compiled.
         given_thrust: whether a folder of the options has the headers of Thrust.
     """
     code: list[str] = []
@@ -270,12 +266,12 @@ def _standard(
         macros = [d.rest for d in found.directives if d.name == "define"]
         asked.update(w for d in found.directives if d.name in CONDITIONALS for w in _OF_NVCC if w in d.rest)
         code += [found.bare, *(macro.partition(" ")[2] for macro in macros)]
-        rows = (header(m[1]) for d in found.directives if d.name == "include" and (m := INCLUDED.match(d.rest)))
+        rows = (header(d.header) for d in found.directives if d.header)
         library = library or any(row is not None and "cccl" in row.folders for row in rows)
-        declared.update(name for macro in macros if macro and (name := macro.split()[0].split("(")[0]) not in removed)
+        declared.update(macro.split()[0].split("(")[0] for macro in macros if macro)
         for match in _DECLARED.finditer(found.bare):
             named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
-            declared.update([named] if named and named not in removed else [])
+            declared.update([named] if named else [])
     # NVRTC takes a constant of the text in place of CUDA's. The simulator's headers have defined theirs.
     own = simulated and any(
         scan(t).scope(m.start()) == () for t in texts for m in _OWN_WARP_SIZE.finditer(scan(t).bare)
@@ -283,21 +279,6 @@ def _standard(
     renamed = ["#define warpSize CupyopsOwn_warpSize"] if own else []
     of_nvcc = [f"#ifndef {name}\n#define {name} {_OF_NVCC[name]}\n#endif" for name in sorted(asked)]
     return [*renamed, *of_nvcc, *definitions("\n".join(code), declared, simulated, library, given_thrust)]
-
-
-def _removed(own: Collection[str], texts: Mapping[str, str], followed: Preprocessed) -> frozenset[str]:
-    """Returns the types and macros that texts declare only in code that a condition removes."""
-    states: dict[str, set[bool | None]] = {}
-    for where, text in texts.items():
-        for match in _DECLARED.finditer(scan(text).bare) if text in own else ():
-            named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
-            if named:
-                states.setdefault(named, set()).add(followed.live(where, match.start()))
-        for directive in scan(text).directives if text in own else ():
-            if directive.name == "define" and directive.rest:
-                name = directive.rest.split()[0].split("(")[0]
-                states.setdefault(name, set()).add(followed.live(where, directive.start))
-    return frozenset(name for name, found in states.items() if found == {False})
 
 
 def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:
@@ -331,9 +312,9 @@ def _system(
         return None
     if not row.folders:
         return []
-    if simulated and row.twin is None:
-        return [f"#error the simulator cannot include <{name}>: {row.reason}"]
-    if simulated and row.twin == SAME:
+    if simulated and twin(name) is None:
+        return [f"#error the simulator has no header <{name}>"]
+    if simulated and twin(name) == SAME:
         return as_library([f"<{name}>"])
     whole = name == "cub/cub.cuh"
     lines = [f"#include <{part}>" for part in (whole_cub(texts, simulated) if whole else [name])]

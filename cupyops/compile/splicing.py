@@ -8,9 +8,8 @@ from .cuda_text import Code, Directive, scan
 from .declarations import WORD
 from .system_headers import header, in_text
 
-__all__ = ["INCLUDED", "Splicing", "without"]
+__all__ = ["Splicing", "without"]
 
-INCLUDED = re.compile(r'["<]([^">]+)[">]')
 _GUARD = re.compile(r"(?:!\s*defined\s*\(?\s*)?([A-Za-z_]\w*)\s*\)?\s*")
 
 
@@ -66,18 +65,15 @@ class Splicing:
         pieces, at, line = [f'#line 1 "{filename}"\n'], 0, 1
         for directive in code.directives:
             once = _is_once(directive)
-            found = INCLUDED.match(directive.rest) if directive.name == "include" else None
-            name = found[1] if found else ""
+            name, bracketed = directive.header, directive.rest[:1] == "<"
             place = (filename, directive.start)
             missing = place in self.live and header(name) is None
             # A folder of the text may have a file with the name of a system header. An #include in quotes means that file.
             given = name in self.known and in_text(name, directive.rest[:1] == '"')
-            system = (
-                found is not None and not given and not missing and (found[0][0] == "<" or header(name) is not None)
-            )
+            system = bool(name) and not given and not missing and (bracketed or header(name) is not None)
             instead = self.system_lines(name, directive.rest[0]) if system else None
-            dead = found is not None and not system and not given and place not in self.live
-            if not once and (found is None or (system and instead is None) or dead):
+            dead = bool(name) and not system and not given and place not in self.live
+            if not once and (not name or (system and instead is None) or dead):
                 continue
             pieces.append(text[at : directive.start])
             line += text.count("\n", at, directive.end)

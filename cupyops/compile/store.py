@@ -27,7 +27,7 @@ def _version() -> str:
 
     found = hashlib.sha256(version("torch").encode())  # PyTorch itself takes a second to import
     here = Path(__file__).parent
-    for file in sorted([*here.glob("*.py"), *here.with_name("importer").glob("*.py")]):
+    for file in sorted([*here.glob("*.py"), *here.glob("names/*.cuh"), *here.with_name("importer").glob("*.py")]):
         found.update(file.read_bytes())
     return found.hexdigest()
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
+from .cpp_library import names_in
 from .cuda_text import scan
-from .header_list import HEADERS, PARTS, SAME, SystemHeader
+from .header_list import HEADERS, OWN, PARTS, SAME, SystemHeader
 from .standard import as_library
 from .toolchain import cuda_headers, cupy, header_version, nvrtc_version
 
@@ -26,11 +27,11 @@ __all__ = [
     "in_text",
     "shared_with_host",
     "shims",
+    "twin",
     "whole_cub",
     "without_questions",
 ]
 
-_INCLUDED = re.compile(r'["<]([^">]+)[">]')
 _QUESTION = re.compile(r'\b__has_include\s*\(\s*["<]([^"<>\n]+)[">]\s*\)')
 
 # For each folder: a header that identifies the folder, folders below a wheel's `nvidia`, and the packages that install
@@ -47,6 +48,9 @@ _PACKAGES = {
 }
 
 
+_TWINS = Path(__file__).parents[1] / "simulator"
+
+
 @cache
 def header(name: str) -> SystemHeader | None:
     """Returns the row of a header, or None for an unknown header.
@@ -58,6 +62,17 @@ def header(name: str) -> SystemHeader | None:
     if name.startswith("cuda/") and name.endswith((".h", ".cuh", ".hpp")):
         return None
     return next((row for row in HEADERS if any(fnmatchcase(name, pattern) for pattern in row.names)), None)
+
+
+@cache
+def twin(name: str) -> str | None:
+    """Returns what the simulator compiles in place of a header: :data:`.header_list.SAME`, :data:`.header_list.PARTS`, or a file;
+    None if the simulator does not have the header."""
+    row = header(name)
+    if row is None or row.twin != OWN:
+        return row.twin if row else None
+    files = (file for file in (name, f"{name}.h") for of in ("include", "cuda") if (_TWINS / of / file).is_file())
+    return next(files, None)
 
 
 def in_text(name: str, quoted: bool) -> bool:
@@ -101,12 +116,7 @@ def without_questions(
     """
     if not any("__has_include" in text for text in texts.values()):
         return dict(texts)
-    included = {
-        m[1]
-        for t in texts.values()
-        for d in scan(t).directives
-        if d.name == "include" and (m := _INCLUDED.match(d.rest))
-    }
+    included = {d.header for t in texts.values() for d in scan(t).directives} - {""}
     cudas = [name for name in included if (row := header(name)) and row.folders]
 
     def there(name: str) -> bool:
@@ -192,78 +202,37 @@ def shims() -> dict[str, str]:
     simulator's replacement of the header."""
     found = {}
     for row in HEADERS:
-        for name in row.names:
-            if row.twin not in (None, SAME, PARTS, name) and "*" not in name:
-                library = _library(name) if row.twin == "cuda_std.h" else []
-                found[name] = "\n".join([*library, f'#include "{row.twin}"\n'])
+        for name in row.names if row.twin not in (SAME, PARTS, OWN) else ():
+            library = as_library([f"<{name[9:]}>"]) if row.twin == "cuda_std.h" else []  # cuda/std/...
+            found[name] = "\n".join([*library, f'#include "{row.twin}"\n'])
+    for file in (_TWINS / "include").rglob("*.h"):
+        name = file.relative_to(_TWINS / "include").as_posix().removesuffix(".h")
+        if twin(name) == f"{name}.h":
+            found[name] = f'#include "{name}.h"\n'
     return found
 
 
-def _library(name: str) -> list[str]:
-    """Returns the lines that include the header of the host's library for one of CUDA's."""
-    return as_library([f"<{name[9:]}>"]) if name.startswith("cuda/std/") else []
-
-
-# The functors, functions and macros that CUB 3 removed. The simulator's twins of CUB's headers have none of them.
-_OPERATORS = {
-    "Sum": "a + b",
-    "Max": "a < b ? b : a",
-    "Min": "b < a ? b : a",
-    "Equality": "a == b",
-    "Inequality": "a != b",
-    "Difference": "a - b",
-    "Division": "a / b",
-}
-_REGISTERS = {"LaneId": "laneid", "WarpId": "warpid"}
-_OF_CUB = re.compile(rf"\bcub\s*::\s*({'|'.join((*_OPERATORS, *_REGISTERS))})\b|\b(CUB_M(?:AX|IN))\b")
+_OF_CUB = re.compile(r"\bcub\s*::\s*(\w+)|\b(CUB_M(?:AX|IN))\b")
 
 
 def cub_operators(texts: Iterable[str], simulated: bool) -> list[str]:
-    """Returns the lines after a header of CUB that define the functors, such as ``cub::Max``, that texts use."""
-    used = sorted({m[1] or m[2] for text in texts for m in _OF_CUB.finditer(scan(text).bare)})
-    if not used:
+    """Returns the lines after a header of CUB that define what CUB 3 has removed, such as ``cub::Max``, for texts that use it."""
+    found = names_in("cub.cuh").definitions({m[1] or m[2] for text in texts for m in _OF_CUB.finditer(scan(text).bare)})
+    if not found:
         return []
-    condition = "" if simulated else " && CUB_VERSION >= 300000"
-    functors = [
-        f"struct {name} {{ template <class A, class B> __device__ __forceinline__ auto operator()(const A& a, const B& b) "
-        f"const -> decltype({_OPERATORS[name]}) {{ return {_OPERATORS[name]}; }} }};"
-        for name in used
-        if name in _OPERATORS
-    ]
-    functors += [
-        f"__device__ __forceinline__ unsigned {name}() "
-        f'{{ unsigned found; asm volatile("mov.u32 %0, %%{_REGISTERS[name]};" : "=r"(found)); return found; }}'
-        for name in used
-        if name in _REGISTERS
-    ]
-    macros = {"CUB_MAX": "((b) > (a) ? (b) : (a))", "CUB_MIN": "((b) < (a) ? (b) : (a))"}
-    extremes = [f"#ifndef {m}\n#define {m}(a, b) {macros[m]}\n#endif" for m in used if m in macros]
+    condition = "" if simulated else " && CUB_VERSION >= 300000"  # the simulator's headers of CUB have none of them
     return [
         *([] if simulated else ["#include <cub/version.cuh>"]),
         f"#if !defined(CUPYOPS_CUB_OPERATORS){condition}",
-        *("#define CUPYOPS_CUB_OPERATORS", "namespace cub {", *functors, "}", *extremes, "#endif"),
+        *("#define CUPYOPS_CUB_OPERATORS", "namespace cub {", *found, "}", "#endif"),
     ]
 
 
 def whole_cub(texts: Mapping[str, str], simulated: bool) -> list[str]:
     """Returns the headers that take the place of ``<cub/cub.cuh>`` for the names that a text and its headers use."""
     code = "\n".join(scan(text).bare for text in texts.values())
-    used = sorted(set(re.findall(r"\b(?:Block|Warp)[A-Z][A-Za-z]+\b", code)))
-    known = (
-        *("BlockAdjacentDifference", "BlockDiscontinuity", "BlockExchange", "BlockHistogram", "BlockLoad"),
-        *("BlockMergeSort", "BlockRadixRank", "BlockRadixSort", "BlockReduce", "BlockRunLengthDecode", "BlockScan"),
-        *(
-            "BlockShuffle",
-            "BlockStore",
-            "WarpExchange",
-            "WarpLoad",
-            "WarpMergeSort",
-            "WarpReduce",
-            "WarpScan",
-            "WarpStore",
-        ),
-    )
-    names = [re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in used if name in known]
+    used = sorted(set(re.findall(r"\b(?:Block|Warp)[A-Z][A-Za-z]+\b", code)) & names_in("cub.cuh").imported.keys())
+    names = [re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in used]
     common: tuple[str, ...] = (
         ("cub/util_ptx.cuh",) if simulated else ("cub/util_type.cuh", "cub/thread/thread_operators.cuh")
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from cupyops.compile.cpp_library import FOREIGN_THRUST
+from cupyops.compile.cpp_library import foreign_thrust
 from cupyops.compile.device_half import MARKS, names_host
 from cupyops.compile.macros import expanded, macro_of
 from cupyops.compile.system_headers import header as header_of
@@ -291,7 +291,7 @@ class Slice(Declarations):
 
     def _has_space(self, path: str) -> bool:
         """Returns whether kernels have a namespace of a ``using`` directive: CUDA's, the user's, and some of libraries."""
-        if path in _SPACES_OF_LIBRARIES or FOREIGN_THRUST.search(path):
+        if path in _SPACES_OF_LIBRARIES or foreign_thrust().search(path):
             return path in _SPACES_OF_LIBRARIES
         first = path.partition("::")[0]
         return first in _SPACES or any(first in _DECLARED_SPACE.findall(f.code.bare) for f in self.files.values())

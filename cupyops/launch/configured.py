@@ -4,20 +4,26 @@ The kernel of a block and of bytes of shared memory is a copy that shares the te
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cupyops.errors import expected
 from cupyops.sizes import is_symbol
 
+from . import planning
+from .arguments import bind, check
 from .geometry import MAX_BLOCK, Geometry, Grid, Threads, at_least, is_integer, policy
+from .untraced import untraced
+from .watch import rereads
 
-__all__ = ["configuration", "configured", "triple"]
+__all__ = ["Configurable", "configured"]
 
 _MOST_COPIES = 256  # of one kernel: a call with further bytes of shared memory makes the copies again
 
 
-def configuration(kernel: Any, given: Any) -> tuple[Any, Grid]:
+def _configuration(kernel: Any, given: Any) -> tuple[Any, Grid]:
     """Returns the kernel and the threads of the launch that ``kernel[given]`` asks for.
 
     Raises:
@@ -36,7 +42,7 @@ def configuration(kernel: Any, given: Any) -> tuple[Any, Grid]:
     if len(given) == 3 and not is_integer(given[2]):
         wanted = "be a number of bytes. Launches are on the current stream: `with torch.cuda.stream(stream):`"
         raise TypeError(expected(where, "shared", wanted, repr(given[2])))
-    grid, block = triple(where, "grid", given[0], 0), triple(where, "block", given[1], 1)
+    grid, block = _triple(where, "grid", given[0], 0), _triple(where, "block", given[1], 1)
     if block[0] * block[1] * block[2] > MAX_BLOCK:
         raise ValueError(
             f"{where}: a block of {' x '.join(map(str, block))} threads: CUDA has at most {MAX_BLOCK}. The second number is "
@@ -47,7 +53,7 @@ def configuration(kernel: Any, given: Any) -> tuple[Any, Grid]:
     return found, (grid[0] * block[0], grid[1] * block[1], grid[2] * block[2])
 
 
-def triple(where: str, name: str, numbers: Any, least: int) -> Grid:
+def _triple(where: str, name: str, numbers: Any, least: int) -> Grid:
     found = numbers if isinstance(numbers, tuple | list) else (numbers,)
     if not 1 <= len(found) <= 3 or not all(map(is_integer, found)):
         raise TypeError(expected(where, name, "be one to three numbers", repr(numbers)))
@@ -76,3 +82,55 @@ def configured(kernel: Any, geometry: Geometry, shared: int | None) -> Any:
     if not is_symbol(shared):
         kernel.copies[key] = found
     return found
+
+
+class Configurable:
+    """The part of a :class:`.kernel.Kernel` without a policy: each call configures its launch."""
+
+    name: str
+    geometry: Geometry
+
+    def __getitem__(self, configuration: int | tuple[Any, ...]) -> Callable[..., None]:
+        """Returns a launch of a kernel without a policy. ``kernel[n](x, y, n)`` launches at least n threads.
+        ``kernel[grid, block](...)`` launches these blocks of these threads, as CUDA's ``<<<grid, block>>>``; each is a number
+        or a tuple of up to three. ``kernel[grid, block, shared](...)`` has dynamic shared memory of that many bytes.
+
+        Raises:
+            TypeError: the kernel has a policy. The launch raises TypeError for another configuration.
+            ValueError: raised by the launch for a negative number, and for the reasons given in :meth:`__call__`.
+        """
+        self._needs_no_policy()
+        return partial(self._launch_on, configuration)
+
+    def forall(self, *threads: int) -> Callable[..., None]:
+        """Returns the launch on at least the given number of threads in up to three dimensions: ``kernel.forall(N, M)(...)``.
+
+        Raises:
+            TypeError, ValueError: as for ``kernel[...]``.
+        """
+        self._needs_no_policy()
+        return partial(self._launch_over, threads)
+
+    def _needs_no_policy(self) -> None:
+        if not self.geometry.per_call:
+            wanted = f"call it without [...], or make the Kernel without a policy for {self.name}[grid, block]"
+            raise TypeError(f"{self.name} counts its blocks by {self.geometry}; {wanted}")
+
+    @rereads
+    def configured(self, geometry: Geometry, shared: int | None) -> Any:
+        """Returns this kernel with another block and other bytes of shared memory. See :mod:`.configured`."""
+        return configured(self, geometry, shared)
+
+    @untraced
+    def _launch_on(self: Any, given: int | tuple[Any, ...], /, *args: Any, **kwargs: Any) -> None:
+        arguments = check(self.declared, bind(self.declared, args, kwargs))
+        # With fake arrays the numbers may be symbols, and a comparison would fix the value of a symbol.
+        skipped = arguments.lead.fake and not planning.planning()
+        kernel, threads = (self, (1, 1, 1)) if skipped else _configuration(self, given)
+        kernel.run(arguments, threads, written=True)
+
+    @untraced
+    def _launch_over(self: Any, counts: tuple[int, ...], /, *args: Any, **kwargs: Any) -> None:
+        arguments = check(self.declared, bind(self.declared, args, kwargs))
+        threads = counts if arguments.lead.fake else _triple(f"{self.name}.forall", "threads", counts, 0)
+        self.run(arguments, threads, written=True)

@@ -29,10 +29,7 @@ __all__ = [
 ATTRIBUTES = re.compile(
     r"\[\[[^][]*\]\]|\b(?:__attribute__|__align__|alignas)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 )
-_BOUNDED = re.compile(r"\b__(?:launch_bounds|maxnreg|cluster_dims|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
 _TYPE_BEFORE = re.compile(r"(?<!\breturn)(?<!\belse)(?<!\bnew)(?:[\w>]\s|[*&])\s*\Z")  # before the name of a function
-_SPECIFIERS = frozenset(("extern", "C", "static", "inline", "__global__"))
-_C_WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "auto"))
 
 
 def the_kernel(text: str) -> str:
@@ -60,8 +57,8 @@ def declarations(code: Code, kernel: str) -> list[Function]:
     """Returns the definitions of a kernel, or its first prototype if the text has no definition.
 
     Raises:
-        ValueError: the text does not declare the kernel, or not with these types of parameters; several namespaces do; the
-            kernel is not void; or template arguments are given for a function.
+        ValueError: the text does not declare the kernel, or not with these types of parameters; several namespaces do;
+            or template arguments are given for a function.
     """
     path, given = split_name(kernel)
     found = _named(code, path)
@@ -87,8 +84,6 @@ def declarations(code: Code, kernel: str) -> list[Function]:
     paths = list(dict.fromkeys(f.path for f in chosen))
     if len(paths) > 1:
         raise ValueError(f"{kernel}: the text has {' and '.join(paths)}; name the kernel with its namespace")
-    decided = chosen[0]
-    _check_kind(kernel, decided.name, code.bare[decided.start : decided.parameters])
     # Definitions come first: a prototype often has no shape comments. A definition may get its linkage from a
     # prototype.
     if linked and given is None:
@@ -110,30 +105,6 @@ def _types(code: Code, function: Function) -> tuple[str, ...]:
 def _named(code: Code, path: str) -> list[Function]:
     """Returns the functions of a name, which may begin with namespaces."""
     return [f for f in code.functions if not f.special and f"::{f.path}".endswith(f"::{path}")]
-
-
-def _check_kind(kernel: str, name: str, head: str) -> None:
-    """Raises if a function cannot be launched, with a clearer message than the compiler's.
-
-    Args:
-        kernel: the name of the kernel, for messages.
-        name: the name of the function.
-        head: the declaration up to the parameter list.
-
-    Raises:
-        ValueError: the function does not return void.
-    """
-    code = ATTRIBUTES.sub(
-        " ", _BOUNDED.sub(" ", re.sub(r"\btemplate\s*<.*>(?=.*\b__global__\b)", " ", head, flags=re.DOTALL))
-    )
-    words = re.findall(r"\w+\**", code)[:-1]  # without the name
-    kind = [word for word in words if word not in _SPECIFIERS]
-    # An unknown word may be a macro. A type of C is not one.
-    if "void" not in kind and (not kind or any(word.strip("*") in _C_WORDS or "*" in word for word in kind)):
-        raise ValueError(
-            f"{kernel}: a kernel must be void, got {' '.join(kind) or 'no return type'}: declare it "
-            f"__global__ void {name}(...), and write its result into an array"
-        )
 
 
 def code_only(text: str) -> str:

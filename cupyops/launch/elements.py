@@ -111,7 +111,7 @@ def pointers(dtype: Any) -> list[str]:
 
 
 def difference(kernel: str, name: str, wanted: Any, found: Any, size: int) -> str:
-    """Returns a message with two layouts of a struct beside each other, or ``""`` if they are equal.
+    """Returns a message on what differs in two layouts of a struct, or ``""`` if they are equal.
 
     Args:
         kernel: the kernel's name.
@@ -120,23 +120,15 @@ def difference(kernel: str, name: str, wanted: Any, found: Any, size: int) -> st
         found: the compiler's dtype of the members of these names.
         size: the compiler's size of the struct.
     """
-    python = {path: (leaf, offset) for path, leaf, offset in _leaves(wanted, ())}
     compiled = {path: (leaf, offset) for path, leaf, offset in _leaves(found, ())}
-    lines = [
-        f"{kernel}: the struct {name} of the text has another layout than structs[{name!r}]",
-        f"{'field':24} {'text':>28} {'Python':>28}",
-        f"{'(size)':24} {f'{size} bytes':>28} {f'{wanted.itemsize} bytes':>28}",
-    ]
-    differs = size != wanted.itemsize
-    for path, (leaf, offset) in python.items():
-        here = _shown(leaf, offset)
-        there = _shown(*compiled[path]) if path in compiled else "none"
+    told = [f"it has {size} bytes, and {wanted.itemsize} in Python"] if size != wanted.itemsize else []
+    for path, leaf, offset in _leaves(wanted, ()):
+        here, there = _shown(leaf, offset), _shown(*compiled[path]) if path in compiled else "absent"
         # Fields for which NumPy has no dtype, such as bfloat16, are bytes in Python.
-        same = here == there or (path in compiled and leaf.base.kind == "V" and here.split()[-4:] == there.split()[-4:])
-        differs = differs or not same
-        lines.append(f"{'.'.join(path):24} {there:>28} {here:>28}{'' if same else '  <-'}")
-    lines.append("numpy.dtype([...], align=True) has the offsets of a C struct without alignment of its own.")
-    return "\n".join(lines) if differs else ""
+        if here != there and not (leaf.base.kind == "V" and here.split()[-4:] == there.split()[-4:]):
+            told.append(f"`{'.'.join(path)}` is {there}, and {here} in Python")
+    differs = f"{kernel}: the struct {name} of the text has another layout than structs[{name!r}]: {'; '.join(told)}"
+    return f"{differs}. numpy.dtype([...], align=True) has C's offsets" if told else ""
 
 
 def _shown(dtype: Any, offset: int) -> str:

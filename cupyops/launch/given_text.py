@@ -155,9 +155,6 @@ def with_header(
         kernel: the kernel's name.
         headers: the texts of the headers, by name.
         filename: the file name of the text in messages.
-
-    Raises:
-        ValueError: a header that the text does not include has the kernel. The message names the header.
     """
     headers = dict(headers)
     name = split_name(kernel)[0].rpartition("::")[2]
@@ -178,12 +175,6 @@ def with_header(
             None,
         )
         if found is None:
-            declared = re.search(rf"\b{re.escape(name)}\s*\(", text)  # a macro may declare the kernel
-            if not declared and (header := next((header for header, source in headers.items() if has(source)), "")):
-                raise ValueError(
-                    f"{kernel}: the text has no __global__ function {name!r}, and the header {header}, which it does not include, "
-                    f"has it: include the header"
-                )
             break
         header, directive = found
         line = text.count("\n", 0, directive.end) + 2

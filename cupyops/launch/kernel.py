@@ -11,13 +11,11 @@ The checked launch, in this module, takes arrays of every known library and rais
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import kernels_cu
 from cupyops.arrays import Device, host
 from cupyops.compile.ask import split_types
-from cupyops.compile.compiler import advice_on
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.project_headers import read
 from cupyops.dtypes import FLOATS, dtype_names
@@ -26,7 +24,7 @@ from cupyops.sharing import computed_once, once
 
 from . import driver, hooks, planning, recording
 from .arguments import Arguments, Declared, bind, check
-from .configured import configuration, configured, triple
+from .configured import Configurable, configured
 from .definitions import declarations, the_kernel
 from .elements import struct_elements
 from .generated import open_launch
@@ -55,7 +53,7 @@ class Launchable(Protocol):
     def grid(self) -> Callable[..., Grid]: ...
 
 
-class Kernel(Listed):
+class Kernel(Configurable, Listed):
     """One ``__global__`` function of a CUDA C++ text.
 
     Args:
@@ -242,38 +240,6 @@ class Kernel(Listed):
         else:
             self.launch(*args)
 
-    def __getitem__(self, configuration: int | tuple[Any, ...]) -> Callable[..., None]:
-        """Returns a launch of a kernel without a policy. ``kernel[n](x, y, n)`` launches at least n threads.
-        ``kernel[grid, block](...)`` launches these blocks of these threads, as CUDA's ``<<<grid, block>>>``; each is a number
-        or a tuple of up to three. ``kernel[grid, block, shared](...)`` has dynamic shared memory of that many bytes.
-
-        Raises:
-            TypeError: the kernel has a policy. The launch raises TypeError for another configuration.
-            ValueError: raised by the launch for a negative number, and for the reasons given in :meth:`__call__`.
-        """
-        self._needs_no_policy()
-        return partial(self._launch_on, configuration)
-
-    def forall(self, *threads: int) -> Callable[..., None]:
-        """Returns the launch on at least the given number of threads in up to three dimensions: ``kernel.forall(N, M)(...)``.
-
-        Raises:
-            TypeError, ValueError: as for ``kernel[...]``.
-        """
-        self._needs_no_policy()
-        return partial(self._launch_over, threads)
-
-    def _needs_no_policy(self) -> None:
-        if not self.geometry.per_call:
-            wanted = f"call it without [...], or make the Kernel without a policy for {self.name}[grid, block]"
-            raise TypeError(f"{self.name} counts its blocks by {self.geometry}; {wanted}")
-
-    @rereads
-    def configured(self, geometry: Geometry, shared: int | None) -> "Kernel":
-        """Returns this kernel with another block and other bytes of shared memory. See :mod:`.configured`."""
-        found: Kernel = configured(self, geometry, shared)
-        return found
-
     def __repr__(self) -> str:
         return f"<Kernel {self.name} of {self.filename}: {', '.join(self.signature.names)}>"
 
@@ -293,12 +259,6 @@ class Kernel(Listed):
     def syntax(self, text: str) -> str:
         """Returns the parts of a final text that decide whether a compiler accepts it."""
         return text
-
-    def located(self, error: CompileError) -> CompileError:
-        """Returns a compiler's error with the lines of the Python file that holds the text. See :meth:`.KernelSource.located`."""
-        found = self.source.located(error)
-        advice = advice_on(str(found), self.text)
-        return CompileError(f"{found}\n{advice}") if advice and advice not in str(found) else found
 
     def compare(self, answers: Sequence[str], types: Mapping[str, str]) -> None:
         """Compares the parameters of the compiled kernel with the signature.
@@ -401,20 +361,6 @@ class Kernel(Listed):
         """
         self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
 
-    @untraced
-    def _launch_on(self, given: int | tuple[Any, ...], /, *args: Any, **kwargs: Any) -> None:
-        arguments = check(self.declared, bind(self.declared, args, kwargs))
-        # With fake arrays the numbers may be symbols, and a comparison would fix the value of a symbol.
-        skipped = arguments.lead.fake and not planning.planning()
-        kernel, threads = (self, (1, 1, 1)) if skipped else configuration(self, given)
-        kernel.run(arguments, threads, written=True)
-
-    @untraced
-    def _launch_over(self, counts: tuple[int, ...], /, *args: Any, **kwargs: Any) -> None:
-        arguments = check(self.declared, bind(self.declared, args, kwargs))
-        threads = counts if arguments.lead.fake else triple(f"{self.name}.forall", "threads", counts, 0)
-        self.run(arguments, threads, written=True)
-
     @rereads
     @keeps_call
     @untraced
@@ -442,7 +388,7 @@ class Kernel(Listed):
             try:
                 host().launch(self, arguments, sizes)
             except CompileError as error:
-                raise self.located(error) from None
+                raise self.source.located(error) from None
             except LaunchError as error:
                 error.args = (in_python(str(error), self.filename, self.text, self.source.declared_in),)
                 raise

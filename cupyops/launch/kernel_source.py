@@ -2,24 +2,22 @@
 structs."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import kernels_cu
-from cupyops.compile.absent import absent, give
-from cupyops.compile.ask import QUESTIONS, asking_types
+from cupyops.compile.absent import give
+from cupyops.compile.ask import asking_types
 from cupyops.compile.cache import Binary
 from cupyops.compile.cuda_text import scan
-from cupyops.compile.declarations import DECLARES, declared_names
+from cupyops.compile.declarations import WORD, declared_names
 from cupyops.compile.device_half import NO_CLANG, device_half, may_have_host_half
 from cupyops.compile.linking import joined
-from cupyops.compile.preprocess import branch_end, known_macros, preprocess
+from cupyops.compile.preprocess import known_macros
 from cupyops.compile.project_headers import includes
 from cupyops.compile.source import KERNEL, assemble, included, named_kernels
 from cupyops.compile.system_headers import found_in, header
-from cupyops.compile.toolchain import of_c_library
 from cupyops.errors import CompileError
 
 from .asked import Asked, without_body
@@ -27,7 +25,7 @@ from .declaration import check_declaration
 from .definitions import declarations, declares, entry_in, only, without_overloads
 from .given_text import LinkedText, file_name, numbers
 from .library_types import Element
-from .locate import TOLD, located
+from .locate import located
 from .signature import Signature
 from .template import entry_of, split_name
 from .told import Ask
@@ -35,18 +33,7 @@ from .told import Ask
 __all__ = ["KernelSource", "signature_of"]
 
 
-# Options that NVRTC, g++ and clang share.
-_UNDEFINED = re.compile(
-    r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
-)
-_LACKING = re.compile(
-    r"is undefined|has no member|not declared|not been declared|no member named|is not a (?:member|type|class)|undeclared"
-    r"|must be a namespace|expected (?:namespace|unqualified)|does not name a type|No such file"
-)
 _DEFAULT_DEVICE = frozenset(("-default-device", "--device-as-default-execution-space"))
-_OF_RUNTIME = re.compile(r"cuda[A-Z]\w*")  # a function of the CUDA runtime
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_ALSO_KNOWN = re.compile(r"[\"'](?:const )?(\w+)[\"'] [({]aka [\"']")  # a typedef in an error of NVRTC, g++ or clang
 
 
 @dataclass(frozen=True)
@@ -104,7 +91,7 @@ class KernelSource:
         common: Any = {"simulated": twins is not None, "options": self.options}
         others = []
         for t in self.linked:
-            texts = self._half(t.text, {**self.headers, **t.headers}, _WORD.findall(t.text)) or {}
+            texts = self._half(t.text, {**self.headers, **t.headers}, WORD.findall(t.text)) or {}
             known = {**headers, **t.headers, **texts}
             others.append(assemble(known.pop("", t.text), t.filename, types, self.constants, known, **common))
         return joined([own, *others]) if self.linked else own
@@ -135,11 +122,8 @@ class KernelSource:
                     entries[i] = (entry or entry_of(name, declarations(scan(self.text), name)[0], ())).renamed(new_name)
         named: dict[str, Any] = {}
         if any(entries):
-            # Each kernel of a module has its own template arguments.
-            mine = numbers(self.text, self.name) if self.module else {}
-            shared = {name: value for name, value in self.constants.items() if name not in mine}
             named["kernels"] = [
-                entry.expression(name, types, shared) if entry else split_name(name)[0]
+                entry.expression(name, types, self._shared) if entry else split_name(name)[0]
                 for name, entry in zip(kernels, entries, strict=True)
             ]
             named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
@@ -179,16 +163,18 @@ class KernelSource:
         texts = {name: only(source, self.name) for name, source in self._of_device().items()}
         texts[""] = without_body(texts[""], self.name)
         own, (address,), _ = self._assembled(texts, (self.name,), first, twins, asked=True)
-        if others:
-            (_, expression), *_ = named_kernels(own)
-            path = expression.partition("<")[0]
-            entry = entry_in(self.text, self.name)
-            assert entry is not None
-            entry = replace(entry, path=path)
-            mine = numbers(self.text, self.name) if self.module else {}
-            shared = {name: value for name, value in self.constants.items() if name not in mine}
-            return own, [address, *(f"&{entry.expression(self.name, types, shared)}" for types in others)]
-        return own, [address]
+        entry = entry_in(self.text, self.name)
+        if not others or entry is None:
+            return own, [address]
+        (_, expression), *_ = named_kernels(own)
+        entry = replace(entry, path=expression.partition("<")[0])
+        return own, [address, *(f"&{entry.expression(self.name, types, self._shared)}" for types in others)]
+
+    @property
+    def _shared(self) -> dict[str, int]:
+        """The constants without the arguments of the kernel's template, which are its own in a module."""
+        mine = numbers(self.text, self.name) if self.module else {}
+        return {name: value for name, value in self.constants.items() if name not in mine}
 
     def ask(
         self, types: Mapping[str, str], positions: Sequence[int], others: Sequence[Mapping[str, str]] = ()
@@ -207,10 +193,6 @@ class KernelSource:
         try:
             return Asked(self, types, positions, others)
         except CompileError as error:
-            places = re.findall(r"^(\S.*?):\d+: error", str(error), re.MULTILINE)
-            if places and {QUESTIONS}.issuperset(places):
-                told = "the arguments in its name fit no kernel of the text, or several"
-                raise CompileError(f"{self.name}: {told}\n{error}") from error.__cause__
             raise self.located(error) from error.__cause__
 
     def _of_device(self) -> dict[str, str]:
@@ -256,10 +238,8 @@ class KernelSource:
             TypeError, ValueError: the declaration fits no call.
             CompileError: the compiler refuses the text.
         """
-        headers = self.included()
-        with self.naming_absent_headers():
-            found = Signature.parse(self.text, self.name, headers, self.defines, self.structs, ask, dtypes)
-            check_declaration(found, sizes, self.constants)
+        found = Signature.parse(self.text, self.name, self.included(), self.defines, self.structs, ask, dtypes)
+        check_declaration(found, sizes, self.constants)
         return found
 
     @property
@@ -279,99 +259,26 @@ class KernelSource:
         """Returns the headers that the text includes, by name."""
         return included(self.text, self.headers)
 
-    def absent(self) -> list[str]:
-        """Returns a sentence for each missing header of the text."""
-        headers = self.included()
-        followed = preprocess(self.text, headers, self.defines)
-        return [
-            f"the text includes {shown}, and no such header is known: {give(name)}"
-            for name, (shown, _) in absent(followed, headers, self.options).items()
-        ]
-
-    def _of_host(self, words: str) -> list[str]:
-        """Returns a sentence for the headers of host code that a text includes, if a compiler lacks a name."""
-        reasons: dict[str, list[str]] = {}
-        for text in [self.text, *self.headers.values()] if _LACKING.search(words) else []:
-            for name, *_ in includes(text):
-                row = None if name in self.headers or found_in(self.options, name) else header(name)
-                if row is not None and row.host and name not in reasons.setdefault(row.reason, []):
-                    reasons[row.reason].append(name)
-        return [f"left out: #include <{'>, <'.join(names)}>: {reason}" for reason, names in reasons.items() if names]
-
-    def _is_removed(self) -> bool:
-        """Returns whether conditions remove the kernel from the text."""
-        followed = preprocess(self.text, self.included(), self.defines)
-        return all(followed.live("", found.start) is False for found in declarations(scan(self.text), self.name))
-
-    @contextmanager
-    def naming_absent_headers(self) -> Iterator[None]:
-        """Names such headers, and conditions that remove a declaration, in a TypeError: they may declare the type of a parameter."""
-        try:
-            yield
-        except TypeError as error:
-            removed = self._removed(re.findall(r"['`](\w+)['`]", str(error)))
-            if told := [*removed, *self.absent()]:
-                raise TypeError("; ".join([str(error), *told])) from None
-            raise
-
-    def _removed(self, names: Collection[str]) -> list[str]:
-        """Returns a sentence for each macro that nothing defines and whose condition removes the only declaration of one of some
-        names."""
-        texts = {"": self.text, **self.included()}
-        followed = preprocess(self.text, {n: t for n, t in texts.items() if n}, self.defines)
-        bares = {where: scan(text).bare for where, text in texts.items()}
-        compiled = (followed.compiled(where, bare) for where, bare in bares.items())
-        kept = {name for bare in compiled for name in DECLARES.findall(bare)}
-        found: dict[str, str] = {}
-        for macro, where, directive in followed.unknown(texts):
-            if followed.live(where, directive.end) is False:
-                branch = bares[where][directive.end : branch_end(scan(texts[where]), directive)]
-                lacking = {name for name in DECLARES.findall(branch) if name in names} - kept
-                found.update({macro: min(lacking)} if lacking else {})
-        return [
-            f"a condition removes the declaration of `{name}`, unless the build of the project defines {macro}: give it as "
-            f"options=('-D{macro}',)"
-            for macro, name in found.items()
-        ]
+    def left_out(self) -> dict[str, list[str]]:
+        """Returns the headers that the text names and that the compiler does not see, by the reason."""
+        known, found = self.included(), dict[str, list[str]]()
+        for name in dict.fromkeys(name for text in (self.text, *known.values()) for name, *_ in includes(text)):
+            row = header(name)
+            if name not in known and not found_in(self.options, name) and (row is None or row.host):
+                found.setdefault(row.reason if row else give(name), []).append(name)
+        return found
 
     def located(self, error: CompileError) -> CompileError:
-        """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
+        """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines, and with
+        the code that the compiler does not see."""
         words = str(error)
-        undefined = {name for found in _UNDEFINED.findall(words) for name in found if name}
-        kept = declared_names(self._of_device()[""])
-        for name in sorted(undefined & declared_names(self.text)):
-            if reference := re.search(rf"\b(texture|surface)\s*<[^;{{}}]*\b{name}\b", self.text):
-                kind = reference[1]
-                words += f"\n`{name}` is a {kind} reference, which CUDA 12 removed: declare a parameter cuda{kind.title()}Object_t"
-            elif name not in kept:
-                words += f"\n`{name}` is host code, which is left out: declare what a kernel uses __device__"
-        texts = "\n".join([self.text, *self.headers.values()])
-        for name in filter(of_c_library, sorted(undefined)):
-            words += f"\n`{name}` is of the host's C library, which device code does not have"
+        cut = declared_names(self.text) - declared_names(self._of_device()[""])
         words += "".join(
-            f"\n`{name}` is undefined: give the text or the header that declares it, or, if a build defines it as a macro, "
-            f"options=('-D{name}=...',)"
-            for name in sorted(undefined)
-            if not _OF_RUNTIME.fullmatch(name) and f"`{name}` is" not in words
+            f"\n`{name}` is host code, which is left out: declare what a kernel uses __device__"
+            for name in sorted(cut.intersection(re.findall(r"[\"'](\w+)[\"']", words)))
         )
-        for name in sorted(n for n in undefined if _OF_RUNTIME.fullmatch(n)):
-            words += f"\n`{name}` is of the CUDA runtime, which device code does not have here: call it from Python, with CuPy or PyTorch"
-        words += "".join(f"\n{told}" for found, told in TOLD.items() if found in words)
-        if "concept" in undefined:
-            words += "\nthe text has a concept of C++20: give options=('-std=c++20',)"
-        for name in dict.fromkeys(n for n in _ALSO_KNOWN.findall(words) if n not in ("scalar_t", "acc_t")):
-            if not re.search(rf"\b(?:typedef\b[^;]*|using\s+|struct\s+|class\s+|typename\s+){name}\b", texts):
-                words += f"\nthe text declares no type `{name}`, so the arrays of a call decide it: give the text that declares it"
-        if self._is_removed():
-            words += (
-                f"\na condition of the text (#if) removes {self.name}: define its macros in constants= or as options -D"
-            )
-        # The names on the lines that the compiler shows.
-        lines = re.findall(r"^> *\d+ \|(.*)", words, re.MULTILINE)
-        shown = {name for line in lines for name in _WORD.findall(line)}
-        words += "".join(f"\n{line}" for line in self._removed(shown))
-        words += "".join(f"\n{line}" for line in [*self.absent(), *self._of_host(words)]) + self._lacking_clang()
-        return CompileError(located(words, self.filename, self.text, self.declared_in))
+        words += "".join(f"\nleft out: #include <{'>, <'.join(n)}>: {reason}" for reason, n in self.left_out().items())
+        return CompileError(located(words + self._lacking_clang(), self.filename, self.text, self.declared_in))
 
 
 def signature_of(text: str, kernel: str) -> Signature:

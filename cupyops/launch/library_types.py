@@ -12,7 +12,7 @@ from cupyops.dtypes import DTYPES, FLOATS
 
 from .typenames import c_dtype
 
-__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "REFUSED", "Element", "complex_of", "library_type", "vector_of"]
+__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "Element", "complex_of", "library_type", "vector_of"]
 
 # A demangled name has the inline namespaces of CUDA's C++ library, and the suffixes of numbers.
 _INLINE = re.compile(r"\b(?:_V_)?__[0-9]\w*::|(?<=\d)[uU]?[lL]{0,2}\b")
@@ -81,13 +81,6 @@ KNOWN = {e.name: e for e in _vectors()} | {
     for kind in ("Texture", "Surface")
 }
 KNOWN |= {f"CU{short}Object": KNOWN[f"cuda{kind}Object_t"] for short, kind in (("tex", "Texture"), ("surf", "Surface"))}
-
-
-# Types that no array has, and what to use instead.
-REFUSED = dict.fromkeys(
-    ("curandStateMtgp32", "curandStateMtgp32_t"),
-    "whose tables cuRAND's functions for the host make: use curandStatePhilox4_32_10_t, or XORWOW's curandState",
-)
 
 
 @lru_cache(256)

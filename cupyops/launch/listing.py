@@ -88,7 +88,7 @@ def _binary(kernel: Any, dtype: Any, architecture: int | None, *, assembly: bool
     try:
         return binary_for(text, what, target, options)
     except CompileError as error:
-        raise kernel.located(error) from error.__cause__
+        raise kernel.source.located(error) from error.__cause__
 
 
 def _disassembled(kernel: Any, dtype: Any, architecture: int | None) -> str:

@@ -71,7 +71,7 @@ def compiled(kernel: Any, types: Mapping[str, str], capability: int) -> tuple[st
         try:
             binary = binary_for(text, what, target_for(capability), kernel.options)
         except CompileError as error:
-            raise kernel.located(error) from error.__cause__
+            raise kernel.source.located(error) from error.__cause__
         except MissingDependencyError as error:
             raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
     kernel.compare(binary.types, types)

@@ -1,29 +1,10 @@
-"""Explains compiler messages: the lines of the Python file that declares the kernel, and what to do about some errors."""
+"""Explains compiler messages: the lines of the Python file that declares the kernel."""
 
 import linecache
 import re
 import sys
 
-__all__ = ["TOLD", "declaring_file", "in_python", "located", "placed"]
-
-_UNMASKED = (
-    "shuffles and votes without a mask are of GPUs before sm_70: call __shfl_down_sync and the like, whose first "
-    "argument is the mask of the threads, 0xffffffff for a whole warp"
-)
-# Patterns of compiler messages, and what to do about each.
-TOLD = {
-    "device-side kernel launch": "dynamic parallelism is not supported: launch the kernel from Python, or call its code as a __device__ "
-    "function",
-    'namespace "std" has no member': "device code does not have this name of the host's library; <cuda/std/...> has types and functions "
-    "of the library for kernels, in the namespace cuda::std",
-    'identifier "__shfl': _UNMASKED,
-    "without '.sync' is not supported": _UNMASKED,
-    "Unresolved extern function": "a function that a kernel calls has no body for the GPU: declare the function, and each member "
-    "function, __device__, or give the file that has its body as link=",
-    "the size of an array must be greater than zero": "g++, and nvcc with it, takes an array of no elements, and NVRTC does not: give "
-    "the array one element",
-    'class "__half" has no member "x"': "the 16-bit float of PyTorch is CUDA's __half here: __half_as_ushort(v) has the bits of its x",
-}
+__all__ = ["declaring_file", "in_python", "located", "placed"]
 
 
 def declaring_file() -> str:

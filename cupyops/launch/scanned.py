@@ -1,7 +1,7 @@
 """Scans the declaration of a kernel: names, order, and the types that the text determines without a compiler."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cupyops.compile.cuda_text import Code, Function
@@ -10,7 +10,7 @@ from cupyops.compile.macros import Macro, expanded
 from cupyops.compile.preprocess import CONDITIONALS, Preprocessed
 
 from .definitions import ATTRIBUTES
-from .library_types import REFUSED, Element, library_type
+from .library_types import Element, library_type
 from .parameter import OPEN, Parameter
 from .shape_comments import Piece, shape_comments, shape_of
 from .typenames import dtype_of
@@ -52,13 +52,19 @@ class Scanned:
         code: Code,
         function: Function,
         names: Names,
-        follow: Callable[[int | None], Preprocessed],
+        followed: Preprocessed,
     ) -> None:
         self._kernel, self._text, self._code, self._end = kernel, text, code, function.end
         start, end = function.parameters, function.end
         if end < 0:
             raise ValueError(f"{kernel}: its list of parameters has no end")
-        listed, self._comments = _live(kernel, text, code, start, end, follow)
+        for directive in code.directives_between(start, end):
+            if directive.name not in CONDITIONALS or followed.live("", directive.end) is None:
+                line = text[directive.start : directive.end].strip()
+                raise TypeError(
+                    f"{kernel}: `{line}` is in the parameter list, which must be the same in every compilation"
+                )
+        listed, self._comments = code.bare[start:end], code.comments_between(start, end)
         self._pieces: list[Piece] = []
         for place, piece in split(listed):
             at = start + place
@@ -133,31 +139,6 @@ def _unpacked(kernel: str, declaration: str, packs: Mapping[str, Sequence[str]])
     return [f"{name.sub(argument, found[1])} {found[2]}{number}" for number, argument in enumerate(packs[pack])]
 
 
-def _live(
-    kernel: str, text: str, code: Code, start: int, end: int, follow: Callable[[int | None], Preprocessed]
-) -> tuple[str, list[tuple[int, int]]]:
-    """Returns a parameter list with blanks for what its conditionals remove, and the places of the comments that remain.
-
-    Raises:
-        TypeError: the list has another directive, or a conditional that only a compiler decides.
-    """
-    directives = code.directives_between(start, end)
-    listed, comments = code.bare[start:end], code.comments_between(start, end)
-    if not directives:
-        return listed, comments
-    found = follow(end)
-    for i, directive in enumerate(directives):
-        behind = directives[i + 1].start if i + 1 < len(directives) else end
-        live = found.live("", directive.end) if directive.name in CONDITIONALS else None
-        if live is None:
-            line = text[directive.start : directive.end].strip()
-            raise TypeError(f"{kernel}: `{line}` is in the parameter list, which must be the same in every compilation")
-        if not live:
-            first, last = directive.end - start, behind - start
-            listed = listed[:first] + " " * (last - first) + listed[last:]
-    return listed, [span for span in comments if found.live("", span[0])]
-
-
 def _parameter(kernel: str, position: int, declaration: str, names: Names) -> tuple[Parameter, str]:
     """Returns a parameter as its declaration reads, and its type without ``const``, pointers and references. The type of the parameter
     is left open if it is neither a number of C nor a type of CUDA, and may be declared by a text: the compiler is asked."""
@@ -202,8 +183,6 @@ def _parameter(kernel: str, position: int, declaration: str, names: Names) -> tu
         return Parameter(name, "uint64", pointer=True, const="const" in qualifiers.partition("*")[0].split()), base
     given = names.given.get(base, base)
     const, base = const or given.startswith("const "), given.removeprefix("const ")
-    if base in REFUSED:
-        raise TypeError(f"{kernel}: parameter `{name}` is of {base}, {REFUSED[base]}")
     if base == "void" and pointer:
         return Parameter(name, "uint8", pointer=True, const=const, untyped=True), base
     declared = base.removeprefix("struct ") in names.declared

@@ -22,12 +22,11 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.macros import macros_in
-from cupyops.compile.preprocess import preprocess
+from cupyops.compile.preprocess import CONDITIONALS, preprocess
 from cupyops.dtypes import DTYPES, FLOATS, INTEGERS
 from cupyops.sharing import computed_once
 
@@ -169,8 +168,14 @@ class Signature:
             TypeError: no Python value can be passed for a parameter.
             CompileError: the compiler refuses the text.
         """
-        code = scan(text)
-        first, *others = declarations(code, kernel)
+        conditional = any(directive.name in CONDITIONALS for directive in scan(text).directives)
+        followed = preprocess(text, headers or {}, defines or {}) if conditional else preprocess("", {}, {})
+        try:
+            code = scan(followed.compiled("", text))
+            first, *others = declarations(code, kernel)
+        except ValueError:
+            code = scan(text)  # a condition removes the kernel, or the error is of the whole text
+            first, *others = declarations(code, kernel)
         entry = entry_in(text, kernel)
         given = entry.arguments() if entry else {}
         hidden = entry.names if entry else frozenset[str]()
@@ -185,24 +190,16 @@ class Signature:
             entry.packs() if entry else {},
             structs,
         )
-        follow = partial(preprocess, text, headers or {}, defines or {})
-        if others:
-            live = follow(None)
-            states = [live.live("", f.start) for f in (first, *others)]
-            compiled = [f for f, state in zip((first, *others), states, strict=True) if state is not False]
-            first, *others = compiled or (first, *others)
-            if (
-                None not in states
-                and len({parameter_types(code.bare[f.parameters : f.end]) for f in (first, *others)}) > 1
-            ):
-                raise ValueError(
-                    f"{kernel}: the text has several functions of this name; name one with the types of its parameters: "
-                    f"{overloads(code, (first, *others))}"
-                )
-        declared = Scanned(kernel, text, code, first, names, follow)
+        decided = all(followed.live("", f.start) is not None for f in (first, *others))
+        if decided and len({parameter_types(code.bare[f.parameters : f.end]) for f in (first, *others)}) > 1:
+            raise ValueError(
+                f"{kernel}: the text has several functions of this name; name one with the types of its parameters: "
+                f"{overloads(code, (first, *others))}"
+            )
+        declared = Scanned(kernel, text, code, first, names, followed)
         parameters = declared.parameters(None)
         for other in others:
-            if Scanned(kernel, text, code, other, names, follow).parameters(None) != parameters:
+            if Scanned(kernel, text, code, other, names, followed).parameters(None) != parameters:
                 lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
                 raise ValueError(
                     f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
@@ -263,17 +260,7 @@ class Signature:
             else:
                 fits = (depth > 0) == p.pointer and has == dtype
             if not fits:
-                passed = (
-                    "an array of any dtype"
-                    if p.untyped and not decided
-                    else f"an array of {dtype}"
-                    if p.pointer
-                    else f"a {dtype}"
-                )
-                instead = (
-                    "pass an array of this type" if p.type in types else f"declare `{p.name}` with the C type itself"
-                )
-                return (
-                    f"`{p.name}`: the launch passes {passed}, and the compiler says that it is `{spelling}`; {instead}"
-                )
+                of = "any dtype" if p.untyped and not decided else dtype
+                passed = f"an array of {of}" if p.pointer else f"a {of}"
+                return f"`{p.name}`: the launch passes {passed}, and the compiler says that it is `{spelling}`"
         return ""

@@ -114,7 +114,7 @@ def answered(
             # No declaration of these names is compiled (one may be in a branch that a condition removes): the arrays
             # decide them.
             names = {name for found in _UNDEFINED.findall(str(error)) for name in found if name} & words - {*undecided}
-            if not names or any(f"removes the declaration of `{name}`" in str(error) for name in names):
+            if not names:
                 raise first from None
             undecided += sorted({"scalar_t" if name == "acc_t" else name for name in names})
     if len(answers.parameters) != len(parameters):

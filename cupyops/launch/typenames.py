@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from cupyops.compile.cuda_text import scan
-from cupyops.compile.definitions import split
+from cupyops.compile.declarations import WORD
+from cupyops.compile.standard import INTEGERS
 from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES
@@ -21,24 +22,8 @@ __all__ = ["c_dtype", "data_members", "dtype_of", "may_declare", "without_attrib
 # The dtype of each type of C that is a number.
 C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "char": "int8",
-    "int8_t": "int8",
-    "uint8_t": "uint8",
-    "int16_t": "int16",
-    "uint16_t": "uint16",
-    "int32_t": "int32",
-    "uint32_t": "uint32",
-    "int64_t": "int64",
-    "uint64_t": "uint64",
-    "intmax_t": "int64",
-    "uintmax_t": "uint64",
-    "intptr_t": "int64",
-    "uintptr_t": "uint64",
     "size_t": "uint64",
-    "ssize_t": "int64",
     "ptrdiff_t": "int64",
-    "uint": "uint32",
-    "ushort": "uint16",
-    "ulong": "uint32" if sys.platform == "win32" else "uint64",
     "cufftReal": "float32",
     "cufftDoubleReal": "float64",
     "half": "float16",
@@ -62,15 +47,12 @@ C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
 }
 
 
-# Words that may declare a type: the name after a keyword, but not a parameter of a template; the names of a typedef,
-# also after braces; and a macro. No expression matches across the next such keyword, so that the time stays linear in
-# the text.
+# Words that may declare a type: those after a keyword, but not a parameter of a template; the names at the end of a typedef and
+# after braces; and a macro. No expression matches across the next such keyword, so that the time stays linear in the text.
 _CLASS = re.compile(r"([<,]\s*)?\b(?:struct|class|union|enum)\b((?:[\s\w]|::|\([^();{}]*\))*)")
 _USING = re.compile(r"\busing\s+(?:[\w\s:]*::\s*)?(\w+)")
-_TYPEDEF = re.compile(r"\btypedef\b((?:(?!\btypedef\b)[^;{}])*);|\}((?:(?!\btypedef\b)[^;{}()=])*);")
-_EXTENTS = re.compile(r"(?:\[[^][]*\]\s*)+\Z")
-_POINTED = re.compile(r"\(\s*(?:\w+\s*::\s*)*[*&]\s*(\w+)")  # of a pointer to a function or to an array
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_TYPEDEF = re.compile(r"\btypedef\b((?:(?!\btypedef\b)[^;{}])*;)|\}((?:(?!\btypedef\b)[^;{}()=])*;)")
+_NAMED = re.compile(r"\b([A-Za-z_]\w*)\s*[;,)\[]")  # before the end, a comma, an extent, or in parentheses
 _MACRO = re.compile(r"\w+")
 _OF_CUDA = re.compile(r"__\w+__")  # __host__ and __device__
 _KEYWORDS = frozenset(
@@ -97,14 +79,10 @@ def may_declare(text: str) -> frozenset[str]:
     found = {name[0] for d in code.directives if d.name == "define" and (name := _MACRO.match(d.rest))}
     for piece in (without_attributes(code.bare), *(d.rest for d in code.directives if d.name == "define")):
         for match in _CLASS.finditer(piece):
-            found.update(() if match[1] else _WORD.findall(match[2]))
+            found.update(() if match[1] else WORD.findall(match[2]))
         found.update(_USING.findall(piece))
         for match in _TYPEDEF.finditer(piece):
-            listed = match[1] or match[2] or ""
-            found.update(_POINTED.findall(listed))
-            for _, one in split(listed):
-                words = _WORD.findall(_EXTENTS.sub("", one))
-                found.update(words[-1:] if match[1] or len(words) == 1 else ())
+            found.update(_NAMED.findall(match[1] or match[2]))
     return frozenset(found) - _KEYWORDS
 
 
@@ -134,10 +112,10 @@ def _members(text: str) -> Counter[str]:
         end = code.end_of_function(opening.end() - 1)
         body = code.bare[opening.end() : end]
         found.update(dict.fromkeys(_MEMBER.findall(body), 1))
-        words = set(_WORD.findall(body))
+        words = set(WORD.findall(body))
         for d in code.directives:  # a macro may stand for members
             if d.name == "define" and (name := _MACRO.match(d.rest)) and name[0] in words:
-                found.update(dict.fromkeys(_WORD.findall(d.rest[name.end() :]), 1))
+                found.update(dict.fromkeys(WORD.findall(d.rest[name.end() :]), 1))
     return found
 
 
@@ -157,6 +135,9 @@ def _integer(base: str) -> str:
     if "unsigned" in words:
         return f"unsigned {kind}"
     return "signed char" if kind == "char" else kind
+
+
+C_TYPES |= {name: C_TYPES[_integer(of)] for name, of in INTEGERS.items()}
 
 
 def c_dtype(base: str) -> str | None:

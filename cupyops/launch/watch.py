@@ -222,9 +222,11 @@ def _check(kernel: Any, source: KernelSource) -> None:
             f"the declaration of {changed} has changed, and the callers pass the arguments of the old declaration. "
             f"Start the program again for new parameters"
         )
-    known = kernel.source.absent()
-    if absent := next((sentence for sentence in source.absent() if sentence not in known), ""):
-        raise ValueError(absent)
+    known = kernel.source.left_out()
+    if missing := next(
+        (f"#include <{names[0]}>: {reason}" for reason, names in source.left_out().items() if reason not in known), ""
+    ):
+        raise ValueError(missing)
     for types in list(kernel.met.values()):
         source.final(types)
 

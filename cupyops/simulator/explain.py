@@ -4,12 +4,12 @@ import re
 from collections.abc import Sequence
 
 from cupyops.compile import toolchain
-from cupyops.compile.compiler import OPTIONS, compile_text, lines_by_file
+from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.errors import CompileError
 
 from . import host
 
-__all__ = ["explain"]
+__all__ = ["explain", "lines_by_file"]
 
 _MESSAGE = re.compile(
     r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:\d+:)? +(?P<words>(?:fatal )?error: .*|.*required from here.*)$",
@@ -65,3 +65,16 @@ def _nvrtc_says(what: str, text: str, options: Sequence[str]) -> str:
     except Exception as error:  # for example, the CUDA headers of this NVRTC may be missing
         return f"NVRTC could not be tried on the text: {error}"
     return "NVRTC accepts the text (for sm_90a): it uses something that the simulator does not cover."
+
+
+def lines_by_file(text: str) -> dict[str, dict[int, str]]:
+    """Returns the lines of a final text by file name and line number, according to the ``#line`` directives."""
+    files: dict[str, dict[int, str]] = {}
+    name, number = "cupyops.cu", 1
+    for line in text.split("\n"):
+        if line.startswith("#line ") and (directive := re.match(r'#line (\d+) "([^"]+)"', line)):
+            number, name = int(directive[1]), directive[2]
+        else:
+            files.setdefault(name, {})[number] = line
+            number += 1
+    return files

@@ -1,7 +1,5 @@
 """Lists the functions that CUDA has without a header, and the code that the simulator refuses. docs/simulator.md prints
 both.
-
-:mod:`cupyops.compile.header_list` has what the simulator has of each header.
 """
 
 __all__ = ["DECLINED", "INTRINSICS"]

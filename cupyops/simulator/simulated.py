@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import kernels_cu
 from cupyops.arrays import Info
 from cupyops.compile.ask import asked_in
-from cupyops.compile.compiler import STANDARD, lines_by_file
+from cupyops.compile.compiler import STANDARD
 from cupyops.compile.compiler import check as nvrtc_check
 from cupyops.compile.toolchain import has_nvrtc
 from cupyops.dtypes import DTYPES
@@ -27,7 +27,7 @@ from cupyops.sharing import held_across_fork, once
 from . import build, flags, host
 from .abi import Checks, Fault, Launch
 from .counts import Counts, base_of, counters, read_counts
-from .explain import explain
+from .explain import explain, lines_by_file
 from .loaded import answers_of, load
 from .memory import Memory
 from .report import Locator, describe

@@ -55,17 +55,15 @@ def test_an_error_shows_kernel_dtype_target_options_and_source() -> None:
     assert head.startswith("axpy<float16, WIDTH=4> does not compile for sm_90 (NVRTC ")
     assert all(option in head for option in (*OPTIONS, "-lineinfo"))
     assert rest[0] == 'axpy.cu:7: error: identifier "nonsense" is undefined'
-    assert rest[1] == "     5 |     acc_t a, long long n) {"
-    assert rest[3] == ">    7 |     if (i < n) y[i] = nonsense + acc_t(y[i]) + a * acc_t(x[i]);"
-    assert rest[4] == "     8 | }"
+    assert rest[1] == "      if (i < n) y[i] = nonsense + acc_t(y[i]) + a * acc_t(x[i]);"
+    assert rest[2].strip() == "^"
 
 
-def test_several_errors_are_shown_each_with_its_lines_once() -> None:
+def test_several_errors_are_shown_each_with_its_line() -> None:
     message = refused(AXPY.replace("if (i < n)", "if (j < m)") + "__device__ int last = nothing;\n", filename="mine.cu")
     for identifier, line in (("j", 7), ("m", 7), ("nothing", 9)):
         assert f'mine.cu:{line}: error: identifier "{identifier}" is undefined' in message
-    assert len(re.findall(r"^>    7 \|", message, re.MULTILINE)) == 1
-    assert ">    9 | __device__ int last = nothing;" in message
+    assert re.search(r"\n  __device__ int last = nothing;\n +\^", message)
 
 
 def test_an_error_without_a_place_shows_what_the_compiler_said() -> None:

@@ -134,48 +134,6 @@ def test_a_call_of_host_code_is_told_for_a_gpu_too() -> None:
 
 
 @pytest.mark.simulator
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("y[0] = tex1Dfetch(from, 0);", "`from` is a texture reference, which CUDA 12 removed: declare a parameter cudaTextureObject_t"),
-        ("surf1Dwrite(1, to, 0);", "`to` is a surface reference, which CUDA 12 removed: declare a parameter cudaSurfaceObject_t"),
-        ("y[0] = _ROWS_ + 1;", "`_ROWS_` is undefined: give the text or the header that declares it, or, if"),
-        ("y[0] = environment(n);", "`environment` is undefined: give the text or the header that declares it"),
-        ("cudaFree(y);", "`cudaFree` is of the CUDA runtime, which device code does not have here: call it from Python"),
-        ("y[0] = nodes->first;", "the text declares no type `Node`, so the arrays of a call decide it: give the text that declares it"),
-    ],
-)  # fmt: skip
-def test_the_error_says_what_a_text_lacks(code: str, words: str) -> None:
-    text = "texture<float, 1> from;\nsurface<void, 1> to;\n__global__ void k(float* y, const Node* nodes, int n) {"
-    with cupyops.simulate(), pytest.raises(CompileError, match=re.escape(words)):
-        Kernel(f"{text} {code} }}", "k", Threads("n"))(np.zeros(3, np.float32), np.zeros(3, np.float32), 3)
-
-
-def test_an_error_of_nvrtc_says_what_to_do() -> None:
-    pytest.importorskip("cupy")
-    text = "__device__ float twice(float v);\n"
-    for body, words in (
-        ("y[0] = twice(1);", "has no body for the GPU: declare the function, and each member function, __device__"),
-        ("bool none[0]; y[0] = none[0];", "takes an array of no elements, and NVRTC does not"),
-        (
-            "y[0] = __shfl_down(y[0], 1);",
-            "shuffles and votes without a mask are of GPUs before sm_70: call __shfl_down_sync",
-        ),
-        ("y[0] = __any(y[0] > 0);", "shuffles and votes without a mask are of GPUs before sm_70"),
-    ):
-        kernel = Kernel(f"{text}__global__ void k(float* y, int n) {{ {body} }}", "k", Threads("n"))
-        with pytest.raises(CompileError) as caught:
-            compile_text(kernel.final_text({}), "k", "sm_80", OPTIONS)
-        assert words in str(kernel.source.located(caught.value))
-
-
-def test_the_error_names_the_header_that_has_the_kernel() -> None:
-    header = "template <typename T> __global__ void scale(T* y, int n) {}"
-    with pytest.raises(ValueError, match="the header scale.cuh, which it does not include, has it: include the header"):
-        Kernel("__global__ void k(float* y, int n) {}", "scale<float>", headers={"scale.cuh": header})
-
-
-@pytest.mark.simulator
 def test_an_error_in_a_header_with_the_kernel_has_the_lines_of_its_files() -> None:
     header = "#pragma once\n__global__ void k(float* y, int n) {\n    y[0] = undeclared;\n}"
     kernel = Kernel(
@@ -189,34 +147,6 @@ def test_an_error_in_a_header_with_the_kernel_has_the_lines_of_its_files() -> No
         kernel(np.zeros(3, np.float32), 3)
     assert "k.cuh:3: " in str(caught.value)
     assert "own.cu:4: " in str(caught.value)
-
-
-@pytest.mark.simulator
-def test_the_error_names_the_macro_of_a_build_whose_condition_removes_a_declaration() -> None:
-    header = (
-        "#ifdef WITH_GPU\n__device__ float scaled(float v) { return 2 * v; }\ntypedef unsigned char byte;\n#endif\n"
-    )
-    text = '#include "scaled.h"\n__global__ void k(float* y, int n) { y[0] = scaled(1); }\n__global__ void of_bytes(byte* y, byte n) {}'
-    told = "unless the build of the project defines WITH_GPU: give it as options=\\('-DWITH_GPU',\\)"
-    with cupyops.simulate(), pytest.raises(CompileError, match=f"the declaration of `scaled`, {told}"):
-        Kernel(text, "k", Threads("n"), headers={"scaled.h": header})(np.zeros(3, np.float32), 3)
-    with pytest.raises(CompileError, match=f"the declaration of `byte`, {told}"):
-        Kernel(text, "of_bytes", 1, headers={"scaled.h": header}).signature  # noqa: B018 - raises
-    with cupyops.simulate():
-        y = np.zeros(3, np.float32)
-        Kernel(text, "k", Threads("n"), headers={"scaled.h": header}, options=("-DWITH_GPU",))(y, 3)
-    assert y[0] == 2
-
-
-def test_an_include_guard_of_another_header_is_no_macro_of_a_missing_header() -> None:
-    text = (
-        '#include "cblas.hpp"\n#ifndef GFLAGS_GFLAGS_H_\n__device__ float scaled(float v) { return 2 * v; }\n#endif\n'
-        "__global__ void k(float* y, int n) { y[0] = scaled(1); }"
-    )
-    with pytest.warns(UserWarning, match="no such header is known, so it is left out"):
-        Kernel(text, "k", Threads("n")).final_text({})
-    with pytest.raises(ValueError, match="a condition of the text reads CBLAS_H_, which the header may define"):
-        Kernel(text.replace("GFLAGS_GFLAGS_H_", "CBLAS_H_"), "k", Threads("n")).final_text({})
 
 
 def test_all_macros_that_a_missing_header_may_define_are_named() -> None:
@@ -237,10 +167,9 @@ def test_a_mark_of_the_order_of_bytes_is_no_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
-def test_the_error_says_that_a_condition_removes_the_kernel() -> None:
+def test_a_kernel_that_a_condition_removes_is_an_error() -> None:
     text = "#define FIRST 0\n#if FIRST\n__global__ void k(float* y, int n) {}\n#endif\n__global__ void other(float* y, int n) {}"
-    told = re.escape("a condition of the text (#if) removes k: define its macros in constants= or as options -D")
-    with cupyops.simulate(), pytest.raises(CompileError, match=told):
+    with cupyops.simulate(), pytest.raises(CompileError, match="k"):
         Kernel(text, "k", Threads("n"))(np.zeros(3, np.float32), 3)
 
 

@@ -119,18 +119,12 @@ def test_shipped_headers_are_known_and_can_be_replaced() -> None:
     assert "struct Scalar" not in mine
 
 
-def test_unknown_header_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError) as caught:
-        assemble('\n#include "scaler.cuh"\nScalar<float> a;', "k.cu", {}, {}, {"mine.cuh": ""})
-    for words in ('k.cu: #include "scaler.cuh"', "mine.cuh, ", "packed.cuh, ", "angle brackets"):
-        assert words in str(caught.value)
-
-
 def test_an_unknown_header_is_left_out_with_a_warning() -> None:
     """A kernel may need nothing of it."""
     text, headers = '#include "mine.cuh"\nint k;', {"mine.cuh": 'int a;\n#include "none.cuh"\nint b;'}
     with pytest.warns(
-        UserWarning, match=r'^mine.cuh: #include "none.cuh": no such header is known, so it is left out; if'
+        UserWarning,
+        match=r'^mine.cuh: #include "none.cuh": no such header is known, so it is left out; did you mean .mine.cuh.\?; if',
     ):
         found = assemble(text, "k.cu", {}, {}, headers)
     assert "include" not in found
@@ -191,24 +185,6 @@ def test_an_option_decides_a_condition_for_an_unknown_header(option: str) -> Non
         assemble('#include "none.h"\n#if FAST\nint a;\n#endif', "k.cu", {}, {}, options=(option,))
 
 
-def test_a_misspelt_header_whose_names_a_text_uses_is_refused() -> None:
-    include = '#include "element_wise.cuh"\n'
-    with pytest.raises(
-        ValueError, match=r'"element_wise.cuh": no such header is known; did you mean \'elementwise.cuh\'\?; give'
-    ):
-        assemble(
-            f"{include}__device__ void f(int i, int n) {{ FOR_PACKS(i, n) {{}} }}",
-            "k.cu",
-            {},
-            {},
-            {"elementwise.cuh": "#define FOR_PACKS(i, n) if (i < n)"},
-        )
-    told = r"so it is left out; did you mean 'elementwise.cuh'\?; if the kernel"
-    for own in ("int a;", "#define FOR_PACKS(i, n) if (n)\n__device__ void f(int i) { FOR_PACKS(i, 2) {} }"):
-        with pytest.warns(UserWarning, match=told):
-            assemble(include + own, "k.cu", {}, {}, {"elementwise.cuh": "#define FOR_PACKS(i, n) if (i < n)"})
-
-
 @pytest.mark.parametrize(
     ("code", "header"),
     [
@@ -246,13 +222,6 @@ def test_an_unknown_header_in_angle_brackets_is_left_out_with_a_warning(simulate
     assert "none.h" not in found
 
 
-def test_the_error_of_a_type_names_an_unknown_header() -> None:
-    with pytest.raises(
-        TypeError, match=r"decides the type 'Kind' of `kind`.*; the text includes \"none.h\", and no such header"
-    ):
-        Kernel('#include "none.h"\n__global__ void k(float* x, Kind kind) {}', "k")
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -282,21 +251,20 @@ def test_an_error_below_includes_is_reported_at_the_authors_line() -> None:
     author = '#include "outer.cuh"\n#include "scalar.cuh"\n#include "outer.cuh"\n\nint good;\nint bad = nonsense;\n'
     message = error_of(assemble(author, "mine.cu", {"scalar_t": "float32"}, {"N": 1}, headers))
     assert 'mine.cu:6: error: identifier "nonsense" is undefined' in message
-    assert ">    6 | int bad = nonsense;" in message
-    assert "     5 | int good;" in message
+    assert "\n  int bad = nonsense;" in message
 
 
 def test_an_error_right_behind_an_include_is_reported_at_its_line() -> None:
     message = error_of(assemble('#include "a.cuh"\nint bad = nonsense;', "mine.cu", {}, {}, {"a.cuh": "int a;"}))
     assert "mine.cu:2: error" in message
-    assert ">    2 | int bad = nonsense;" in message
+    assert "\n  int bad = nonsense;" in message
 
 
 def test_an_error_in_a_header_is_reported_there() -> None:
     headers = {"outer.cuh": 'int ok;\n#include "inner.cuh"\nint bad = nonsense;\n', "inner.cuh": "int inner;\n"}
     message = error_of(assemble('#include "outer.cuh"\n', "mine.cu", {}, {}, headers))
     assert "outer.cuh:3: error" in message
-    assert ">    3 | int bad = nonsense;" in message
+    assert "\n  int bad = nonsense;" in message
 
 
 @pytest.mark.parametrize(
@@ -310,12 +278,12 @@ def test_an_error_in_a_header_is_reported_there() -> None:
 def test_any_filename_can_be_reported(filename: str, shown: str) -> None:
     message = error_of(assemble("\nint bad = nonsense;", filename, {}, {}))
     assert f"{shown}:2: error" in message
-    assert ">    2 | int bad = nonsense;" in message
+    assert "\n  int bad = nonsense;" in message
 
 
 def test_form_feeds_and_foreign_letters_do_not_shift_lines() -> None:
     message = error_of(assemble("// Φ(x)\x0c\u2028 and on\n\x0c\nint bad = nonsense;", "mine.cu", {}, {}))
-    assert ">    3 | int bad = nonsense;" in message
+    assert "\n  int bad = nonsense;" in message
 
 
 def test_names_that_shared_headers_declare_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +319,7 @@ def test_a_header_of_a_folder_is_a_part_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "outer.h").write_text("__device__ inline float twice(float v) { return 2 * v; }\n")
     text = '#include "outer.h"\n__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = twice(y[threadIdx.x]); }'
     y = np.ones(3, np.float32)
-    told = "the text includes \"outer.h\", and no such header is known: give its text as headers={'outer.h': ...}, or its folder"
+    told = "left out: #include <outer.h>: give its text as headers={'outer.h': ...}, or its folder"
     with (
         cupyops.simulate(),
         pytest.raises(CompileError, match=re.escape(told)),

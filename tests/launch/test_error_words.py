@@ -13,7 +13,7 @@ import torch
 import cupyops
 from cupyops import CompileError, Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
 from cupyops.compile.cache import Binary
-from cupyops.compile.compiler import OPTIONS, advice_on, compile_text, first_error
+from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.launch import debug, driver
 from tests.gpu.stub_gpu import Driver, Stub
 
@@ -289,13 +289,13 @@ def test_a_compile_error_is_at_the_line_of_the_file(tmp_path: Path) -> None:
     assert head.startswith("softclip<float16> does not compile for sm_90 (NVRTC ")
     assert 'clip.cuh:2: error: identifier "nothing" is undefined' in rest
     assert 'mine.cu:9: error: identifier "limt" is undefined' in rest
-    assert ">    9 | " + text.split("\n")[8] in rest
+    assert "  " + text.split("\n")[8].strip() in [line.rstrip()[:2] + line.strip() for line in rest]
 
 
 def test_a_write_to_const_is_a_compile_error_at_its_line() -> None:
     _, *rest = compile_error(softclip(TEXT.replace("y[i] = ", "x[i] = ")))
     assert rest[0].startswith('softclip.cu:7: error: no operator "=" matches these operands')
-    assert ">    7 |     if (i < n) x[i] = scalar_t(" in "\n".join(rest)
+    assert "\n      if (i < n) x[i] = scalar_t(" in "\n".join(rest)
     plain = TEXT.replace("scalar_t*", "float*").replace("y[i] = ", "x[i] = ")
     kernel = Kernel(plain, "softclip", dtypes=DTYPES)
     with pytest.raises(CompileError, match="softclip.cu:7: error: expression must be a modifiable lvalue"):
@@ -350,7 +350,7 @@ def test_a_compile_error_is_at_the_line_of_the_python_file_that_holds_the_text(
     message = compile_error_of(lambda: declared(tmp_path).variant({}, 0))
     assert OPS.split("\n")[11].startswith("    if (i < n)")
     assert message[1] == f'{tmp_path}/ops.py:12 (hardclip.cu:7): error: identifier "limit" is undefined'
-    assert message[4] == ">    7 |     if (i < n) y[i] = fminf(x[i], limit);"
+    assert message[2].strip() == "if (i < n) y[i] = fminf(x[i], limit);"
     # Where the text does not stand so in the file, or twice, its own lines are all there is.
     for name, other in (("escaped", OPS.replace('r"', '"').replace("/", "\\x2f")), ("twice", OPS + OPS)):
         folder = tmp_path / name
@@ -379,27 +379,6 @@ def test_so_is_a_fault_in_the_simulator_and_under_explain(tmp_path: Path, explai
     assert f"element 4 of `y` (float32[4] on cpu) at {tmp_path}/ops.py:12 (hardclip.cu:7), by block" in str(
         caught.value
     )
-
-
-@pytest.mark.sample(5)
-@pytest.mark.simulator
-@pytest.mark.parametrize("value", ["x[i] * 2.5", "x[i] / (1 + exp(-x[i]))", "x[i] * n", "2.0 - x[i]", "pow(x[i], 2.5)"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_ambiguous_arithmetic_of_16_bits_says_what_to_convert(value: str, dtype: torch.dtype) -> None:
-    text = (
-        f"__global__ void f(const scalar_t* x /* (n) */, scalar_t* y /* (n) */, int n) {{ int i = 0; y[i] = {value}; }}"
-    )
-    x = torch.ones(4, dtype=dtype)
-    with cupyops.simulate():
-        words = compile_error_of(lambda: Kernel(text)[1](x, x.clone(), 4))
-    assert sum("convert it first, acc_t(x[i]) (or float(x[i]))" in line for line in words) == 1
-    assert "a 16-bit float converts to several types" in first_error("\n".join(words)).splitlines()[-1]
-
-
-def test_other_ambiguous_calls_say_nothing_of_16_bits() -> None:
-    message = 'more than one operator "+" matches these operands:'
-    assert not advice_on(message, "struct A { operator int(); operator float(); };")
-    assert "acc_t(x[i])" in advice_on(message, "__half x;")
 
 
 def test_numpy_arrays_point_to_the_simulator() -> None:

@@ -197,7 +197,7 @@ def test_private_data_of_a_class_by_value() -> None:
     )
     with (
         cupyops.simulate(),
-        pytest.raises(CompileError, match="(?s)the struct Box of the text has another layout.*by .*<-"),
+        pytest.raises(CompileError, match="(?s)the struct Box of the text has another layout.*`by` is "),
     ):
         wrong(np.zeros(1, wrong.source.structs["Box"].record)[0], y, 3)
 

@@ -1,7 +1,6 @@
 """Vectors, structs, textures and kernels without arrays: the same assertions in the simulator and on a GPU."""
 
 import ctypes
-import re
 import subprocess
 import sys
 from typing import Any
@@ -227,9 +226,7 @@ def test_a_layout_that_is_not_the_compilers_shows_both(case: str) -> None:
         move(given, given.copy(), given[0], np.zeros(1), 2)
     words = str(caught.value)
     assert "the struct Particle of the text has another layout than structs['Particle']" in words
-    marked = [line.split()[0] for line in words.splitlines() if line.endswith("<-")]
-    assert field in marked, words
-    assert re.search(r"\(size\) +56 bytes", words)
+    assert f"`{field}` is " in words
 
 
 # Kernels without arrays, function pointers, lambdas, printf

@@ -166,7 +166,7 @@ def test_dtypes_that_the_good_text_has_not_run_raise_the_error(gpu: Gpu, file: P
         ("scalar_t* y,        // (n)", "float* y,           // (n)", "the declaration of `y` has changed"),
         ("const scalar_t* x,  // (n)", "const scalar_t* x,  // (n, 2)", "the declaration of `x` has changed"),
         ("void scale(", "void scaled(", "no __global__ function 'scale'"),
-        ("factor.cuh", "factors.cuh", 'the text includes "factors.cuh", and no such header is known: give its text'),
+        ("factor.cuh", "factors.cuh", "#include <factors.cuh>: give its text"),
         ("extern", "typedef Opaque scalar_t;\nextern", 'identifier "Opaque" is undefined'),
         ("#include", "\udcff#include", "must be UTF-8"),
     ],

@@ -172,12 +172,12 @@ def test_an_operator_that_simulates_by_itself_checks_nothing() -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("quick_exit(0);", "`quick_exit` is of the host's C library"),
-        ("_Exit(0);", "`_Exit` is of the host's C library"),
+        ("quick_exit(0);", "quick_exit"),
+        ("_Exit(0);", "_Exit"),
         ('fopen("/tmp/never", "w");', "fopen"),
         ("y[0] = *(char*)alloca(64);", "alloca"),
         ("throw 1;", "k.cu:1: error: (exception handling disabled|cannot use 'throw')"),
-        ("abort();", "`abort` is of the host's C library"),
+        ("abort();", "abort"),
     ],
 )
 def test_a_function_of_the_host_runs(body: str, told: str) -> None:

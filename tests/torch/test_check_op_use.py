@@ -135,7 +135,7 @@ def test_what_nvrtc_alone_refuses_is_said_by_the_check_of_it() -> None:
     head, place, *lines = report.failed[0].words.splitlines()
     assert head.startswith("CompileError: mix<float32> does not compile for compute_90 (NVRTC")
     assert re.match(r"mix\.cu:\d+: error: .*missing.* is undefined", place), place
-    assert next(line for line in lines if line.startswith(">")).endswith(line)
+    assert lines[0].strip().endswith(line.strip())
     assert report.failed[0].change.startswith("Mend the kernel's text at the first error")
 
 
