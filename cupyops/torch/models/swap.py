@@ -54,6 +54,8 @@ def optimize(
     a linear layer, and GELU after it               :func:`autograd_bridge.linear_gelu`
     SiLU, GELU or ReLU, and a product after it      :func:`autograd_bridge.swiglu`, ``geglu``, ``reglu``
     a norm without weight, and a scale and a shift   :func:`autograd_bridge.adaptive_layer_norm`
+    a sum with a gated branch, in diffusion models   :func:`autograd_bridge.gated_add`
+    such a sum, and the norm, scale and shift of it  :func:`autograd_bridge.add_adaptive_layer_norm`
     functions that apply rotary position embedding   :func:`autograd_bridge.rotary_embedding`
     a head and its loss, with ``lazy_logits=True``   :func:`autograd_bridge.linear_cross_entropy`
     an addition, and a layer norm after it          :func:`autograd_bridge.add_layer_norm`
