@@ -26,6 +26,7 @@ from .syntax import (
     path_of,
     read_by_losses,
     reads_of,
+    returned_call,
     root_of,
     stored_names,
     unpacked_names,
@@ -74,6 +75,7 @@ class Expressions:
         parent: Parent | None,
         fuse: bool,
         lazy: bool,
+        head: bool,
     ) -> None:
         code = function.__code__
         self.kinds, self.parent, self.fuse = kinds, parent if function.__name__ == "forward" else None, fuse
@@ -86,6 +88,7 @@ class Expressions:
         # A handler could read a variable that the rewritten statement did not assign.
         self.plain = not any(isinstance(n, TRIES) for n in ast.walk(tree)) and "locals" not in code.co_names
         self.of_losses = read_by_losses(tree) if lazy else set()
+        self.returned = returned_call(tree) if head and function.__name__ == "forward" else None
         self.values: dict[str, Any] = {}
         self.changes: list[Change] = []
 

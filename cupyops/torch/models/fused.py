@@ -40,6 +40,7 @@ __all__ = [
     "gated_after",
     "gated_halves",
     "gated_plus",
+    "is_hooked",
     "known_function",
     "linear_then_gelu",
     "modulation_by",
@@ -143,10 +144,11 @@ def _observed(module: Any, traced: bool = False) -> bool:
     """
     if isinstance(module, GeluCall):
         module = module.function
-    return isinstance(module, nn.Module) and _hooked(module, traced)
+    return isinstance(module, nn.Module) and is_hooked(module, traced)
 
 
-def _hooked(module: Any, traced: bool) -> bool:
+def is_hooked(module: Any, traced: bool) -> bool:
+    """Returns whether a module has hooks, or a changed ``forward``, as :func:`_observed` does for modules."""
     return bool(module._forward_hooks or module._forward_pre_hooks) or is_changed(module, traced)
 
 
@@ -179,9 +181,9 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
 def operands_of(linear: Any, traced: bool) -> Any:
     """Returns the weight (N, K) and the bias of a linear layer, or None if the call of the layer does anything else."""
     if type(linear) is Linear:  # Dynamo guards less here than in product_of
-        return None if _hooked(linear, traced) else (linear.weight, linear.bias)
+        return None if is_hooked(linear, traced) else (linear.weight, linear.bias)
     product = product_of(linear)
-    return None if product is None or _hooked(linear, traced) else product(linear)
+    return None if product is None or is_hooked(linear, traced) else product(linear)
 
 
 @inlined_only
@@ -261,7 +263,7 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device):
         return None
     split = None
-    if _hooked(norm, traced) and (split := split_of(norm, a)) is None:
+    if is_hooked(norm, traced) and (split := split_of(norm, a)) is None:
         return None
     shape, *parameters, eps = operands(a)
     if a.dtype is b.dtype:
@@ -350,7 +352,7 @@ def _modulation(
     if type(x) not in PLAIN or type(scale) not in PLAIN or type(shift) not in PLAIN or (not traced and is_small(x)):
         return None
     operands = getattr(norm, "_cupyops_norm", None)
-    if operands is None or scale.shape != shift.shape or _hooked(norm, traced) or not _is_of_samples(scale, x):
+    if operands is None or scale.shape != shift.shape or is_hooked(norm, traced) or not _is_of_samples(scale, x):
         return None
     shape, weight, bias, eps = operands(x)
     if weight is not None or bias is not None or tuple(shape) != (x.size(-1),) or not x.is_floating_point():

@@ -24,7 +24,7 @@ rewritten method every statement stays, and each replaced call decides at run ti
 ``F.rms_norm(x, ...)``                      that computes GELU
 ``apply_rotary_pos_emb(q, k, cos, sin)``    the operator (:mod:`.rotary`), for a function of the model's own that computes it
 ``z = self.head(x)``, if a call of a loss   :func:`.lazy.lazy_linear`, if ``lazy``
-reads z below
+reads z below                               in a module of the model whose result a loss reads, too
 ``super().forward(x)``,                     the operator, if that is the ``forward`` of a module of ``torch.nn``
 ``nn.LayerNorm.forward(self, x)``
 ==========================================  ==========================================================================
@@ -41,7 +41,7 @@ import torch
 
 from . import fused
 from .expressions import PREFIX, Change, Expressions, Parent, owner_of
-from .lazy import lazy_linear
+from .lazy import lazy_head, lazy_linear, passed_on
 from .rotary import own_rotary
 from .source import compiled, innermost, parsed, redecorated
 from .syntax import (
@@ -49,18 +49,21 @@ from .syntax import (
     Path,
     first_call,
     in_order,
+    innermost_call,
     is_alias,
     is_name,
     is_super_forward,
     path_of,
+    read_by_losses,
     reads_of,
     reads_only,
     replace_node,
+    returned_call,
     single_target,
     stored_names,
 )
 
-__all__ = ["called_paths", "mentions", "rewritten"]
+__all__ = ["called_paths", "loss_paths", "mentions", "returned_path", "rewritten"]
 
 _DONE: WeakKeyDictionary[FunctionType, dict[Any, tuple[FunctionType, list[Change]]]] = WeakKeyDictionary()
 
@@ -102,12 +105,43 @@ def called_paths(function: FunctionType) -> set[Path]:
     return {path for f in calls if (path := path_of(f, owner))}
 
 
+def loss_paths(function: FunctionType, head: bool) -> set[Path]:
+    """Returns the attributes of its object that a method calls, and whose result a loss reads.
+
+    Args:
+        function: the method.
+        head: whether a loss reads the result of the method.
+
+    Raises:
+        UnreadableError: the source of the method cannot be read.
+    """
+    function = innermost(function)
+    tree, owner = parsed(function), owner_of(function)
+    names = read_by_losses(tree)
+    calls = [innermost_call(n.value) for n in ast.walk(tree) if isinstance(n, ast.Assign) and single_target(n) in names]
+    if head:
+        calls.append(returned_call(tree))
+    return {path for c in calls if isinstance(c, ast.Call) and (path := path_of(c.func, owner))}
+
+
+def returned_path(function: FunctionType) -> Path:
+    """Returns the attribute of its object whose result a method returns, or ().
+
+    Raises:
+        UnreadableError: the source of the method cannot be read.
+    """
+    function = innermost(function)
+    call = returned_call(parsed(function))
+    return () if call is None else path_of(call.func, owner_of(function))
+
+
 def rewritten(
     function: FunctionType,
     kinds: Mapping[Path, str],
     parent: Parent | None = None,
     fuse: bool = True,
     lazy: bool = False,
+    head: bool = False,
 ) -> tuple[FunctionType, list[Change]]:
     """Returns a method with calls replaced, and the changes; the method itself if there are none.
 
@@ -115,20 +149,21 @@ def rewritten(
         function: the method.
         kinds: what the attributes of the method's object hold: ``"linear"`` for a linear layer that may be fused,
             ``"gelu"``, ``"layer_norm"`` or ``"rms_norm"`` for an optimised module, ``"plain_layer_norm"`` for one without
-            weight and bias, ``"function"`` for a function that computes GELU, and the name of the gated unit for SiLU and ReLU.
+            weight and bias, ``"head"`` for a module that returns the result of a linear layer, ``"function"`` for a function that computes GELU, and the name of the gated unit for SiLU and ReLU.
         parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
         fuse: whether calls that stand beside each other become one.
         lazy: whether a linear layer whose result a loss reads returns :class:`.lazy.LazyLogits`.
+        head: whether a loss reads the result of the method.
 
     Raises:
         UnreadableError: the source of the method cannot be read.
     """
     done = _DONE.setdefault(function, {})
-    key = frozenset(kinds.items()), parent and parent[0], fuse, lazy
+    key = frozenset(kinds.items()), parent and parent[0], fuse, lazy, head
     if key not in done:
         inner = innermost(function)
         tree, made = copy.deepcopy(parsed(inner)), function
-        rewriter = _Rewriter(tree, inner, kinds, parent, fuse, lazy)
+        rewriter = _Rewriter(tree, inner, kinds, parent, fuse, lazy, head)
         tree.body = [rewriter.visit(s) for s in rewriter.block(tree.body)]
         if rewriter.changes:
             tree = ast.fix_missing_locations(tree)
@@ -144,13 +179,7 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         return node if isinstance(node, SCOPES) else super().visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        name, call = single_target(node), node.value
-        while (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and isinstance(call.func.value, ast.Call)
-        ):
-            call = call.func.value  # self.head(x) in self.head(x).float()
+        name, call = single_target(node), innermost_call(node.value)
         x = self.called(call, "linear") if name in self.of_losses and name in self.private else None
         if x is not None and isinstance(call, ast.Call) and self.owner is not None:
             owner = ast.Name(self.owner, ast.Load())
@@ -165,6 +194,14 @@ class _Rewriter(Expressions, ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if self.fuse and (new := self.fused_call(node)) is not None:
             return self.generic_visit(new)
+        if self.owner is not None and node is self.returned:
+            owner = ast.Name(self.owner, ast.Load())
+            if (x := self.called(node, "linear")) is not None:
+                new = self.helper(lazy_head, owner, node.func, x)
+                return self.generic_visit(self.change("linear_cross_entropy", node, new))
+            if self.kind(node.func) == "head":
+                new = self.helper(passed_on, owner, ast.Call(node.func, node.args, node.keywords))
+                return self.generic_visit(self.change("linear_cross_entropy", node, new))
         if self.parent is not None and self.owner is not None and is_super_forward(node):
             operator, forward = self.parent
             args = [ast.Name(self.owner, ast.Load()), *node.args]

@@ -5,12 +5,13 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 __all__ = [
-    *("Path", "SCOPES", "TRIES", "approximate_of", "calls_nothing", "first_call"),
+    *("Path", "SCOPES", "TRIES", "approximate_of", "calls_nothing", "first_call", "innermost_call"),
     *("in_order", "is_alias", "is_name", "is_super_forward", "last_reads", "only_argument", "path_of"),
-    *("read_by_losses", "reads_of", "reads_only", "replace_node", "root_of", "single_target"),
-    *("stored_names", "unpacked_names", "widened"),
+    *("read_by_losses", "reads_of", "reads_only", "replace_node", "returned_call", "root_of"),
+    *("single_target", "stored_names", "unpacked_names", "widened"),
 ]
 
 Path = tuple[str, ...]
@@ -135,6 +136,30 @@ def read_by_losses(tree: ast.AST) -> set[str]:
     calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call))
     losses = (c for c in calls if any(word in ast.unparse(c.func).lower() for word in ("loss", "cross_entropy")))
     return {name for c in losses for a in (*c.args, *c.keywords) for name in reads_of(a)}
+
+
+def innermost_call(node: Any) -> Any:
+    """Returns ``self.head(x)`` of an expression ``self.head(x).float()``, and every other expression as it is."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+        node = node.func.value
+    return node
+
+
+def returned_call(tree: ast.FunctionDef) -> ast.Call | None:
+    """Returns the call whose result a method returns: ``self.decoder(x)`` of ``x = self.decoder(x)`` and ``return x``. The method
+    has one ``return``, its last statement."""
+    *before, last = tree.body
+    if not isinstance(last, ast.Return) or sum(isinstance(n, ast.Return) for n in ast.walk(tree)) != 1:
+        return None
+    value = last.value
+    for statement in reversed(before):
+        if not isinstance(value, ast.Name):
+            break
+        if single_target(statement) == value.id:
+            value = statement.value  # type: ignore[attr-defined]
+        elif value.id in stored_names(statement):
+            break
+    return value if isinstance(value, ast.Call) else None
 
 
 def is_super_forward(node: ast.Call) -> bool:
