@@ -178,7 +178,10 @@ def test_under_autocast_a_norm_of_16_bits_calls_the_operator_as_its_forward_call
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.02 * float(b.detach().abs().max()))
 
 
-@pytest.mark.parametrize("name", ["convolutions", "pre-norm", "post-norm", "encoder layer", "channels first"])
+AUTOCAST = ["convolutions", "pre-norm", "post-norm", "encoder layer", "channels first", "attention", "partial rotary"]
+
+
+@pytest.mark.parametrize("name", AUTOCAST)
 def test_under_autocast_a_model_calls_the_operators_and_no_other(name: str) -> None:
     module, x = model(name), torch.randn(4, 3, WIDTH)
     with autocast_of_both():
@@ -187,6 +190,7 @@ def test_under_autocast_a_model_calls_the_operators_and_no_other(name: str) -> N
         with Calls() as calls:
             got = gradients(module, x)
     assert {operator for operator in calls.counts if "." in operator} <= {"aten.addmm"}
+    assert calls.ours["rotary_embedding"] == MODELS[name][1].get("rotary_embedding", 0)
     for a, b in zip(got, wanted, strict=True):
         assert a.dtype is b.dtype
         torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)

@@ -46,10 +46,12 @@ class Change(NamedTuple):
     Attributes:
         operator: the operator that is called.
         text: the calls that the operator replaces, as the method has them.
+        reason: why a call was left, with an empty operator.
     """
 
     operator: str
     text: str
+    reason: str = ""
 
 
 Parent = tuple[str, Callable[..., Any]]
@@ -91,6 +93,7 @@ class Expressions:
         self.returned = returned_call(tree) if head and function.__name__ == "forward" else None
         self.values: dict[str, Any] = {}
         self.changes: list[Change] = []
+        self.left: list[Change] = []
 
     # The target of a call
 

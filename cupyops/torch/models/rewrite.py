@@ -143,13 +143,15 @@ def rewritten(
     lazy: bool = False,
     head: bool = False,
 ) -> tuple[FunctionType, list[Change]]:
-    """Returns a method with calls replaced, and the changes; the method itself if there are none.
+    """Returns a method with calls replaced, and the changes, and what was left with the reason; the method itself if there are
+    no changes.
 
     Args:
         function: the method.
         kinds: what the attributes of the method's object hold: ``"linear"`` for a linear layer that may be fused,
             ``"gelu"``, ``"layer_norm"`` or ``"rms_norm"`` for an optimised module, ``"plain_layer_norm"`` for one without
-            weight and bias, ``"head"`` for a module that returns the result of a linear layer, ``"function"`` for a function that computes GELU, and the name of the gated unit for SiLU and ReLU.
+            weight and bias, ``"head"`` for a module that returns the result of a linear layer, ``"function"`` for a function
+            that computes GELU, and the name of the gated unit for SiLU and ReLU.
         parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
         fuse: whether calls that stand beside each other become one.
         lazy: whether a linear layer whose result a loss reads returns :class:`.lazy.LazyLogits`.
@@ -168,7 +170,7 @@ def rewritten(
         if rewriter.changes:
             tree = ast.fix_missing_locations(tree)
             made = redecorated(function, compiled(inner, tree, rewriter.values))
-        done[key] = made, rewriter.changes
+        done[key] = made, [*rewriter.changes, *rewriter.left]
     return done[key]
 
 
@@ -213,7 +215,10 @@ class _Rewriter(Expressions, ast.NodeTransformer):
             operator, drop_in = entry
             new = ast.Call(self.constant(operator, drop_in), node.args, node.keywords)
             return self.generic_visit(self.change(operator, node, new))
-        if function is not None and (turn := own_rotary(ast.unparse(node.func), function)) is not None:
+        turn = None if function is None else own_rotary(ast.unparse(node.func), function)
+        if isinstance(turn, str):
+            self.left.append(Change("", ast.unparse(node.func), turn))
+        elif turn is not None:
             new = ast.Call(self.constant(turn.__name__, turn), node.args, node.keywords)
             return self.generic_visit(self.change("rotary_embedding", node, new))
         if self.kind(node.func) != "gelu" and (found := self.activation(node)) is not None:

@@ -88,10 +88,10 @@ def optimize(
         fuse: whether consecutive calls become one operator.
         lazy_logits: whether the head of a language model and its loss become :func:`autograd_bridge.linear_cross_entropy`, whose
             logits are never in memory as a whole. In training mode, a linear layer with more columns than its argument, whose
-            result the same method passes to a loss, or returns to a method that does, then returns an object that computes the logits when something else than
-            ``F.cross_entropy`` reads them: ``outputs.logits.argmax(-1)`` works, and ``isinstance(outputs.logits, Tensor)`` is
-            false. Logits that are read first after the weight has changed raise a RuntimeError. In eval mode, without
-            gradients and in ``torch.compile``, logits are tensors.
+            result the same method passes to a loss, or returns to a method that does, then returns an object that computes
+            the logits when something else than ``F.cross_entropy`` reads them: ``outputs.logits.argmax(-1)`` works, and
+            ``isinstance(outputs.logits, Tensor)`` is false. Logits that are read first after the weight has changed raise a
+            RuntimeError. In eval mode, without gradients and in ``torch.compile``, logits are tensors.
         step: runs the model once as it will be used, eagerly and without arguments:
             ``lambda: loss(model(x), y).backward()``. The default measures nothing.
 
@@ -341,17 +341,18 @@ class _Plan:
                     kinds = self.kinds(module, called_paths(function))
                     head = module in self.heads
                     if self.lazy:  # a module is visited before its parts
-                        self.heads |= {
-                            part for path in loss_paths(function, head) if self.is_head(part := _at(module, path))
-                        }
+                        parts = (_at(module, path) for path in loss_paths(function, head))
+                        self.heads |= {part for part in parts if part is not None and self.is_head(part)}
                     made, found = rewritten(function, kinds, parent, self.fuse, self.lazy, head)
                 except UnreadableError as error:
                     if self.concerned(module, function):
                         self.skip(name, module, f"{method} cannot be rewritten: {error}")
                     continue
-                if found:
+                if made is not function:
                     new[method] = made
-                    changes += found
+                changes += [change for change in found if not change.reason]
+                for left in dict.fromkeys(change for change in found if change.reason):
+                    self.skip(name, module, left.reason, left.text)
         return new, changes
 
     def kinds(self, module: nn.Module, paths: set[Path]) -> dict[Path, str]:
