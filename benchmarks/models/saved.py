@@ -122,7 +122,9 @@ def _decoder(kind: str, **options: Any) -> Callable[[], nn.Module]:
     return transformer(f"{kind}ForCausalLM", f"{kind}Config", **named)
 
 
-_T5 = {"d_model": 768, "d_ff": 2048, "num_layers": 2, "num_heads": 12, "d_kv": 64, "dropout_rate": 0.0}
+_T5: dict[str, Any] = {"d_model": 768, "d_ff": 2048, "num_layers": 2, "num_heads": 12, "d_kv": 64, "dropout_rate": 0.0}
+_T5 |= {"feed_forward_proj": "gated-gelu", "vocab_size": 1024, "use_cache": False, "decoder_start_token_id": 0}
+_SPECIAL = {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
 _WAV = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "feat_proj_dropout": 0.0}
 _WAV |= {"layerdrop": 0.0, "mask_time_prob": 0.0, "num_hidden_layers": 2}
 _SMALL = {"num_hidden_layers": 2, "vocab_size": 1024}
@@ -136,20 +138,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Input]] = {
     "Qwen3": (_decoder("Qwen3", head_dim=64), _TOKENS),
     "Gemma-2": (_decoder("Gemma2", head_dim=64, query_pre_attn_scalar=64), _TOKENS),
     "Mistral": (_decoder("Mistral", sliding_window=None), _TOKENS),
-    "T5": (
-        transformer(
-            *("T5ForConditionalGeneration", "T5Config"),
-            **{**_T5, "feed_forward_proj": "gated-gelu", "vocab_size": 1024, "use_cache": False},
-            decoder_start_token_id=0,
-        ),
-        _TOKENS,
-    ),
-    "ModernBERT": (
-        transformer(
-            *("ModernBertForMaskedLM", "ModernBertConfig"), **_SMALL, pad_token_id=0, cls_token_id=1, sep_token_id=2
-        ),
-        _TOKENS,
-    ),
+    "T5": (transformer("T5ForConditionalGeneration", "T5Config", **_T5), _TOKENS),
+    "ModernBERT": (transformer("ModernBertForMaskedLM", "ModernBertConfig", **_SMALL, **_SPECIAL), _TOKENS),
     "BERT": (transformer("BertForMaskedLM", "BertConfig", **_SMALL, **_NO_DROPOUT), _TOKENS),
     "wav2vec 2.0": (transformer("Wav2Vec2Model", "Wav2Vec2Config", **_WAV), ("input_values", False, (2, 16000))),
     "MLP-Mixer": (picture("mixer_b16_224"), _IMAGES),

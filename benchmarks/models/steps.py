@@ -82,7 +82,7 @@ class Steps:
         if variant in ("optimize", "lazy"):
             optimize(self.model, lazy_logits=variant == "lazy")
         elif variant == "measured":
-            self.report = optimize(self.model, step=lambda: loss(self.model, self.inputs[0]).backward())
+            print(optimize(self.model, step=lambda: loss(self.model, self.inputs[0]).backward()), flush=True)
             self.model.zero_grad(set_to_none=True)
         elif variant == "liger":
             self.patches = liger_layers(self.model)

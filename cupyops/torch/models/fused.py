@@ -19,6 +19,7 @@ from cupyops.torch.core.dispatch import in_graph
 from cupyops.torch.ops.adaptive import adaptive_layer_norm, add_adaptive_layer_norm, gated_add
 from cupyops.torch.ops.add_layer_norm import add_layer_norm, add_layer_norm_node
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
+from cupyops.torch.ops.fused_operations import FUSED
 from cupyops.torch.ops.gated import geglu
 from cupyops.torch.ops.gelu import gelu, gelu_node
 from cupyops.torch.ops.layer_norm import layer_norm
@@ -53,6 +54,12 @@ __all__ = [
     "plus_gated_then_modulation_by",
     "sequential_forward",
 ]
+
+
+# The conditions on operands, which Fusions asks in graphs. They return why the operator does not compute them.
+_no_product, _no_sum = FUSED["swiglu"].refusal, FUSED["add_layer_norm"].refusal
+_no_modulation, _no_gate = FUSED["adaptive_layer_norm"].refusal, FUSED["gated_add"].refusal
+_no_gate_and_modulation = FUSED["add_adaptive_layer_norm"].refusal
 
 
 class GeluCall:
@@ -214,9 +221,7 @@ def _unit(act: Any, gate: Any, up: Any) -> Callable[..., Tensor] | None:
     traced = in_graph()
     if type(gate) not in PLAIN or type(up) not in PLAIN or (not traced and is_small(gate)):
         return None
-    if gate.shape != up.shape or gate.device != up.device or not (gate.is_floating_point() and up.is_floating_point()):
-        return None
-    if _observed(act, traced):
+    if _no_product(gate, up) or _observed(act, traced):
         return None
     form = getattr(act, "_cupyops_gelu", None)
     if form is None:
@@ -258,9 +263,7 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     is_rms_norm = operands is None
     if is_rms_norm:
         operands = getattr(norm, "_cupyops_rms_norm", None)
-    if operands is None or a.shape != b.shape:
-        return None
-    if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device):
+    if operands is None:
         return None
     split = None
     if is_hooked(norm, traced) and (split := split_of(norm, a)) is None:
@@ -270,10 +273,12 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
         dtype = a.dtype
     else:
         dtype = (torch.promote_types if is_traced() else _promoted)(a.dtype, b.dtype)
-    given = {p.dtype for p in parameters if p is not None}
-    # Autocast converts the operands of the norms to float32, and does not convert the operands of the fused operators.
+    if _no_sum(a, b, dtype, parameters):
+        return None
+    # Autocast converts the operands of the norms to float32, and does not convert the operands of the fused operators. With
+    # parameters of another dtype, the norm's result has another one.
     cast = is_autocast_enabled("cuda") and dtype is not torch.float32
-    if cast or not given <= {dtype}:
+    if cast or not {p.dtype for p in parameters if p is not None} <= {dtype}:
         return None
     if split is not None:
         parameters = [split.local(p) for p in parameters]
@@ -352,26 +357,18 @@ def _modulation(
     if type(x) not in PLAIN or type(scale) not in PLAIN or type(shift) not in PLAIN or (not traced and is_small(x)):
         return None
     operands = getattr(norm, "_cupyops_norm", None)
-    if operands is None or scale.shape != shift.shape or is_hooked(norm, traced) or not _is_of_samples(scale, x):
+    if (
+        operands is None
+        or is_hooked(norm, traced)
+        or _no_modulation(x, scale, shift, x.dtype if wide is None else wide)
+    ):
         return None
     shape, weight, bias, eps = operands(x)
-    if weight is not None or bias is not None or tuple(shape) != (x.size(-1),) or not x.is_floating_point():
+    if weight is not None or bias is not None or tuple(shape) != (x.size(-1),):
         return None
-    dtype = x.dtype if wide is None else wide
-    for t in (scale, shift):
-        # 1 + scale in 16 bits is rounded, and the operator rounds once.
-        if t.device != x.device or not (t.dtype is dtype or (dtype is torch.float32 and t.dtype in _16_BIT)):
-            return None
     if wide is None and is_autocast_enabled("cuda") and x.dtype in _16_BIT:
         return None
     return scale, shift, eps
-
-
-def _is_of_samples(t: Tensor, x: Tensor) -> bool:
-    """Returns whether each row of a sample of x (B, ..., T, N) has the same row of t (B or 1, ..., 1, N)."""
-    if x.dim() < 3 or t.dim() != x.dim() or t.size(-2) != 1 or t.size(-1) != x.size(-1):
-        return False
-    return all(t.size(dim) in (1, x.size(dim)) for dim in range(x.dim() - 2))
 
 
 @inlined_only
@@ -414,13 +411,7 @@ def _gated(residual: Any, a: Any, b: Any, wide: bool = False) -> tuple[Tensor, T
     if is_traced() or is_small(residual):
         return None
     x, gate = (a, b) if a.shape == residual.shape else (b, a)
-    if x.shape != residual.shape or not _is_of_samples(gate, x) or not (residual.device == x.device == gate.device):
-        return None
-    if not (residual.is_floating_point() and x.is_floating_point()):
-        return None
-    if wide:  # the product is computed in float32
-        return (x, gate) if gate.dtype is torch.float32 and x.dtype is residual.dtype else None
-    return (x, gate) if gate.dtype is x.dtype or gate.dtype is residual.dtype else None
+    return None if _no_gate(residual, x, gate, wide) else (x, gate)
 
 
 @inlined_only
@@ -461,11 +452,12 @@ def _gated_then_modulation(
     """Returns the adaptive layer norm of ``s = residual + a * b``, and s, or None if the operator does not compute them."""
     if pair is None or (operands := _gated(residual, a, b)) is None:
         return None
-    x, gate = operands
-    if not (x.dtype is residual.dtype or (residual.dtype is torch.float32 and x.dtype in _16_BIT)):
-        return None  # the sum has another dtype than the residual
     more = _modulation(norm, residual, *pair)
-    return None if more is None else add_adaptive_layer_norm(residual, x, gate, *more)
+    x, gate = operands
+    if more is None or _no_gate_and_modulation(residual, x, gate, *pair):
+        return None
+    scale, shift, eps = more
+    return add_adaptive_layer_norm(residual, x, gate, scale, shift, eps)
 
 
 _16_BIT = (torch.float16, torch.bfloat16)
