@@ -4,6 +4,7 @@
 
     python -m benchmarks.models.more --out FILE                        # all cases; Liger must be importable
     python -m benchmarks.models.more --out FILE --cases Llama Swin-T
+    python -m benchmarks.models.more --from benchmarks/results/more-nvidia-h200.json      # the table of a file
 
 The variants of a model take turns, as those of ``python -m benchmarks --ops models`` do, and the rows have the same figures.
 The compilations of all models run side by side.
@@ -11,6 +12,7 @@ The compilations of all models run side by side.
 
 import argparse
 import importlib
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +27,7 @@ from . import report
 from .workers import Case, Worker, measured
 from .zoo import Model, Tensors
 
-__all__ = ["CASES", "MODELS", "main"]
+__all__ = ["CASES", "MODELS", "main", "markdown"]
 
 
 class Wanted(NamedTuple):
@@ -191,10 +193,30 @@ CASES = (
 )
 
 
+_NAMES = {"torch": "PyTorch", **report.OURS, "lazy": "`lazy_logits=True`", "measured": "`step=`", "liger": "Liger"}
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The table of a document: times, speedups with their limits, the memory of a step, and the last losses."""
+    lines = [["model, batch", "", "", "ms (host, GPU)", "speedup", "MiB", "loss"], ["---"] * 7]
+    for row in document["rows"]:
+        ratio = (
+            f"{row['speedup']:.2f} × ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})"
+            if "speedup" in row
+            else ""
+        )
+        memory = "–" if row["requested_mib"] is None else f"{row['requested_mib']:.0f}"
+        times = f"{row['wall']:.1f} ({row['host']:.0f}, {row['gpu'] or math.nan:.1f})"
+        named = f"{row['model']}, {row['size']}", report.MODES[row["mode"]].partition(",")[0], _NAMES[row["variant"]]
+        lines.append([*named, times, ratio, memory, f"{row['loss']:.4g}"])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns 0; 1 if a case could not be measured."""
     parser = argparse.ArgumentParser("python -m benchmarks.models.more")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--out", type=Path, metavar="FILE")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
     parser.add_argument("--cases", nargs="+", metavar="MODEL", help="default: all")
     parser.add_argument("--modes", nargs="+", choices=("eager", "compile"), default=("eager", "compile"))
     parser.add_argument("--variants", nargs="+", metavar="VARIANT", help="default: those of each case")
@@ -203,6 +225,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--zoo", default="benchmarks.models.more", metavar="MODULE", help="whose MODELS and CASES are used"
     )
     options = parser.parse_args(argv)
+    if options.source is not None:
+        print(markdown(report.load(options.source)), end="")
+        return 0
+    if options.out is None:
+        parser.error("--out or --from is needed")
     document = report.new()
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     zoo = importlib.import_module(options.zoo)

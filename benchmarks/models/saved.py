@@ -74,7 +74,8 @@ def saved(step: nn.Module, x: Tensor) -> Counter[Key]:
 
 def _saved_by(graph: Graph) -> Counter[Key]:
     (output,) = graph.find_nodes(op="output")
-    bases = {_base(node) for node in output.args[0] if isinstance(node, Node)}
+    tensors: Any = output.args[0]
+    bases = {_base(node) for node in tensors[1:] if isinstance(node, Node)}  # the first is the loss
     values = [node.meta.get("val") for node in bases if node.op != "placeholder"]
     return Counter((str(v.dtype).removeprefix("torch."), tuple(v.shape)) for v in values if isinstance(v, Tensor))
 

@@ -327,7 +327,8 @@ def modulation_by(function: Callable[..., Any], first_is_scale: bool, dims: Coll
         if (pair := _pair(x, a, b, first_is_scale, dims)) is not None:
             operands = _modulation(norm, x, *pair)
             if operands is not None:
-                return adaptive_layer_norm(x, *operands)
+                scale, shift = (a, b) if first_is_scale else (b, a)
+                return adaptive_layer_norm(x, scale, shift, operands[2])
         return function(norm(x), a, b)
 
     return call
