@@ -30,9 +30,9 @@ class Fusions:
     addition and ``F.rms_norm`` of the sum, whose result has the dtype of the sum. ``linear_gelu``: a product with a bias
     (``F.linear``, or ``torch.addmm`` with a view of its result), and GELU of the product, as ``F.gelu`` or spelled out in
     elementary operations. ``swiglu``, ``geglu``, ``reglu``: SiLU, GELU or ReLU of a tensor, times a tensor of the same shape.
-    ``adaptive_layer_norm``: a layer norm without weight, and a scale and a shift with a row for each sample; ``gated_add``:
-    a product with such a gate, and a sum; ``add_adaptive_layer_norm``: both, one after the other. Each place becomes one call
-    of the operator of the same name, with the operator's gradient.
+    ``adaptive_layer_norm``: a layer norm without weight, and a scale and a shift with a row for each sample;
+    ``add_adaptive_layer_norm``: a product with such a gate, a sum, and the former. Each place becomes one call of the
+    operator of the same name, with the operator's gradient.
     A second norm of a sum becomes ``layer_norm`` or ``rms_norm``. Inductor compiles the changed graph.
 
     The model, its parameters and other compilations of the same code stay as they are. The caches of PyTorch's compiler
@@ -51,9 +51,8 @@ class Fusions:
         ValueError: a fusion is unknown.
         TypeError: ``fusions`` or ``devices`` is neither a string nor a sequence of strings.
 
-    >>> fusions = Fusions()
-    >>> fusions
-    <Fusions: swiglu, geglu, reglu, add_adaptive_layer_norm, adaptive_layer_norm, gated_add, add_layer_norm, ...; 0 found>
+    >>> Fusions(["add_layer_norm", "linear_gelu"])
+    <Fusions: add_layer_norm, linear_gelu; 0 found>
     """
 
     def __init__(

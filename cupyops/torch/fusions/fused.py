@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cupyops.torch.ops.adaptive import adaptive_layer_norm, add_adaptive_layer_norm, gated_add
+from cupyops.torch.ops.adaptive import adaptive_layer_norm, add_adaptive_layer_norm
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
 from cupyops.torch.ops.gated import geglu, reglu, swiglu
@@ -14,7 +14,6 @@ from cupyops.torch.ops.linear_gelu import linear_gelu
 from cupyops.torch.ops.rms_norm import rms_norm
 
 __all__ = [
-    "add_gated",
     "add_gated_then_modulation",
     "add_then_layer_norm",
     "add_then_rms_norm",
@@ -95,11 +94,6 @@ def gelu_then_product(gate: Tensor, up: Tensor, approximate: str) -> Tensor:
 def norm_then_modulation(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
     """Returns layer_norm(x)·(1 + scale) + shift."""
     return adaptive_layer_norm(x, scale, shift, eps)
-
-
-def add_gated(residual: Tensor, x: Tensor, gate: Tensor) -> Tensor:
-    """Returns residual + gate·x."""
-    return gated_add(residual, x, gate)
 
 
 def add_gated_then_modulation(

@@ -23,7 +23,6 @@ from cupyops.torch.core.composite import shipped
 from cupyops.torch.ops.fused_operations import FUSED
 
 from .fused import (
-    add_gated,
     add_gated_then_modulation,
     add_then_layer_norm,
     add_then_rms_norm,
@@ -460,18 +459,6 @@ def _find_gated_sum(s: Any, devices: Collection[str]) -> tuple[Node, Node, Node,
     return None
 
 
-def _gated_add(s: Node, devices: Collection[str]) -> bool:
-    """Replaces ``residual + gate * x``, where the gate has a row for each sample."""
-    if (parts := _find_gated_sum(s, devices)) is None:
-        return False
-    *operands, product = parts
-    with s.graph.inserting_before(s):
-        new = s.graph.call_function(add_gated, tuple(operands))
-    new.meta = dict(s.meta)
-    _replace(s, new, (product,))
-    return True
-
-
 def _ask(name: str, *operands: Any) -> None:
     """Asks the table whether an operator computes fake tensors.
 
@@ -508,16 +495,16 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {
     "reglu": relu_then_product,
 }
 # The functions that look at one node each, and replace it if they find the last of the operations, in the order of the table.
+# A gated sum alone is not one of them: Inductor fuses its elementwise operations with those beside them.
 _FINDERS: dict[str, Callable[[Node, Collection[str]], bool]] = {
     **{unit: partial(_gated, unit=unit) for unit in _PRODUCTS},
     "add_adaptive_layer_norm": _add_adaptive_layer_norm,
     "adaptive_layer_norm": _adaptive_layer_norm,
-    "gated_add": _gated_add,
     "add_layer_norm": _add_layer_norm,
     "add_rms_norm": _add_rms_norm,
     "linear_gelu": _linear_gelu,
 }
-FUSIONS = {name: _FINDERS[name] for name in FUSED}
+FUSIONS = {name: _FINDERS[name] for name in FUSED if name in _FINDERS}
 
 
 def _is_product(target: Any) -> bool:
