@@ -4,9 +4,10 @@ import copy
 import gc
 import math
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from .zoo import Model, Tensors
 
 __all__ = [
     "MODES",
+    "MORE_VARIANTS",
     "VARIANTS",
     "Steps",
     "Timing",
@@ -37,6 +39,8 @@ __all__ = [
 MODES = ("eager", "autocast", "compile", "graphs")
 # "again" is a second copy of PyTorch's model: its speedup shows how far two equal variants lie apart.
 VARIANTS = ("torch", "again", "optimize", "fusions")
+# Of further models: optimize(lazy_logits=True), optimize(step=...), and Liger's layers.
+MORE_VARIANTS = ("lazy", "measured", "liger")
 
 
 def variants_of(mode: str, asked: Sequence[str] = VARIANTS) -> list[str]:
@@ -52,7 +56,7 @@ class Steps:
         loss: (model, inputs) to a loss.
         inputs: moved to the device, and cast where they are floating.
         mode: one of :data:`MODES`, or "float64" for a reference.
-        variant: one of :data:`VARIANTS`.
+        variant: one of :data:`VARIANTS` and :data:`MORE_VARIANTS`.
         lr: learning rate of AdamW.
     """
 
@@ -73,8 +77,15 @@ class Steps:
             for given in inputs
         ]
         self.model: Any = model.to(device, dtype).train()
-        if variant == "optimize":
-            optimize(self.model)
+        self.last: Tensor | None = None
+        self.patches: list[tuple[Any, str, Any]] = []
+        if variant in ("optimize", "lazy"):
+            optimize(self.model, lazy_logits=variant == "lazy")
+        elif variant == "measured":
+            print(optimize(self.model, step=lambda: loss(self.model, self.inputs[0]).backward()), flush=True)
+            self.model.zero_grad(set_to_none=True)
+        elif variant == "liger":
+            self.patches = liger_layers(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, fused=device.type == "cuda")
         self.lower = mode == "autocast"
         if mode in ("compile", "graphs"):
@@ -94,16 +105,44 @@ class Steps:
         lower: AbstractContextManager[Any] = (
             torch.autocast(self.device.type, torch.bfloat16) if self.lower else nullcontext()
         )
-        with lower:
+        with lower, patched(self.patches):
             found = self.loss(self.model, given)
-        found.backward()
+            found.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return found.detach()
+        self.last = found.detach()
+        return self.last
 
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def liger_layers(model: nn.Module) -> list[tuple[Any, str, Any]]:
+    """Gives a model of transformers the layers of Liger, and returns what Liger exchanges in the file of the model for all
+    models: (file, name, Liger's function). The file is left as it was, since the other variants use it, too."""
+    from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+    file = sys.modules[type(model).__module__]
+    before = dict(vars(file))
+    _apply_liger_kernel_to_instance(model=model)
+    found = [(file, name, value) for name, value in vars(file).items() if before.get(name) is not value]
+    for _, name, _ in found:
+        setattr(file, name, before[name])
+    return found
+
+
+@contextmanager
+def patched(patches: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Has the functions of :func:`liger_layers` in place."""
+    before = [(file, name, getattr(file, name)) for file, name, _ in patches]
+    for file, name, value in patches:
+        setattr(file, name, value)
+    try:
+        yield
+    finally:
+        for file, name, value in before:
+            setattr(file, name, value)
 
 
 @dataclass
@@ -118,6 +157,7 @@ class Timing:
             without a GPU or with CUDA graphs, which keep their memory.
         peak: the same in blocks of the allocator, which it does not split where less than 1 MiB would remain: which blocks
             are free depends on all allocations before.
+        loss: the loss of the last step. All variants take as many steps.
     """
 
     wall: list[float] = field(default_factory=list)
@@ -125,6 +165,7 @@ class Timing:
     gpu: float | None = None
     requested: float | None = None
     peak: float | None = None
+    loss: float | None = None
 
     def row(self) -> dict[str, Any]:
         """The figures for a results file."""
@@ -137,6 +178,7 @@ class Timing:
             "gpu": None if self.gpu is None else round(self.gpu, 4),
             "requested_mib": None if self.requested is None else round(self.requested, 1),
             "peak_mib": None if self.peak is None else round(self.peak, 1),
+            "loss": self.loss,
             "samples": len(ordered),
         }
 
@@ -214,6 +256,7 @@ def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, T
         if collects:
             gc.enable()
     for v, steps in built.items():
+        timings[v].loss = None if steps.last is None else float(steps.last)
         if steps.device.type == "cuda":
             if steps.mode != "graphs":
                 timings[v].requested, timings[v].peak = _peaks(steps)

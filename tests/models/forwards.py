@@ -194,6 +194,38 @@ def modulated_after_an_addition(self: Any, x: Tensor) -> Tensor:
     return y + x
 
 
+def halves_of(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """A gate and a shift, and scale: two results of a call."""
+    both = self.fc(x.mean(1, keepdim=True))
+    return both, both + 1
+
+
+def gated_residual(self: Any, x: Tensor) -> Tensor:
+    x = x[:, None]
+    gate, scale = halves_of(self, x)
+    gate = gate[..., :]
+    x = self.fc(x) * gate + x
+    return x + scale * x
+
+
+def gated_residual_in_two_statements(self: Any, x: Tensor) -> Tensor:
+    x = x[:, None]
+    gate, scale = halves_of(self, x)
+    y = self.fc(x)
+    y = gate * y
+    z = scale[:]
+    x = x + y
+    return x + z
+
+
+def gated_residual_and_modulation(self: Any, x: Tensor) -> Tensor:
+    x = x[:, None]
+    gate, scale = halves_of(self, x)
+    x = x + gate * self.fc(x)
+    x = x + gate * self.fc(self.plain(x) * (1 + scale) + gate)
+    return x * 2
+
+
 FUSED: list[tuple[Callable[..., Tensor], list[str]]] = [
     (nested, ["linear_gelu"]),
     (same_name, ["linear_gelu"]),
@@ -218,6 +250,9 @@ FUSED: list[tuple[Callable[..., Tensor], list[str]]] = [
     (modulated, ["adaptive_layer_norm"]),
     (modulated_by_a_function, ["adaptive_layer_norm"]),
     (modulated_after_an_addition, ["adaptive_layer_norm"]),
+    (gated_residual, ["gated_add", "gated_add"]),
+    (gated_residual_in_two_statements, ["gated_add"]),
+    (gated_residual_and_modulation, ["add_adaptive_layer_norm", "gated_add"]),
     (twice(nested), ["linear_gelu"]),
     (twice(twice(sum_and_norm)), ["add_layer_norm"]),
 ]
@@ -407,7 +442,24 @@ def modulated_and_read_again(self: Any, x: Tensor) -> Tensor:
     return y + h
 
 
+def scaled_by_a_parameter(self: Any, x: Tensor) -> Tensor:
+    """LayerScale: what scales is not one of several results."""
+    return x + self.fc.bias * self.fc(x)
+
+
+def scaled_by_an_argument(self: Any, x: Tensor) -> Tensor:
+    return x + x * self.fc(x)
+
+
+def shifted(self: Any, x: Tensor) -> Tensor:
+    scale, shift = halves_of(self, x[:, None])
+    return x[:, None] * scale + shift
+
+
 UNFUSED = [
+    scaled_by_a_parameter,
+    scaled_by_an_argument,
+    shifted,
     activation_times_a_number,
     activation_times_an_attribute,
     activation_replaced_in_the_statement,

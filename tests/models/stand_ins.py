@@ -453,6 +453,41 @@ class DiTBlock(nn.Module):
         return norm_x + x
 
 
+class FluxBlock(DiTBlock):
+    """A block of FLUX, with one of its two streams."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        emb = self.modulation(hidden_states.mean(1))
+        shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = emb.chunk(6, dim=1)
+        norm_hidden_states = self.norm1(hidden_states) * (1 + scale_msa[:, None]) + shift_msa[:, None]
+        attn_output = self.attn(norm_hidden_states)
+        attn_output = gate_msa.unsqueeze(1) * attn_output
+        hidden_states = hidden_states + attn_output
+        norm_hidden_states = self.norm2(hidden_states)
+        norm_hidden_states = norm_hidden_states * (1 + scale_mlp[:, None]) + shift_mlp[:, None]
+        ff_output = self.mlp(norm_hidden_states)
+        ff_output = gate_mlp.unsqueeze(1) * ff_output
+        hidden_states = hidden_states + ff_output
+        return hidden_states  # noqa: RET504 - as it is written in models
+
+
+class WanBlock(DiTBlock):
+    """A block of Wan: modulated in float32."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        e = self.modulation(hidden_states.mean(1)).float().unflatten(1, (6, -1))
+        shift_msa, scale_msa, gate_msa, c_shift_msa, c_scale_msa, c_gate_msa = e.chunk(6, dim=1)
+        norm_hidden_states = (self.norm1(hidden_states.float()) * (1 + scale_msa) + shift_msa).type_as(hidden_states)
+        attn_output = self.attn(norm_hidden_states)
+        hidden_states = (hidden_states.float() + attn_output * gate_msa).type_as(hidden_states)
+        norm_hidden_states = (self.norm2(hidden_states.float()) * (1 + c_scale_msa) + c_shift_msa).type_as(
+            hidden_states
+        )
+        ff_output = self.mlp(norm_hidden_states)
+        hidden_states = (hidden_states.float() + ff_output.float() * c_gate_msa).type_as(hidden_states)
+        return hidden_states  # noqa: RET504
+
+
 class Functions(nn.Module):
     """Calls PyTorch's functions, and one that an attribute holds."""
 
@@ -508,7 +543,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
     "gated functions": (GatedFunction, {"aten.addmm": 3, "swiglu_of_halves": 1, "reglu": 1}),
     "attention": (Attention, {"aten.addmm": 2, "rotary_embedding": 6}),
     "partial rotary": (lambda: Attention(4), {"aten.addmm": 2, "rotary_embedding": 2}),
-    "diffusion": (DiTBlock, {"aten.addmm": 3, "adaptive_layer_norm": 3}),
+    "diffusion": (DiTBlock, {"aten.addmm": 3, "adaptive_layer_norm": 1, "add_adaptive_layer_norm": 2}),
+    "diffusion in two streams": (
+        FluxBlock,
+        {"aten.addmm": 3, "adaptive_layer_norm": 1, "add_adaptive_layer_norm": 1, "gated_add": 1},
+    ),
+    "diffusion in float32": (WanBlock, {"aten.addmm": 3, "adaptive_layer_norm": 2, "gated_add": 2}),
     "own function": (OwnFunction, {"linear_gelu": 1}),
     "functions": (Functions, {"linear_gelu": 2, "layer_norm": 1, "rms_norm": 1, "gelu": 1}),
     "channels first": (Picture, {"layer_norm": 2, "gelu": 1}),

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import autograd_bridge as bridge
 from cupyops.torch import Fusions
 from cupyops.torch.fusions.fused import add_then_layer_norm, addmm_then_gelu, linear_then_gelu
-from cupyops.torch.fusions.rewrite import rewrite
+from cupyops.torch.fusions.rewrite import FUSIONS, rewrite
 from tests.models.test_compiled import codes_of, lines_of, targets_of
 
 N = 8
@@ -117,7 +117,30 @@ class Gated(nn.Module):
         return self.up(x) * self.act(self.gate(x))
 
 
+def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    return x * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
+
+
+class Diffusion(nn.Module):
+    """DiT's block, and FLUX's, which multiplies in a statement of its own. A sum is the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = (nn.LayerNorm(N, elementwise_affine=False) for _ in range(2))
+        self.attn, self.mlp, self.condition = nn.Linear(N, N), nn.Linear(N, N), nn.Linear(N, 6 * N)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(3, -1, N)
+        shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = self.condition(x.mean(1)).chunk(6, dim=1)
+        x = x + gate.unsqueeze(1) * self.attn(modulate(self.norm1(x), shift, scale))
+        y = self.norm2(x)
+        y = y * (1 + scale_mlp[:, None]) + shift_mlp[:, None]
+        y = gate_mlp.unsqueeze(1) * self.mlp(y)
+        return (y + x).view(-1, N)
+
+
 MODELS = {
+    "diffusion": (Diffusion, ["add_1: adaptive_layer_norm", "y_1: add_adaptive_layer_norm"]),
     "SwiGLU": (lambda: Gated(nn.SiLU()), ["mul: swiglu"]),
     "SwiGLU, halves": (lambda: Gated(F.silu, halves=True), ["mul: swiglu"]),
     "ReGLU": (lambda: Gated(torch.relu), ["mul: reglu"]),
@@ -219,6 +242,35 @@ def test_checkpointed_blocks_are_found() -> None:
     assert len(fusions.sites) == 2
 
 
+class ModulationsApart(nn.Module):
+    """Sums and products that look like those of a diffusion transformer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        g = x[:, :1]
+        n = F.layer_norm(x, (N,))
+        again = n * (1 + g) + g + n
+        other = F.layer_norm(x, (N,)) * (2 + g) + g
+        weighted = F.layer_norm(x, (N,), g[0, 0]) * (1 + g) + g
+        by_row = F.layer_norm(x, (N,)) * (1 + x) + x
+        short = x + g[..., :1] * x
+        double = x + g.double() * x
+        two = F.layer_norm(x, (3, N)) * (1 + g) + g
+        return again + other + weighted + by_row + short + double.to(x.dtype) + two
+
+
+def test_what_is_no_modulation_stays_apart_and_is_said() -> None:
+    model = ModulationsApart()
+    fusions = Fusions(devices="cpu", backend="aot_eager")
+    x = torch.randn(2, 3, N)
+    compiled = torch.compile(model, backend=fusions, fullgraph=True)
+    close(trained(compiled, model, x), trained(model, model, x), 1e-5)
+    assert [s.refusal for s in fusions.sites] == [
+        "the norm or the product is used again",
+        "scale and shift have no row for each sample",
+        f"its norm is of (3, {N}) and torch.float32",
+    ]
+
+
 class GatesApart(nn.Module):
     """Products of activations that must not become one operation."""
 
@@ -282,7 +334,7 @@ def test_what_must_stay_apart_stays_and_is_said() -> None:
         "it adds a matrix, and not a bias",
     ]
     assert "linear_gelu, left alone: the product is used again" in str(fusions)
-    assert repr(fusions) == "<Fusions: swiglu, geglu, reglu, add_layer_norm, add_rms_norm, linear_gelu; 0 found>"
+    assert repr(fusions) == f"<Fusions: {', '.join(FUSIONS)}; 0 found>"
 
 
 def test_tensors_that_the_operators_do_not_take_are_left_alone() -> None:
@@ -295,7 +347,7 @@ def test_tensors_that_the_operators_do_not_take_are_left_alone() -> None:
     assert refusals() == {"a tensor is on cpu"}, "on a CPU, Inductor's own code is faster"
     assert refusals(devices=("cpu", "cuda")) == {""}
     assert refusals(devices=("cpu",), fusions="linear_gelu") == set()
-    names = "swiglu, geglu, reglu, add_layer_norm, add_rms_norm, linear_gelu"
+    names = ", ".join(FUSIONS)
     with pytest.raises(ValueError, match=f"Fusions: `fusions` must be among {names}, got 'gelu'"):
         Fusions("gelu")
 

@@ -45,7 +45,7 @@ class Head(nn.Module):
 NEW_KINDS = {
     GatedMlp: "swiglu",
     Attention: "rotary_embedding",
-    DiTBlock: "adaptive_layer_norm",
+    DiTBlock: "adaptive_layer_norm, add_adaptive_layer_norm",
     NoWeightLayerNorm: "layer_norm",
     Head: "linear_cross_entropy",
 }

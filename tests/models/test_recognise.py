@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cupyops.torch import optimize
 from cupyops.torch.models.recognise import (
     Norm,
     Rotary,
@@ -225,21 +226,55 @@ def rotary_of_any(*args: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]
     return apply_rotary_pos_emb(*args, cos, sin)
 
 
-HALVES = {(1, 4, 3): Rotary(1, False, False, False, False), (2, 4, 3): Rotary(2, False, False, False, False)}
+def rotary_of_pairs(tensor: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
+    """GPT-J's: each pair has its angle once."""
+    sin, cos = (t[:, :, None, :].repeat_interleave(2, 3) for t in (sin, cos))
+    return tensor * cos + torch.stack((-tensor[..., 1::2], tensor[..., ::2]), -1).flatten(-2) * sin
+
+
+def rotary_of_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """GPT-OSS's."""
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def rotary_of_the_first_columns(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """MiniMax's for images: tables (T, n) of rows (B, T, H, D)."""
+    n, given = cos.shape[-1], (cos[None, :, None, :], sin[None, :, None, :])
+    turned = [x[..., :n] * given[0] + rotate_half(x[..., :n]) * given[1] for x in (q, k)]
+    a, b = (torch.cat((y, x[..., n:]), -1) for x, y in zip((q, k), turned, strict=True))
+    return a, b
+
+
+def apply_rotary_of_complex(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = (torch.view_as_complex(x.unflatten(-1, (-1, 2))) * freqs_cis for x in (xq, xk))
+    return torch.view_as_real(a).flatten(3), torch.view_as_real(b).flatten(3)
+
+
+def apply_rotary_to_the_rest(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """DINOv3's, without the first rows, and DeepSeek's, with the columns in another order."""
+    a, b = apply_rotary_pos_emb(q, k, cos, sin)
+    return a.flip(-1), b.flip(-1)
+
+
+ROWS = Rotary(1, False, "", promotes=True)
+HALVES = {(1, 4, 3): ROWS, (2, 4, 3): ROWS._replace(unsqueeze=2)}
 
 
 @pytest.mark.parametrize(
     ("function", "forms"),
     [
-        (apply_rotary_pos_emb, {**HALVES, (1, 3, 2): Rotary(1, False, False, False, False)}),
+        (apply_rotary_pos_emb, {**HALVES, (1, 3, 2): ROWS, (1, 4, 2): ROWS}),
         (
             apply_rotary_in_float32,
             {
-                (1, 4, 3): Rotary(1, False, False, False, True),
-                (2, 4, 3): Rotary(2, False, False, False, True),
-                (1, 3, 2): Rotary(1, False, False, False, True),
+                key: form._replace(promotes=False, keeps_dtype=True)
+                for key, form in {**HALVES, (1, 3, 2): ROWS, (1, 4, 2): ROWS}.items()
             },
         ),
+        (rotary_of_pairs, {(4, 3): Rotary(2, True, "all", promotes=True)}),
+        (rotary_of_halves, {(4, d): Rotary(None, False, "all", promotes=True) for d in (2, 4)}),
+        (rotary_of_the_first_columns, {(4, 2): Rotary(1, False, "", partial=True, promotes=True)}),
         (opposite_rotary, None),
         (rotary_of_last_queries, None),
         (rotary_in_place, None),
@@ -251,7 +286,24 @@ HALVES = {(1, 4, 3): Rotary(1, False, False, False, False), (2, 4, 3): Rotary(2,
 )
 def test_a_function_for_rotary_embedding_is_known_by_its_values(function: Any, forms: Any) -> None:
     call: Any = own_rotary(function.__name__, function)
-    assert (call and call.__globals__["cupyops_forms"]) == forms
+    assert (call.__globals__["cupyops_forms"] if callable(call) else None) == forms
+
+
+def test_a_rotary_embedding_that_is_left_alone_has_a_reason_in_the_report() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(8)
+
+        def forward(self, q: Tensor, cos: Tensor, sin: Tensor) -> Any:
+            x = self.norm(q)
+            return apply_rotary_of_complex(x, x, cos), apply_rotary_to_the_rest(x, x, cos, sin), rotate_half(x)
+
+    left = {site.what: site.reason for site in optimize(Rows()).skipped}
+    assert left == {
+        "apply_rotary_of_complex": "its arguments are not rows and tables of cos and sin",
+        "apply_rotary_to_the_rest": "it computes another function than rotary_embedding of rows and their tables",
+    }
 
 
 def test_a_call_of_rotary_embedding_that_the_operator_does_not_compute_is_the_function_s() -> None:
@@ -264,6 +316,9 @@ def test_a_call_of_rotary_embedding_that_the_operator_does_not_compute_is_the_fu
         (q, k, table.double(), table.double()),
         (q, k, table.double(), table),
         (q[:1], k[:1], table, table),
+        (q.bfloat16(), k.bfloat16(), table, table),
+        (q.half(), k.half(), table.bfloat16(), table.bfloat16()),
+        (q, k, table.bfloat16(), table.bfloat16()),
         (q[0], k[0], table[0, 0], table[0, 0], 0),
         (q, k, table, table, -3),
         (q, k, table[..., :1], table[..., :1]),

@@ -124,6 +124,55 @@ def test_a_modulation_that_the_operator_does_not_compute_is_computed_as_before()
     torch.testing.assert_close(seen, [plain.plain(x)] * 2)
 
 
+def test_a_gated_sum_that_the_operator_does_not_compute_is_computed_as_before() -> None:
+    """Other shapes and dtypes of the residual and of the factors, and a hook of the norm between."""
+
+    class Gated(Base):
+        def forward(self, x: Any, both: Any, residual: Any, scale: Any) -> Any:
+            gate, y = both.split(1)
+            s = residual + gate[0] * x
+            shifted = self.plain(s) * (1 + scale) + scale
+            t = y[0] * x + residual
+            u = modulate(self.plain(t), scale, scale)
+            v = (residual.float() + gate[0] * x.float()).type_as(residual)
+            w = (self.plain(residual.float()) * (1 + scale) + scale).type_as(residual)
+            return shifted, s, u, t, v, w
+
+    module, x = Gated(), torch.randn(2, 3, UNITS)
+    plain = copy.deepcopy(module)
+    wanted_sites = ["adaptive_layer_norm", "add_adaptive_layer_norm", "add_adaptive_layer_norm", "gated_add"]
+    assert sorted(s.operator for s in optimize(module).replaced if s.name == "") == wanted_sites
+    g, s = torch.randn(2, 2, 1, UNITS), torch.randn(2, 1, UNITS)
+    with Calls() as calls:
+        module(x, g, x, s)
+        module(x, g[:, :1], x, s[:1])
+        module(x.bfloat16(), g.bfloat16(), x, s)
+        module(x.bfloat16(), g, x.bfloat16(), s)  # s is float32, and so is the sum
+    assert calls.ours["add_adaptive_layer_norm"] == 6
+    assert calls.ours["gated_add"] == 3
+    assert calls.ours["adaptive_layer_norm"] == 6
+    for rows, both, residual, scale in (
+        (x, g, x, s),
+        (x.bfloat16(), g, x.bfloat16(), s),
+        (x, g.double(), x, s),
+        (x, g.expand(-1, -1, 3, -1), x, s),
+        (x, g[..., :1], x, s),
+        (x, g[:, 0, 0], x, s),
+        (x, g, x[0], s),
+        (x[:1], g, x, s),
+        (x.bfloat16(), g.bfloat16(), x.half(), s),
+        (x.long(), g, x, s),
+    ):
+        for found, wanted in zip(module(rows, both, residual, scale), plain(rows, both, residual, scale), strict=True):
+            assert found.dtype is wanted.dtype
+            eps = torch.finfo(torch.bfloat16).eps if torch.bfloat16 in (rows.dtype, residual.dtype) else 1e-5
+            torch.testing.assert_close(found, wanted, rtol=8 * eps, atol=8 * eps)
+    seen: list[Any] = []
+    module.plain.register_forward_hook(lambda *args: seen.append(args[2]))
+    module(x, g, x, s)
+    torch.testing.assert_close(seen, [plain.plain(x + g[0] * x), plain.plain(g[1] * x + x), plain.plain(x)])
+
+
 def test_a_value_that_a_function_reads_after_the_method_is_the_one_that_it_read() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         self.late = lambda: x

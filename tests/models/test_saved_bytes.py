@@ -159,3 +159,37 @@ def test_gelu_in_front_of_a_norm_is_computed_again() -> None:
     """For the kernel of the norm's backward. The forward saved both results of linear_gelu."""
     ours, theirs = counted("bfloat16", Head)
     assert ours.activations <= theirs.activations
+
+
+class GatedNorm(nn.Module):
+    """EVA-02's MLP: a norm of the gated unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(WIDTH, HIDDEN), nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
+        self.norm = nn.LayerNorm(HIDDEN)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.norm(nn.functional.silu(self.gate(x)) * self.up(x)))
+        return y
+
+
+class Tanh(nn.Module):
+    """An activation of PyTorch's in front of a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.fc(x)
+        y: Tensor = self.norm(nn.functional.softplus(z))
+        return y
+
+
+@pytest.mark.parametrize("mode", DTYPES)
+@pytest.mark.parametrize("made", [GatedNorm, Tanh])
+def test_what_the_backward_computes_from_what_it_reads_is_not_saved(made: type[nn.Module], mode: str) -> None:
+    """In front of the kernel of the norm's backward. The forward saved the product of a gated unit."""
+    ours, theirs = counted(mode, lambda: Residual(made()), lambda: Residual(made()))
+    assert ours.activations <= theirs.activations

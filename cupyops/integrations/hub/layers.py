@@ -124,7 +124,8 @@ class RotaryEmbedding(nn.Module):
         if is_traced():
             return type(self).forward(self, q, k, cos, sin, unsqueeze_dim)
         function = MethodType(type(self).forward, self)
-        return (drop_in("rotary_pos_emb", function) or function)(q, k, cos, sin, unsqueeze_dim)
+        found = drop_in("rotary_pos_emb", function)
+        return (function if isinstance(found, str) else found)(q, k, cos, sin, unsqueeze_dim)
 
 
 _units: WeakKeyDictionary[nn.Module, Callable[..., Tensor] | None] = WeakKeyDictionary()

@@ -17,7 +17,8 @@ take its place, and Inductor fuses them with the operation that reads the result
 tensor that the backward must write to memory, such as the operand of a matrix product. Such a result is saved. If a
 kernel without matrix
 products reads the result in the backward, such as that of a norm, the result is written to memory there: PyTorch's own norm would
-fuse with the operations, and save the result neither.
+fuse with the operations, and save the result neither. The same holds for PyTorch's own pointwise operations in front of such a kernel, if
+the backward reads their operands anyway: those of ``silu(gate) * up`` in front of a norm.
 
 The list has no public interface, and neither have the graphs before the cut and after it. If PyTorch lacks a function
 that this module changes (:mod:`.private`), the forward saves more.
@@ -43,6 +44,7 @@ from .private import RECOMPUTED, has
 __all__ = ["Recomputation", "allow"]
 
 _MODULE = "torch._functorch.partitioners"
+_FOLLOWS = "cupyops_follows"  # the key of a node's meta
 _NAMES: set[str] = set()  # the qualified names of elementwise operators that have been traced
 _READERS: set[str] = set()  # of operators without matrix products
 _COMMON: dict[str, Common] = {}  # what operators declare about their results
@@ -173,8 +175,12 @@ def _in_front(original: Any) -> Any:
             own = _operator_of(node)
             if own in info.fw_order and node in info.fw_order:
                 info.fw_order[node] = info.fw_order[own] - 0.5
+        follow = _following(joint.graph, info.is_required_fw)
         for node in list(joint.graph.nodes):
             if node.target is recomputed or name_of(node) in _NAMES:
+                _replace_readers(node, info.is_required_fw)
+            elif node in follow:
+                node.meta[_FOLLOWS] = True
                 _replace_readers(node, info.is_required_fw)
         return info
 
@@ -189,7 +195,7 @@ def _weighed(original: Any) -> Any:
         # same.
         for reader in joint.find_nodes(op="call_function", target=reading):
             for node in reader.all_input_nodes:
-                if node.target is recomputed or name_of(node) in _NAMES:
+                if node.target is recomputed or name_of(node) in _NAMES or _FOLLOWS in node.meta:
                     node.dist_from_bw += 1
         return original(joint, *args, **kwargs)
 
@@ -253,6 +259,21 @@ def _replace_result(node: Node) -> None:
     for first in firsts:
         first.replace_all_uses_with(again)
         graph.erase_node(first)
+
+
+def _following(joint: Graph, is_required_fw: Callable[[Node], bool]) -> set[Node]:
+    """Returns the nodes of the forward that PyTorch's cheap operations compute from inputs and from tensors that the backward
+    reads anyway, as ``silu(gate) * up``. A sum is not one of them: the backward does not read its operands."""
+    cheap = set(sys.modules[_MODULE].get_default_op_list().recomputable_ops)
+    found: set[Node] = set()
+    for node in joint.nodes:
+        if getattr(node.target, "overloadpacket", None) not in cheap or not is_required_fw(node):
+            continue
+        operands = node.all_input_nodes
+        known = (x.op == "placeholder" or x in found or not all(map(is_required_fw, x.users)) for x in operands)
+        if operands and all(known):
+            found.add(node)
+    return found
 
 
 def _replace_readers(node: Node, is_required_fw: Callable[[Node], bool]) -> None:

@@ -24,19 +24,22 @@ before_gradients(fuse_own_norms)
 class Fusions:
     """A backend of ``torch.compile``: ``torch.compile(model, backend=cupyops.torch.Fusions())``.
 
-    The backend finds pairs of operations in the traced graph of any model. ``add_layer_norm``: an addition of two
-    tensors of equal shape, and a layer norm of the sum, whose other uses stay. ``add_rms_norm``: an addition and
-    ``F.rms_norm`` of the sum, whose result has the dtype of the sum. ``linear_gelu``: a product with a bias
-    (``F.linear``, or ``torch.addmm`` with a view of its result), and GELU of the product, as ``F.gelu`` or spelled out
-    in elementary operations. ``swiglu``, ``geglu``, ``reglu``: SiLU, GELU or ReLU of a tensor, times a tensor of the same
-    shape. Each pair becomes one call of the operator of the same name, with the operator's gradient.
+    The backend finds operations that one operator computes together in the traced graph of any model: those of
+    :data:`cupyops.torch.ops.fused_operations.FUSED`, a table that :func:`cupyops.torch.optimize` shares. ``add_layer_norm``:
+    an addition of two tensors of equal shape, and a layer norm of the sum, whose other uses stay. ``add_rms_norm``: an
+    addition and ``F.rms_norm`` of the sum, whose result has the dtype of the sum. ``linear_gelu``: a product with a bias
+    (``F.linear``, or ``torch.addmm`` with a view of its result), and GELU of the product, as ``F.gelu`` or spelled out in
+    elementary operations. ``swiglu``, ``geglu``, ``reglu``: SiLU, GELU or ReLU of a tensor, times a tensor of the same shape.
+    ``adaptive_layer_norm``: a layer norm without weight, and a scale and a shift with a row for each sample;
+    ``add_adaptive_layer_norm``: a product with such a gate, a sum, and the former. Each place becomes one call of the
+    operator of the same name, with the operator's gradient.
     A second norm of a sum becomes ``layer_norm`` or ``rms_norm``. Inductor compiles the changed graph.
 
     The model, its parameters and other compilations of the same code stay as they are. The caches of PyTorch's compiler
     see the changed graph.
 
     Args:
-        fusions: which pairs to look for; by default all.
+        fusions: what to look for; by default all.
         devices: the types of the devices on which tensors are fused.
         backend: the name of the backend that compiles the changed graph.
 
@@ -48,9 +51,8 @@ class Fusions:
         ValueError: a fusion is unknown.
         TypeError: ``fusions`` or ``devices`` is neither a string nor a sequence of strings.
 
-    >>> fusions = Fusions()
-    >>> fusions
-    <Fusions: swiglu, geglu, reglu, add_layer_norm, add_rms_norm, linear_gelu; 0 found>
+    >>> Fusions(["add_layer_norm", "linear_gelu"])
+    <Fusions: add_layer_norm, linear_gelu; 0 found>
     """
 
     def __init__(

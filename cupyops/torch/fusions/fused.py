@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cupyops.torch.ops.adaptive import adaptive_layer_norm, add_adaptive_layer_norm
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
 from cupyops.torch.ops.gated import geglu, reglu, swiglu
@@ -13,11 +14,13 @@ from cupyops.torch.ops.linear_gelu import linear_gelu
 from cupyops.torch.ops.rms_norm import rms_norm
 
 __all__ = [
+    "add_gated_then_modulation",
     "add_then_layer_norm",
     "add_then_rms_norm",
     "addmm_then_gelu",
     "gelu_then_product",
     "linear_then_gelu",
+    "norm_then_modulation",
     "relu_then_product",
     "silu_then_product",
     "sum_then_layer_norm",
@@ -86,3 +89,15 @@ def relu_then_product(gate: Tensor, up: Tensor) -> Tensor:
 def gelu_then_product(gate: Tensor, up: Tensor, approximate: str) -> Tensor:
     """Returns gelu(gate)·up."""
     return geglu(gate, up, approximate)
+
+
+def norm_then_modulation(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+    """Returns layer_norm(x)·(1 + scale) + shift."""
+    return adaptive_layer_norm(x, scale, shift, eps)
+
+
+def add_gated_then_modulation(
+    residual: Tensor, x: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Returns (layer_norm(s)·(1 + scale) + shift, s) with s = residual + gate·x."""
+    return add_adaptive_layer_norm(residual, x, gate, scale, shift, eps)

@@ -20,13 +20,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from cupyops.torch.core.composite import shipped
+from cupyops.torch.ops.fused_operations import FUSED
 
 from .fused import (
+    add_gated_then_modulation,
     add_then_layer_norm,
     add_then_rms_norm,
     addmm_then_gelu,
     gelu_then_product,
     linear_then_gelu,
+    norm_then_modulation,
     relu_then_product,
     silu_then_product,
     sum_then_layer_norm,
@@ -223,11 +226,8 @@ def _checked_norm(
         _Refused: the addition broadcasts, or the parameters have other dtypes than the operator takes.
     """
     of_x, of_residual, of_s, of_y = _fakes((*added, s, norm), devices)
-    if of_x.shape != of_residual.shape:
-        raise _Refused("the addition broadcasts")
-    dtypes = {x.dtype for x in _fakes([p for p in parameters if p is not None], devices)}
-    if len(dtypes) > 1 or not dtypes <= {of_s.dtype, torch.float32 if of_s.dtype in _16_BIT else of_s.dtype}:
-        raise _Refused(f"its parameters are {', '.join(sorted(map(str, dtypes)))}, and the sum is {of_s.dtype}")
+    known = _fakes([p for p in parameters if p is not None], devices)
+    _ask("add_layer_norm", of_x, of_residual, of_s.dtype, known)
     return of_s, of_y
 
 
@@ -240,15 +240,21 @@ def _replace_norm(norm: Node, function: Callable[..., Any], operands: tuple[Any,
 
 
 def _replace_both(
-    norm: Node, s: Node, function: Callable[..., Any], operands: tuple[Any, ...], fakes: tuple[Any, ...]
+    norm: Node,
+    s: Node,
+    function: Callable[..., Any],
+    operands: tuple[Any, ...],
+    fakes: tuple[Any, ...],
+    inner: Sequence[Node] = (),
 ) -> None:
     """Replaces an addition and the norm of its result by one call, whose first results are the norm and the sum.
 
     Args:
-        norm: the call of the norm.
+        norm: the call of the norm, or the last of its operations.
         s: the addition.
         function, operands: the call.
         fakes: the fake results of the call.
+        inner: the operations between the two, from the last to the first.
 
     Raises:
         _Refused: the call would have to be before one of its operands.
@@ -256,8 +262,8 @@ def _replace_both(
     graph = norm.graph
     # The call is inserted where all operands are known, and before each use of the sum.
     place = {node: i for i, node in enumerate(graph.nodes)}
-    at = min(s.users, key=place.__getitem__)
-    if any(place[operand] >= place[at] for operand in norm.all_input_nodes):
+    at = min([norm, *(user for user in s.users if user not in inner)], key=place.__getitem__)
+    if any(place[operand] >= place[at] for operand in operands if isinstance(operand, Node)):
         raise _Refused("its parameters are computed after another use of the sum")
     with graph.inserting_before(at):
         both = graph.call_function(function, operands)
@@ -265,6 +271,7 @@ def _replace_both(
     both.meta = {**norm.meta, "example_value": fakes}
     normed.meta, total.meta = dict(norm.meta), dict(s.meta)
     _replace(norm, normed, ())
+    _erase(inner)
     _replace(s, total, ())
 
 
@@ -295,12 +302,11 @@ def _linear_gelu(gelu: Node, devices: Collection[str]) -> bool:
     else:
         return False  # addmm that scales its terms
     *of_operands, of_z, of_y = _fakes((*(x for x in operands if x is not None), product, gelu), devices)
-    if any(x.dim() not in (1, 2) for x in of_operands[1:]) or of_z.dim() == 0:
+    named = dict(zip([i for i, x in enumerate(operands) if x is not None], of_operands, strict=True))
+    first, *others = (named.get(i) for i in ((1, 2, 0) if call is addmm_then_gelu else (0, 1, 2)))
+    if of_z.dim() == 0:
         raise _Refused("the product has a dimension that the operator does not take")
-    if call is addmm_then_gelu and of_operands[0].dim() != 1:
-        raise _Refused("it adds a matrix, and not a bias")
-    if call is linear_then_gelu and of_operands[1].dim() != 2:
-        raise _Refused("its weight is a vector")
+    _ask("linear_gelu", first, *others)
     if set(product.users) - {view, gelu} - found.inner or (view and set(view.users) - {gelu} - found.inner):
         raise _Refused("the product is used again")
     graph = gelu.graph
@@ -341,8 +347,7 @@ def _gated(product: Node, devices: Collection[str], unit: str) -> bool:
         if (found := find_gate(act)) is None or found.unit != unit or up in found.inner:
             continue
         of_gate, of_up, of_y = _fakes((found.z, up, product), devices)
-        if of_gate.shape != of_up.shape:
-            raise _Refused("the product broadcasts")
+        _ask(unit, of_gate, of_up)
         if of_y.dtype != torch.promote_types(of_gate.dtype, of_up.dtype):
             raise _Refused(f"its result is {of_y.dtype}, and its operands are {of_gate.dtype} and {of_up.dtype}")
         if len(act.users) > 1:
@@ -357,6 +362,118 @@ def _gated(product: Node, devices: Collection[str], unit: str) -> bool:
         _replace(product, y, (act, *sorted(found.inner, key=nodes.index, reverse=True)))
         return True
     return False
+
+
+class _Modulation:
+    """``n * (1 + scale) + shift`` of a layer norm n of x without weight, in a graph.
+
+    Attributes:
+        x, scale, shift, eps: the operands.
+        norm: the node of n.
+        inner: the nodes between x and the sum, from the last to the first.
+    """
+
+    def __init__(self, norm: Node, scale: Node, shift: Node, inner: tuple[Node, ...]) -> None:
+        self.norm, self.scale, self.shift, self.inner = norm, scale, shift, inner
+        self.x, self.shape, *self.parameters, self.eps = _arguments(
+            norm, input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5
+        )
+
+
+def _nodes_of(node: Any, operation: str) -> list[tuple[Any, Any]]:
+    """Returns the operands of an addition or a product in both orders; none for another node."""
+    if not is_operation(node, operation) or len(node.args) != 2:
+        return []
+    return [node.args, node.args[::-1]]
+
+
+def _find_modulation(y: Node) -> _Modulation | None:
+    for product, shift in _nodes_of(y, "add"):
+        for norm, more in _nodes_of(product, "mul"):
+            for one, scale in _nodes_of(more, "add"):
+                if not (isinstance(norm, Node) and norm.op == "call_function" and norm.target in _LAYER_NORMS):
+                    continue
+                if one == 1 and isinstance(scale, Node) and isinstance(shift, Node):
+                    return _Modulation(norm, scale, shift, (product, norm, more))
+    return None
+
+
+def _modulated(y: Node, devices: Collection[str]) -> tuple[_Modulation, Any, Any] | None:
+    """Returns the modulation whose result is a node, and the fake tensors of x and of the result; None for another node.
+
+    Raises:
+        _Refused: the operations must stay apart.
+    """
+    found = _find_modulation(y)
+    if found is None or any(p is not None for p in found.parameters):
+        return None
+    of_x, of_n, of_scale, of_shift, of_y = _fakes((found.x, found.norm, found.scale, found.shift, y), devices)
+    if tuple(found.shape) != (of_x.shape[-1],) or of_n.dtype != of_x.dtype:
+        raise _Refused(f"its norm is of {found.shape} and {of_n.dtype}")
+    if len(found.norm.users) > 1 or len(found.inner[0].users) > 1:
+        raise _Refused("the norm or the product is used again")
+    _ask("adaptive_layer_norm", of_x, of_scale, of_shift, of_n.dtype)
+    return found, of_x, of_y
+
+
+def _adaptive_layer_norm(y: Node, devices: Collection[str]) -> bool:
+    """Replaces ``layer_norm(x) * (1 + scale) + shift``. Returns and raises as the other functions do."""
+    if (known := _modulated(y, devices)) is None:
+        return False
+    found, _, of_y = known
+    with y.graph.inserting_before(y):
+        new = y.graph.call_function(norm_then_modulation, (found.x, found.scale, found.shift, found.eps))
+    new.meta = {**y.meta, "example_value": of_y}
+    _replace(y, new, ())
+    _erase(found.inner)
+    return True
+
+
+def _add_adaptive_layer_norm(y: Node, devices: Collection[str]) -> bool:
+    """Replaces ``s = residual + gate * x`` and the modulation of s. Other uses of s read the second result of the call."""
+    found = _find_modulation(y)
+    if found is None or (parts := _find_gated_sum(found.x, devices)) is None or _modulated(y, devices) is None:
+        return False
+    residual, x, gate, product = parts
+    of_each = _fakes((residual, x, gate, found.scale, found.shift), devices)
+    _ask("add_adaptive_layer_norm", *of_each)
+    s: Any = found.x
+    of_s, of_y = _fakes((s, y), devices)
+    operands = residual, x, gate, found.scale, found.shift, found.eps
+    _replace_both(y, s, add_gated_then_modulation, operands, (of_y, of_s), found.inner)
+    _erase((product,))
+    return True
+
+
+def _find_gated_sum(s: Any, devices: Collection[str]) -> tuple[Node, Node, Node, Node] | None:
+    """Returns the residual, x and gate of ``residual + gate * x``, and the product; None for another node."""
+    for residual, product in _nodes_of(s, "add"):
+        for x, gate in _nodes_of(product, "mul"):
+            nodes = residual, x, gate
+            if not all(isinstance(n, Node) for n in nodes) or len(product.users) > 1:
+                continue
+            with suppress(_Refused):
+                of_residual, of_x, of_gate = _fakes(nodes, devices)
+                _ask("gated_add", of_residual, of_x, of_gate)
+                return residual, x, gate, product
+    return None
+
+
+def _ask(name: str, *operands: Any) -> None:
+    """Asks the table whether an operator computes fake tensors.
+
+    Raises:
+        _Refused: it does not.
+    """
+    if refusal := FUSED[name].refusal(*operands):
+        raise _Refused(refusal)
+
+
+def _erase(nodes: Iterable[Node]) -> None:
+    """Removes the nodes that nothing uses, in this order."""
+    for node in nodes:
+        if not node.users:
+            node.graph.erase_node(node)
 
 
 def _writes(node: Node) -> bool:
@@ -377,13 +494,17 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {
     "geglu": gelu_then_product,
     "reglu": relu_then_product,
 }
-# The functions that look at one node each, and replace it if they find the last of the operations.
-FUSIONS: dict[str, Callable[[Node, Collection[str]], bool]] = {
+# The functions that look at one node each, and replace it if they find the last of the operations, in the order of the table.
+# A gated sum alone is not one of them: Inductor fuses its elementwise operations with those beside them.
+_FINDERS: dict[str, Callable[[Node, Collection[str]], bool]] = {
     **{unit: partial(_gated, unit=unit) for unit in _PRODUCTS},
+    "add_adaptive_layer_norm": _add_adaptive_layer_norm,
+    "adaptive_layer_norm": _adaptive_layer_norm,
     "add_layer_norm": _add_layer_norm,
     "add_rms_norm": _add_rms_norm,
     "linear_gelu": _linear_gelu,
 }
+FUSIONS = {name: _FINDERS[name] for name in FUSED if name in _FINDERS}
 
 
 def _is_product(target: Any) -> bool:

@@ -20,11 +20,17 @@ from .syntax import (
     Path,
     approximate_of,
     calls_nothing,
+    is_name,
+    last_reads,
     only_argument,
     path_of,
     read_by_losses,
     reads_of,
+    returned_call,
+    root_of,
     stored_names,
+    unpacked_names,
+    widened,
 )
 
 __all__ = ["PREFIX", "Change", "Expressions", "Parent", "own_gelu", "owner_of"]
@@ -40,10 +46,12 @@ class Change(NamedTuple):
     Attributes:
         operator: the operator that is called.
         text: the calls that the operator replaces, as the method has them.
+        reason: why a call was left, with an empty operator.
     """
 
     operator: str
     text: str
+    reason: str = ""
 
 
 Parent = tuple[str, Callable[..., Any]]
@@ -69,6 +77,7 @@ class Expressions:
         parent: Parent | None,
         fuse: bool,
         lazy: bool,
+        head: bool,
     ) -> None:
         code = function.__code__
         self.kinds, self.parent, self.fuse = kinds, parent if function.__name__ == "forward" else None, fuse
@@ -76,12 +85,15 @@ class Expressions:
         self.local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars, *stored_names(tree)}
         # Names that only this function's own statements read and write.
         self.private = {*code.co_varnames} - {*code.co_cellvars}
-        self.loads = reads_of(tree)
+        self.loads, self.last_reads = reads_of(tree), last_reads(tree)
+        self.unpacked = unpacked_names(tree)
         # A handler could read a variable that the rewritten statement did not assign.
         self.plain = not any(isinstance(n, TRIES) for n in ast.walk(tree)) and "locals" not in code.co_names
         self.of_losses = read_by_losses(tree) if lazy else set()
+        self.returned = returned_call(tree) if head and function.__name__ == "forward" else None
         self.values: dict[str, Any] = {}
         self.changes: list[Change] = []
+        self.left: list[Change] = []
 
     # The target of a call
 
@@ -178,17 +190,41 @@ class Expressions:
                 return n, scale, node.right
         return None
 
-    def modulate(self, node: ast.Call) -> ast.expr | None:
-        """Returns the replacement of ``modulate`` in ``modulate(self.norm(x), shift, scale)``, with the norm as its
-        first argument, or None."""
+    def modulated_norm(self, node: ast.AST) -> ast.expr | None:
+        """Returns n of ``n * (1 + scale) + shift`` and of ``modulate(n, shift, scale)``, or None."""
+        if isinstance(node, ast.Call):
+            return node.args[0] if self.modulation_function(node) is not None else None
+        found = self.modulation(node)
+        return None if found is None else found[0]
+
+    def modulation_function(self, node: ast.Call) -> FunctionType | None:
+        """Returns the function of a call ``modulate(x, shift, scale)`` whose last arguments change no tensor, or None."""
         function = self.named(node.func)
         if not isinstance(function, FunctionType) or len(node.args) != 3 or node.keywords:
             return None
-        x: Any = node.args[0]
-        more = node.args[1:]
-        if not (isinstance(x, ast.Call) and self.called(x, "plain_layer_norm") and all(map(calls_nothing, more))):
+        fits = all(map(calls_nothing, node.args[1:])) and own_modulation(function) is not None
+        return function if fits else None
+
+    def modulating(self, node: Any) -> tuple[ast.expr, ast.expr, ast.expr]:
+        """Returns the expression of the function that computes a gated sum and its modulation, and the two tensors of an
+        expression that :meth:`modulated_norm` knows."""
+        if not isinstance(node, ast.Call):
+            _, scale, shift = self.modulation(node)  # type: ignore[misc]
+            return self.constant("modulated", fused.plus_gated_then_modulation), scale, shift
+        function: Any = self.modulation_function(node)
+        _, call = own_modulation(function)  # type: ignore[misc]
+        return self.constant(f"gated_{function.__name__}", call), node.args[1], node.args[2]
+
+    def modulate(self, node: ast.Call) -> ast.expr | None:
+        """Returns the replacement of ``modulate`` in ``modulate(self.norm(x), shift, scale)``, with the norm as its
+        first argument, or None."""
+        x = node.args[0] if node.args else node
+        if not (isinstance(x, ast.Call) and self.called(x, "plain_layer_norm")):
             return None
-        return None if (call := own_modulation(function)) is None else self.constant(function.__name__, call)
+        if (function := self.modulation_function(node)) is None:
+            return None
+        call, _ = own_modulation(function)  # type: ignore[misc]
+        return self.constant(function.__name__, call)
 
     def modulated(self, node: ast.BinOp) -> ast.expr | None:
         """Returns the call that computes ``self.norm(x) * (1 + scale) + shift``, or None."""
@@ -197,6 +233,61 @@ class Expressions:
             return None
         new = self.helper(fused.norm_then_modulation, call.func, x, scale, shift)
         return self.change("adaptive_layer_norm", node, new)
+
+    def gated_sum(self, node: ast.AST) -> tuple[Callable[..., Any], list[ast.expr], ast.expr, ast.expr] | None:
+        """Returns the function that computes ``residual + gate * x`` or ``gate * x + residual``, its arguments in the order
+        of their evaluation, and the residual and the product, or None.
+
+        A gate is one of several results of a call, as scale, shift and gate of a condition are. Which factor is the gate, the
+        shapes decide in the call.
+        """
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
+            return None
+        for residual, product, before in ((node.left, node.right, True), (node.right, node.left, False)):
+            factors = self.factors(product)
+            if factors is None or not any(root_of(f) in self.unpacked and calls_nothing(f) for f in factors):
+                continue
+            if (
+                path_of(residual, self.owner)
+                or root_of(widened(residual) or residual) not in self.local - self.unpacked
+            ):
+                continue
+            if before:
+                return fused.plus_gated, [residual, *factors], residual, product
+            return fused.gated_plus, [*factors, residual], residual, product
+        return None
+
+    def gated_add(self, node: ast.BinOp) -> ast.expr | None:
+        """Returns the call that computes ``residual + gate * x``, or None."""
+        if (found := self.gated_sum(node)) is None:
+            return None
+        function, operands, *_ = found
+        return self.change("gated_add", node, self.helper(function, *operands))
+
+    def narrowed(self, node: ast.Call) -> ast.expr | None:
+        """Returns the call that computes ``(h.float() + gate * x).type_as(h)`` or ``(self.norm(h.float()) * (1 + scale) +
+        shift).type_as(h)``, or None."""
+        if not (isinstance(node.func, ast.Attribute) and node.func.attr == "type_as"):
+            return None
+        h, value = only_argument(node), node.func.value
+        if not (isinstance(h, ast.Name) and h.id in self.private):
+            return None
+
+        def is_h(x: ast.AST | None) -> bool:
+            return x is not None and is_name(widened(x), h.id)
+
+        call, scale, shift = self.modulation(value) or (value, value, value)
+        if isinstance(call, ast.Call) and is_h(self.called(call, "plain_layer_norm")):
+            new = self.helper(fused.norm_then_modulation_as, call.func, h, scale, shift)
+            return self.change("adaptive_layer_norm", node, new)
+        if (found := self.gated_sum(value)) is None or found[0] is not fused.plus_gated or not is_h(found[2]):
+            return None
+        _, a, b = found[1]
+        # Not as a float32 tensor in memory: the operator reads 16 bits and computes in float32.
+        wide = [widened(f) for f in (a, b)]
+        given = [w or f for w, f in zip(wide, (a, b), strict=True)]
+        flags = [ast.Constant(w is not None) for w in wide]
+        return self.change("gated_add", node, self.helper(fused.plus_gated_as, h, *given, *flags))
 
     def is_fresh(self, node: ast.expr) -> bool:
         """Returns whether an expression makes a tensor that nothing else holds: the result of a linear layer."""
@@ -222,11 +313,13 @@ class Expressions:
 
 
 @functools.cache
-def own_modulation(function: FunctionType) -> Callable[..., Any] | None:
-    """Returns a function of a norm, its argument and two tensors, which takes the place of a function (x, shift, scale) that
-    computes x·(1 + scale) + shift, or None."""
+def own_modulation(function: FunctionType) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """Returns the functions :func:`.fused.modulation_by` and :func:`.fused.plus_gated_then_modulation_by` of a function
+    (x, shift, scale) that computes x·(1 + scale) + shift, or None."""
     found = modulation_form(function)
-    return None if found is None else fused.modulation_by(function, *found)
+    if found is None:
+        return None
+    return fused.modulation_by(function, *found), fused.plus_gated_then_modulation_by(function, *found)
 
 
 @functools.cache

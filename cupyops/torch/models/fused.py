@@ -16,9 +16,10 @@ from torch.nn import Linear, Parameter
 
 from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.core.dispatch import in_graph
-from cupyops.torch.ops.adaptive import adaptive_layer_norm
+from cupyops.torch.ops.adaptive import adaptive_layer_norm, add_adaptive_layer_norm, gated_add
 from cupyops.torch.ops.add_layer_norm import add_layer_norm, add_layer_norm_node
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
+from cupyops.torch.ops.fused_operations import FUSED
 from cupyops.torch.ops.gated import geglu
 from cupyops.torch.ops.gelu import gelu, gelu_node
 from cupyops.torch.ops.layer_norm import layer_norm
@@ -39,13 +40,26 @@ __all__ = [
     "gated",
     "gated_after",
     "gated_halves",
+    "gated_plus",
+    "is_hooked",
     "known_function",
     "linear_then_gelu",
     "modulation_by",
     "norm_then_modulation",
+    "norm_then_modulation_as",
     "operands_of",
+    "plus_gated",
+    "plus_gated_as",
+    "plus_gated_then_modulation",
+    "plus_gated_then_modulation_by",
     "sequential_forward",
 ]
+
+
+# The conditions on operands, which Fusions asks in graphs. They return why the operator does not compute them.
+_no_product, _no_sum = FUSED["swiglu"].refusal, FUSED["add_layer_norm"].refusal
+_no_modulation, _no_gate = FUSED["adaptive_layer_norm"].refusal, FUSED["gated_add"].refusal
+_no_gate_and_modulation = FUSED["add_adaptive_layer_norm"].refusal
 
 
 class GeluCall:
@@ -137,10 +151,11 @@ def _observed(module: Any, traced: bool = False) -> bool:
     """
     if isinstance(module, GeluCall):
         module = module.function
-    return isinstance(module, nn.Module) and _hooked(module, traced)
+    return isinstance(module, nn.Module) and is_hooked(module, traced)
 
 
-def _hooked(module: Any, traced: bool) -> bool:
+def is_hooked(module: Any, traced: bool) -> bool:
+    """Returns whether a module has hooks, or a changed ``forward``, as :func:`_observed` does for modules."""
     return bool(module._forward_hooks or module._forward_pre_hooks) or is_changed(module, traced)
 
 
@@ -173,9 +188,9 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
 def operands_of(linear: Any, traced: bool) -> Any:
     """Returns the weight (N, K) and the bias of a linear layer, or None if the call of the layer does anything else."""
     if type(linear) is Linear:  # Dynamo guards less here than in product_of
-        return None if _hooked(linear, traced) else (linear.weight, linear.bias)
+        return None if is_hooked(linear, traced) else (linear.weight, linear.bias)
     product = product_of(linear)
-    return None if product is None or _hooked(linear, traced) else product(linear)
+    return None if product is None or is_hooked(linear, traced) else product(linear)
 
 
 @inlined_only
@@ -206,9 +221,7 @@ def _unit(act: Any, gate: Any, up: Any) -> Callable[..., Tensor] | None:
     traced = in_graph()
     if type(gate) not in PLAIN or type(up) not in PLAIN or (not traced and is_small(gate)):
         return None
-    if gate.shape != up.shape or gate.device != up.device or not (gate.is_floating_point() and up.is_floating_point()):
-        return None
-    if _observed(act, traced):
+    if _no_product(gate, up) or _observed(act, traced):
         return None
     form = getattr(act, "_cupyops_gelu", None)
     if form is None:
@@ -250,22 +263,22 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     is_rms_norm = operands is None
     if is_rms_norm:
         operands = getattr(norm, "_cupyops_rms_norm", None)
-    if operands is None or a.shape != b.shape:
-        return None
-    if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device):
+    if operands is None:
         return None
     split = None
-    if _hooked(norm, traced) and (split := split_of(norm, a)) is None:
+    if is_hooked(norm, traced) and (split := split_of(norm, a)) is None:
         return None
     shape, *parameters, eps = operands(a)
     if a.dtype is b.dtype:
         dtype = a.dtype
     else:
         dtype = (torch.promote_types if is_traced() else _promoted)(a.dtype, b.dtype)
-    given = {p.dtype for p in parameters if p is not None}
-    # Autocast converts the operands of the norms to float32, and does not convert the operands of the fused operators.
+    if _no_sum(a, b, dtype, parameters):
+        return None
+    # Autocast converts the operands of the norms to float32, and does not convert the operands of the fused operators. With
+    # parameters of another dtype, the norm's result has another one.
     cast = is_autocast_enabled("cuda") and dtype is not torch.float32
-    if cast or not given <= {dtype}:
+    if cast or not {p.dtype for p in parameters if p is not None} <= {dtype}:
         return None
     if split is not None:
         parameters = [split.local(p) for p in parameters]
@@ -281,8 +294,24 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
 @inlined_only
 def norm_then_modulation(norm: Any, x: Any, scale: Any, shift: Any) -> Any:
     """Returns ``norm(x) * (1 + scale) + shift``, by one operator if ``norm`` is an optimised layer norm without weight."""
-    found = _modulated(norm, x, scale, shift)
-    return norm(x) * (1 + scale) + shift if found is None else found
+    operands = _modulation(norm, x, scale, shift)
+    return norm(x) * (1 + scale) + shift if operands is None else adaptive_layer_norm(x, *operands)
+
+
+@inlined_only
+def norm_then_modulation_as(norm: Any, h: Any, scale: Any, shift: Any) -> Any:
+    """Returns ``(norm(h.float()) * (1 + scale) + shift).type_as(h)``, as :func:`norm_then_modulation` does: the operator
+    computes in float32, whatever the dtype of h."""
+    if (
+        type(h) in PLAIN
+        and type(scale) in PLAIN
+        and type(shift) in PLAIN
+        and scale.dtype is shift.dtype is torch.float32
+    ):
+        operands = _modulation(norm, h, scale, shift, torch.float32)
+        if operands is not None:
+            return adaptive_layer_norm(h, *operands)
+    return (norm(h.float()) * (1 + scale) + shift).type_as(h)
 
 
 def modulation_by(function: Callable[..., Any], first_is_scale: bool, dims: Collection[int]) -> Callable[..., Any]:
@@ -295,39 +324,141 @@ def modulation_by(function: Callable[..., Any], first_is_scale: bool, dims: Coll
 
     @inlined_only
     def call(norm: Any, x: Any, a: Any, b: Any) -> Any:
-        if type(a) in PLAIN and type(b) in PLAIN and type(x) in PLAIN and x.dim() == 3 and a.dim() == b.dim() in dims:
-            scale, shift = (t.unsqueeze(1) if t.dim() == 2 else t for t in ((a, b) if first_is_scale else (b, a)))
-            if (found := _modulated(norm, x, scale, shift)) is not None:
-                return found
+        if (pair := _pair(x, a, b, first_is_scale, dims)) is not None:
+            operands = _modulation(norm, x, *pair)
+            if operands is not None:
+                scale, shift = (a, b) if first_is_scale else (b, a)
+                return adaptive_layer_norm(x, scale, shift, operands[2])
         return function(norm(x), a, b)
 
     return call
 
 
-def _modulated(norm: Any, x: Any, scale: Any, shift: Any) -> Tensor | None:
-    """Returns the adaptive layer norm of x, or None if the operator does not compute it."""
+@inlined_only
+def _pair(x: Any, a: Any, b: Any, first_is_scale: bool, dims: Collection[int]) -> tuple[Tensor, Tensor] | None:
+    """Returns scale and shift of rows x (B, T, N) as tensors with three dimensions, or None for other operands."""
+    if type(a) not in PLAIN or type(b) not in PLAIN or type(x) not in PLAIN:
+        return None
+    if x.dim() != 3 or a.dim() != b.dim() or a.dim() not in dims:
+        return None
+    scale, shift = (a, b) if first_is_scale else (b, a)
+    return (scale.unsqueeze(1), shift.unsqueeze(1)) if scale.dim() == 2 else (scale, shift)
+
+
+@inlined_only
+def _modulation(
+    norm: Any, x: Any, scale: Any, shift: Any, wide: torch.dtype | None = None
+) -> tuple[Tensor, Tensor, float] | None:
+    """Returns the operands of the adaptive layer norm of x after x, or None if the operator does not compute it.
+
+    Args:
+        wide: the dtype that the model casts rows x to, before the norm, and the result from.
+    """
     traced = in_graph()
     if type(x) not in PLAIN or type(scale) not in PLAIN or type(shift) not in PLAIN or (not traced and is_small(x)):
         return None
     operands = getattr(norm, "_cupyops_norm", None)
-    if operands is None or x.dim() < 3 or scale.dim() != x.dim() or scale.shape != shift.shape or _hooked(norm, traced):
+    if (
+        operands is None
+        or is_hooked(norm, traced)
+        or _no_modulation(x, scale, shift, x.dtype if wide is None else wide)
+    ):
         return None
     shape, weight, bias, eps = operands(x)
     if weight is not None or bias is not None or tuple(shape) != (x.size(-1),):
         return None
-    # Each row of a sample has the same scale and shift.
-    if scale.size(-2) != 1 or scale.size(-1) != x.size(-1):
+    if wide is None and is_autocast_enabled("cuda") and x.dtype in _16_BIT:
         return None
-    for dim in range(x.dim() - 2):
-        if scale.size(dim) != 1 and scale.size(dim) != x.size(dim):
-            return None
-    for t in (scale, shift):
-        # 1 + scale in 16 bits is rounded, and the operator rounds once.
-        if t.device != x.device or not (t.dtype is x.dtype or (x.dtype is torch.float32 and t.dtype in _16_BIT)):
-            return None
-    if not x.is_floating_point() or (is_autocast_enabled("cuda") and x.dtype in _16_BIT):
+    return scale, shift, eps
+
+
+@inlined_only
+def plus_gated(residual: Any, a: Any, b: Any) -> Any:
+    """Returns ``residual + a * b``, by one operator if one of the factors has a row for each sample."""
+    operands = _gated(residual, a, b)
+    return residual + a * b if operands is None else gated_add(residual, *operands)
+
+
+@inlined_only
+def gated_plus(a: Any, b: Any, residual: Any) -> Any:
+    """Returns ``a * b + residual``, as :func:`plus_gated` does."""
+    operands = _gated(residual, a, b)
+    return a * b + residual if operands is None else gated_add(residual, *operands)
+
+
+@inlined_only
+def plus_gated_as(h: Any, a: Any, b: Any, a_is_cast: bool, b_is_cast: bool) -> Any:
+    """Returns ``(h.float() + a * b).type_as(h)``, as :func:`plus_gated` does.
+
+    Args:
+        a_is_cast, b_is_cast: whether the factor is ``a.float()``, or ``b.float()``.
+    """
+    operands = _gated(h, a, b, wide=True)
+    if operands is not None:
+        return gated_add(h, *operands)
+    return (h.float() + (a.float() if a_is_cast else a) * (b.float() if b_is_cast else b)).type_as(h)
+
+
+@inlined_only
+def _gated(residual: Any, a: Any, b: Any, wide: bool = False) -> tuple[Tensor, Tensor] | None:
+    """Returns x and gate of ``residual + gate * x``, or None if the operator does not compute the sum.
+
+    Args:
+        wide: whether the model computes in float32, and casts the result to the dtype of the residual.
+    """
+    if type(residual) not in PLAIN or type(a) not in PLAIN or type(b) not in PLAIN:
         return None
-    return adaptive_layer_norm(x, scale, shift, eps)
+    # In a graph, Inductor fuses these operations with those before and after.
+    if is_traced() or is_small(residual):
+        return None
+    x, gate = (a, b) if a.shape == residual.shape else (b, a)
+    return None if _no_gate(residual, x, gate, wide) else (x, gate)
+
+
+@inlined_only
+def plus_gated_then_modulation(
+    norm: Any, residual: Any, a: Any, b: Any, scale: Any, shift: Any
+) -> tuple[list[Any], Any]:
+    """Returns ``[norm(s) * (1 + scale) + shift]`` and ``s = residual + a * b``, by one operator if ``norm`` is an optimised
+    layer norm without weight, and one of the factors has a row for each sample."""
+    found = _gated_then_modulation(norm, residual, a, b, (scale, shift))
+    if found is not None:
+        return [found[0]], found[1]
+    s = plus_gated(residual, a, b)
+    return [norm_then_modulation(norm, s, scale, shift)], s
+
+
+def plus_gated_then_modulation_by(
+    function: Callable[..., Any], first_is_scale: bool, dims: Collection[int]
+) -> Callable[..., Any]:
+    """Returns a function (norm, residual, a, b, p, q) that returns ``[function(norm(s), p, q)]`` and ``s = residual + a * b``, as
+    :func:`plus_gated_then_modulation` does. The arguments are those of :func:`modulation_by`."""
+    modulated = modulation_by(function, first_is_scale, dims)
+
+    @inlined_only
+    def call(norm: Any, residual: Any, a: Any, b: Any, p: Any, q: Any) -> tuple[list[Any], Any]:
+        found = _gated_then_modulation(norm, residual, a, b, _pair(residual, p, q, first_is_scale, dims))
+        if found is not None:
+            return [found[0]], found[1]
+        s = plus_gated(residual, a, b)
+        return [modulated(norm, s, p, q)], s
+
+    return call
+
+
+@inlined_only
+def _gated_then_modulation(
+    norm: Any, residual: Any, a: Any, b: Any, pair: tuple[Any, Any] | None
+) -> tuple[Tensor, Tensor] | None:
+    """Returns the adaptive layer norm of ``s = residual + a * b``, and s, or None if the operator does not compute them."""
+    if pair is None or (operands := _gated(residual, a, b)) is None:
+        return None
+    more = _modulation(norm, residual, *pair)
+    x, gate = operands
+    if more is None or _no_gate_and_modulation(residual, x, gate, *pair):
+        return None
+    scale, shift, eps = more
+    return add_adaptive_layer_norm(residual, x, gate, scale, shift, eps)
 
 
 _16_BIT = (torch.float16, torch.bfloat16)

@@ -11,10 +11,10 @@ from torch.utils._pytree import tree_map_only
 
 from cupyops.torch.ops.linear_cross_entropy import linear_cross_entropy
 
-from .fused import operands_of
+from .fused import is_hooked, operands_of
 from .small import PLAIN, is_traced
 
-__all__ = ["LazyLogits", "lazy_linear"]
+__all__ = ["LazyLogits", "lazy_head", "lazy_linear", "passed_on"]
 
 
 def lazy_linear(owner: nn.Module, linear: Any, x: Any) -> Any:
@@ -44,6 +44,16 @@ def lazy_linear(owner: nn.Module, linear: Any, x: Any) -> Any:
     head = _Head(linear, x, weight, bias)
     like = torch.empty((*x.shape[:-1], n), dtype=head.dtype, device="meta")
     return LazyLogits(head, x, like, head.compute)
+
+
+def lazy_head(owner: nn.Module, linear: Any, x: Any) -> Any:
+    """Returns ``linear(x)`` as :func:`lazy_linear` does, for a module that returns it. A hook of the module gets a tensor."""
+    return linear(x) if is_hooked(owner, False) else lazy_linear(owner, linear, x)
+
+
+def passed_on(owner: nn.Module, logits: Any) -> Any:
+    """Returns the logits of a part of a module, for a module that returns them. A hook of the module gets a tensor."""
+    return logits.tensor() if isinstance(logits, LazyLogits) and is_hooked(owner, False) else logits
 
 
 class _Head:

@@ -6,6 +6,7 @@ compare the results with the operator's formula. The module's parameters are not
 device can be recognised.
 """
 
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -68,21 +69,29 @@ class Rotary(NamedTuple):
     Attributes:
         unsqueeze: the dimension of size 1 that the tables get; None if they broadcast as they are.
         interleaved: the layout of the pairs.
-        repeats: whether each element of the first half of a table is a pair's, in place of the table.
+        pairs: which columns of a table have an element for each pair: ``"all"``, ``"first half"``, or ``""`` for a table that
+            has the elements twice, in the layout of the pairs.
         partial: whether columns beyond those of the tables are copied.
         keeps_dtype: whether 16-bit rows with float32 tables stay 16-bit.
+        promotes: whether they become float32.
     """
 
     unsqueeze: int | None
     interleaved: bool
-    repeats: bool
-    partial: bool
-    keeps_dtype: bool
+    pairs: str
+    partial: bool = False
+    keeps_dtype: bool = False
+    promotes: bool = False
 
     def tables(self, *tables: Tensor) -> tuple[Tensor, ...]:
         """Returns the tables that the operator takes."""
-        if self.repeats:
-            tables = tuple(t[..., : t.shape[-1] // 2].repeat_interleave(2, dim=-1) for t in tables)
+        if self.pairs:
+            if self.pairs == "first half":
+                tables = tuple(t[..., : t.shape[-1] // 2] for t in tables)
+            if self.interleaved:
+                tables = tuple(t.repeat_interleave(2, dim=-1) for t in tables)
+            else:
+                tables = tuple(torch.cat((t, t), -1) for t in tables)
         return tables if self.unsqueeze is None else tuple(t.unsqueeze(self.unsqueeze) for t in tables)
 
 
@@ -293,6 +302,7 @@ _ROTATIONS: tuple[tuple[tuple[int, ...], tuple[int, ...], int | None], ...] = (
     ((2, 5, 3, 8), (2, 5, 8), 2),
     ((5, 3, 8), (5, 8), 1),
     ((2, 3, 5, 8), (5, 8), None),
+    ((2, 5, 3, 8), (5, 8), 1),
     ((2, 3, 5, 8), (2, 1, 5, 8), None),
 )
 
@@ -311,22 +321,36 @@ def rotary_forms(function: Callable[..., Any], count: int) -> dict[tuple[int, in
         heads = of_rows.index(3)
         rows = [numbers(*of_rows[:heads], 3 - i, *of_rows[heads + 1 :]) for i in range(count)]
         tables = [numbers(*of_tables) for _ in range(2)]
-        given = [t.clone() for t in (*tables, *rows)]
-        results = _quiet(function, *given)
-        if not isinstance(results, (tuple, list)) or len(results) != count:
-            continue
-        if not all(torch.equal(a, b) for a, b in zip(given, (*tables, *rows), strict=True)):
-            continue
-        for interleaved, repeats in ((False, False), (True, False), (True, True)):
-            form = Rotary(unsqueeze, interleaved, repeats, False, False)
-            if all(_close(y, _rotated(form, x, *tables)) for x, y in zip(rows, results, strict=True)):
-                narrow = _quiet(function, *(t[..., :4] for t in tables), *rows)
-                wanted = [_rotated(form, x, *(t[..., :4] for t in tables)) for x in rows]
-                partial = narrow is not None and all(_close(y, w) for y, w in zip(narrow, wanted, strict=True))
-                lower = _quiet(function, *tables, *(x.bfloat16() for x in rows))
-                keeps = lower is not None and all(y.dtype is torch.bfloat16 for y in lower)
-                found[len(of_rows), len(of_tables)] = form._replace(partial=partial, keeps_dtype=keeps)
+        for pairs, interleaved in itertools.product(("", "first half", "all"), (False, True)):
+            form = Rotary(unsqueeze, interleaved, pairs)
+            given = [t[..., : t.shape[-1] // 2] if pairs == "all" else t for t in tables]
+            if (results := _turned(function, given, rows)) is None or not _are_rotated(form, given, rows, results):
+                continue
+            narrow = [t[..., : t.shape[-1] // 2] for t in given]
+            fewer = _turned(function, narrow, rows)
+            lower = _turned(function, given, [x.bfloat16() for x in rows])
+            dtypes = set() if lower is None else {y.dtype for y in lower}
+            found[len(of_rows), len(of_tables)] = form._replace(
+                partial=fewer is not None and _are_rotated(form, narrow, rows, fewer),
+                keeps_dtype=dtypes == {torch.bfloat16},
+                promotes=dtypes == {torch.float32},
+            )
     return found
+
+
+def _turned(function: Callable[..., Any], tables: list[Tensor], rows: list[Tensor]) -> list[Tensor] | None:
+    """Returns the results of a function that applies rotary embedding, or None if it returns something else or changes an
+    argument."""
+    given = [t.clone() for t in (*tables, *rows)]
+    results = _quiet(function, *given)
+    if not isinstance(results, (tuple, list)) or len(results) != len(rows):
+        return None
+    kept = all(torch.equal(a, b) for a, b in zip(given, (*tables, *rows), strict=True))
+    return [*results] if kept and all(isinstance(y, Tensor) for y in results) else None
+
+
+def _are_rotated(form: Rotary, tables: list[Tensor], rows: list[Tensor], results: list[Tensor]) -> bool:
+    return all(_close(y, _rotated(form, x, *tables)) for x, y in zip(rows, results, strict=True))
 
 
 def _rotated(form: Rotary, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -14,13 +14,17 @@ rewritten method every statement stays, and each replaced call decides at run ti
 ``self.act(g) * u`` after
 ``self.norm(x) * (1 + scale) + shift``      :func:`.fused.norm_then_modulation`, for a layer norm without weight and bias; also as
                                             two statements, and by a function ``modulate`` of the model's own
+``x + gate * y``                            :func:`.fused.plus_gated`, if the gate is one of several results of a call; also
+                                            as two statements, and with the addition in float32
+``s = x + gate * y`` and the modulation of  :func:`.fused.plus_gated_then_modulation`, if nothing else is called between them
+``self.norm(s)`` after
 ``self.norm(a + b)``                        :func:`.fused.add_then_norm`
 ``s = a + b`` and ``self.norm(s)`` after   :func:`.fused.add_and_norm`, if nothing else is called between them
 ``F.gelu(x)``, ``F.layer_norm(x, ...)``,    the operator with the same arguments; also a function of the model's own
 ``F.rms_norm(x, ...)``                      that computes GELU
 ``apply_rotary_pos_emb(q, k, cos, sin)``    the operator (:mod:`.rotary`), for a function of the model's own that computes it
 ``z = self.head(x)``, if a call of a loss   :func:`.lazy.lazy_linear`, if ``lazy``
-reads z below
+reads z below                               in a module of the model whose result a loss reads, too
 ``super().forward(x)``,                     the operator, if that is the ``forward`` of a module of ``torch.nn``
 ``nn.LayerNorm.forward(self, x)``
 ==========================================  ==========================================================================
@@ -37,7 +41,7 @@ import torch
 
 from . import fused
 from .expressions import PREFIX, Change, Expressions, Parent, owner_of
-from .lazy import lazy_linear
+from .lazy import lazy_head, lazy_linear, passed_on
 from .rotary import own_rotary
 from .source import compiled, innermost, parsed, redecorated
 from .syntax import (
@@ -45,18 +49,21 @@ from .syntax import (
     Path,
     first_call,
     in_order,
+    innermost_call,
     is_alias,
     is_name,
     is_super_forward,
     path_of,
+    read_by_losses,
     reads_of,
     reads_only,
     replace_node,
+    returned_call,
     single_target,
     stored_names,
 )
 
-__all__ = ["called_paths", "mentions", "rewritten"]
+__all__ = ["called_paths", "loss_paths", "mentions", "returned_path", "rewritten"]
 
 _DONE: WeakKeyDictionary[FunctionType, dict[Any, tuple[FunctionType, list[Change]]]] = WeakKeyDictionary()
 
@@ -98,38 +105,72 @@ def called_paths(function: FunctionType) -> set[Path]:
     return {path for f in calls if (path := path_of(f, owner))}
 
 
+def loss_paths(function: FunctionType, head: bool) -> set[Path]:
+    """Returns the attributes of its object that a method calls, and whose result a loss reads.
+
+    Args:
+        function: the method.
+        head: whether a loss reads the result of the method.
+
+    Raises:
+        UnreadableError: the source of the method cannot be read.
+    """
+    function = innermost(function)
+    tree, owner = parsed(function), owner_of(function)
+    names = read_by_losses(tree)
+    calls = [innermost_call(n.value) for n in ast.walk(tree) if isinstance(n, ast.Assign) and single_target(n) in names]
+    if head:
+        calls.append(returned_call(tree))
+    return {path for c in calls if isinstance(c, ast.Call) and (path := path_of(c.func, owner))}
+
+
+def returned_path(function: FunctionType) -> Path:
+    """Returns the attribute of its object whose result a method returns, or ().
+
+    Raises:
+        UnreadableError: the source of the method cannot be read.
+    """
+    function = innermost(function)
+    call = returned_call(parsed(function))
+    return () if call is None else path_of(call.func, owner_of(function))
+
+
 def rewritten(
     function: FunctionType,
     kinds: Mapping[Path, str],
     parent: Parent | None = None,
     fuse: bool = True,
     lazy: bool = False,
+    head: bool = False,
 ) -> tuple[FunctionType, list[Change]]:
-    """Returns a method with calls replaced, and the changes; the method itself if there are none.
+    """Returns a method with calls replaced, and the changes, and what was left with the reason; the method itself if there are
+    no changes.
 
     Args:
         function: the method.
         kinds: what the attributes of the method's object hold: ``"linear"`` for a linear layer that may be fused,
             ``"gelu"``, ``"layer_norm"`` or ``"rms_norm"`` for an optimised module, ``"plain_layer_norm"`` for one without
-            weight and bias, ``"function"`` for a function that computes GELU, and the name of the gated unit for SiLU and ReLU.
+            weight and bias, ``"head"`` for a module that returns the result of a linear layer, ``"function"`` for a function
+            that computes GELU, and the name of the gated unit for SiLU and ReLU.
         parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
         fuse: whether calls that stand beside each other become one.
         lazy: whether a linear layer whose result a loss reads returns :class:`.lazy.LazyLogits`.
+        head: whether a loss reads the result of the method.
 
     Raises:
         UnreadableError: the source of the method cannot be read.
     """
     done = _DONE.setdefault(function, {})
-    key = frozenset(kinds.items()), parent and parent[0], fuse, lazy
+    key = frozenset(kinds.items()), parent and parent[0], fuse, lazy, head
     if key not in done:
         inner = innermost(function)
         tree, made = copy.deepcopy(parsed(inner)), function
-        rewriter = _Rewriter(tree, inner, kinds, parent, fuse, lazy)
+        rewriter = _Rewriter(tree, inner, kinds, parent, fuse, lazy, head)
         tree.body = [rewriter.visit(s) for s in rewriter.block(tree.body)]
         if rewriter.changes:
             tree = ast.fix_missing_locations(tree)
             made = redecorated(function, compiled(inner, tree, rewriter.values))
-        done[key] = made, rewriter.changes
+        done[key] = made, [*rewriter.changes, *rewriter.left]
     return done[key]
 
 
@@ -140,13 +181,7 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         return node if isinstance(node, SCOPES) else super().visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        name, call = single_target(node), node.value
-        while (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and isinstance(call.func.value, ast.Call)
-        ):
-            call = call.func.value  # self.head(x) in self.head(x).float()
+        name, call = single_target(node), innermost_call(node.value)
         x = self.called(call, "linear") if name in self.of_losses and name in self.private else None
         if x is not None and isinstance(call, ast.Call) and self.owner is not None:
             owner = ast.Name(self.owner, ast.Load())
@@ -155,12 +190,20 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        new = (self.gated(node) or self.modulated(node)) if self.fuse else None
+        new = (self.gated(node) or self.modulated(node) or self.gated_add(node)) if self.fuse else None
         return self.generic_visit(node if new is None else new)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if self.fuse and (new := self.fused_call(node)) is not None:
             return self.generic_visit(new)
+        if self.owner is not None and node is self.returned:
+            owner = ast.Name(self.owner, ast.Load())
+            if (x := self.called(node, "linear")) is not None:
+                new = self.helper(lazy_head, owner, node.func, x)
+                return self.generic_visit(self.change("linear_cross_entropy", node, new))
+            if self.kind(node.func) == "head":
+                new = self.helper(passed_on, owner, ast.Call(node.func, node.args, node.keywords))
+                return self.generic_visit(self.change("linear_cross_entropy", node, new))
         if self.parent is not None and self.owner is not None and is_super_forward(node):
             operator, forward = self.parent
             args = [ast.Name(self.owner, ast.Load()), *node.args]
@@ -172,7 +215,10 @@ class _Rewriter(Expressions, ast.NodeTransformer):
             operator, drop_in = entry
             new = ast.Call(self.constant(operator, drop_in), node.args, node.keywords)
             return self.generic_visit(self.change(operator, node, new))
-        if function is not None and (turn := own_rotary(ast.unparse(node.func), function)) is not None:
+        turn = None if function is None else own_rotary(ast.unparse(node.func), function)
+        if isinstance(turn, str):
+            self.left.append(Change("", ast.unparse(node.func), turn))
+        elif turn is not None:
             new = ast.Call(self.constant(turn.__name__, turn), node.args, node.keywords)
             return self.generic_visit(self.change("rotary_embedding", node, new))
         if self.kind(node.func) != "gelu" and (found := self.activation(node)) is not None:
@@ -181,6 +227,8 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         return self.generic_visit(node)
 
     def fused_call(self, node: ast.Call) -> ast.expr | None:
+        if (new := self.narrowed(node)) is not None:
+            return new
         if (found := self.activation(node)) is not None:
             z, act = found
             if isinstance(z, ast.Call) and (x := self.called(z, "linear")) is not None:
@@ -207,6 +255,10 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         """Returns the statements of a block, of which neighbours are fused."""
         if not (self.fuse and self.plain):
             return statements
+        statements = self.with_products_moved(statements)
+        texts = list(map(ast.unparse, statements))  # before a modulation in them is replaced
+        for i, first in enumerate(statements):
+            self.fuse_gated_modulation(first, texts[i], statements[i + 1 :])
         # A layer norm without weight belongs to the modulation after it rather than to the addition before it.
         for i, first in enumerate(statements):
             self.fuse_modulation(first, statements[i + 1 :])
@@ -246,7 +298,10 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         variable has no other reader, or another value, or the method ends."""
         if name not in self.private or reads_of(statement)[name] != 1:
             return False
-        return self.loads[name] == 1 or single_target(statement) == name or isinstance(statement, ast.Return)
+        end = statement.end_lineno, statement.end_col_offset
+        if self.loads[name] == 1 or self.last_reads[name] < end:
+            return True
+        return single_target(statement) == name or isinstance(statement, ast.Return)
 
     def fuse_halves(self, first: ast.stmt, rest: list[ast.stmt]) -> None:
         """Rewrites ``g, u = z.chunk(2, dim=-1)`` and ``self.act(g) * u`` in the next statement."""
@@ -320,6 +375,85 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         self.changes.append(Change("adaptive_layer_norm", f"{ast.unparse(first)}; {ast.unparse(node)}"))
         new = self.helper(fused.norm_then_modulation, self.deferred(first, h, call.func, x), scale, shift)
         replace_node(statement, node, ast.copy_location(new, node))
+
+    def with_products_moved(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Returns the statements of a block with ``p = gate * y`` inside the statement that computes ``x + p`` and alone reads
+        p."""
+        statements = list(statements)
+        for first in list(statements):
+            p, product = single_target(first), getattr(first, "value", None)
+            if p is None or not isinstance(product, ast.BinOp) or self.factors(product) is None:
+                continue
+
+            def sums(node: Any, p: str = p, product: ast.BinOp = product) -> ast.BinOp | None:
+                if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
+                    return None
+                if is_name(node.right, p):
+                    new = ast.BinOp(node.left, node.op, product)
+                elif is_name(node.left, p):
+                    new = ast.BinOp(product, node.op, node.right)
+                else:
+                    return None
+                return new if self.gated_sum(new) is not None else None
+
+            at = next(i for i, s in enumerate(statements) if s is first)
+            found = self.reader(p, statements[at + 1 :], lambda node: sums(node) is not None)
+            if found is None:
+                continue
+            statement, node = found
+            between = statements[at + 1 : next(i for i, s in enumerate(statements) if s is statement)]
+            # The names that the product reads must still have the values that they had.
+            if any(stored_names(s) & {*reads_of(product)} for s in between):
+                continue
+            new = sums(node)
+            assert new is not None
+            replace_node(statement, node, ast.copy_location(new, node))
+            del statements[at]
+        return statements
+
+    def fuse_gated_modulation(self, first: ast.stmt, text: str, rest: list[ast.stmt]) -> None:
+        """Rewrites ``s = x + gate * y`` and the modulation of ``self.norm(s)`` in the next statement, or in a later one if the
+        next is ``h = self.norm(s)``."""
+        s, value = single_target(first), getattr(first, "value", first)
+        found = self.gated_sum(value)
+        if s is None or s not in self.private or found is None or not rest:
+            return
+        call = next((n for n in in_order(getattr(rest[0], "value", rest[0])) if not reads_only(n)), None)
+        if not isinstance(call, ast.Call) or not is_name(self.called(call, "plain_layer_norm"), s):
+            return
+        at: Any = rest[0]
+        modulation = next((n for n in ast.walk(at) if self.modulated_norm(n) is call), None)
+        if modulation is None and (h := single_target(at)) is not None and at.value is call:
+            reads = self.reader(h, rest[1:], lambda n: is_name(self.modulated_norm(n), h))
+            if reads is None:
+                return
+            statement, modulation = reads
+            between = rest[: next(i for i, r in enumerate(rest) if r is statement)]
+        elif modulation is not None:
+            statement, between = at, []
+        if modulation is None:
+            return
+        function, scale, shift = self.modulating(modulation)
+        # Scale and shift are read before the sum has its name.
+        stored = {s}.union(*(stored_names(b) for b in between))
+        if stored & {*reads_of(scale), *reads_of(shift)}:
+            return
+        which, operands, residual, _ = found
+        if which is fused.gated_plus:
+            if not isinstance(residual, ast.Name):
+                return
+            operands = [operands[-1], *operands[:-1]]
+        self.changes.append(Change("add_adaptive_layer_norm", f"{text}; {ast.unparse(modulation)}"))
+        y = PREFIX + "y"
+        names: list[ast.expr] = [ast.Name(y, ast.Store()), ast.Name(s, ast.Store())]
+        first.targets = [ast.Tuple(names, ast.Store())]  # type: ignore[attr-defined]
+        new = ast.Call(function, [call.func, *operands, scale, shift], [])
+        first.value = ast.copy_location(new, value)  # type: ignore[attr-defined]
+        taken = ast.Call(ast.Attribute(ast.Name(y, ast.Load()), "pop", ast.Load()), [], [])
+        if between:
+            at.value = ast.copy_location(taken, call)
+            taken = self.modulated_norm(modulation)  # type: ignore[assignment]
+        replace_node(statement, modulation, ast.copy_location(taken, modulation))
 
     def reader(
         self, name: str, rest: list[ast.stmt], matches: Callable[[ast.AST], bool], fresh: bool = False

@@ -32,8 +32,9 @@ _OPTIONS = (int, bool, type(None))
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def own_rotary(name: str, function: Any) -> Callable[..., Any] | None:
-    """Returns a drop-in that calls the operator, for a function that applies rotary embedding; None for every other object.
+def own_rotary(name: str, function: Any) -> Callable[..., Any] | str | None:
+    """Returns a drop-in that calls the operator, for a function that applies rotary embedding; the reason why there is none, for
+    one whose name says so; None for every other object.
 
     Args:
         name: the name by which a model calls the function. An object whose name does not mention it is not asked.
@@ -45,12 +46,15 @@ def own_rotary(name: str, function: Any) -> Callable[..., Any] | None:
         if function._parameters or function._buffers or function._modules or "forward" in vars(function):
             return None
         function = MethodType(type(function).forward, function)
-    return drop_in(name.rpartition(".")[2], function) if isinstance(function, FunctionType | MethodType) else None
+    if not isinstance(function, FunctionType | MethodType):
+        return None
+    found = drop_in(name.rpartition(".")[2], function)
+    return None if isinstance(found, str) and "apply" not in name.lower() else found
 
 
 @cache
-def drop_in(name: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Returns the drop-in of a function or a method, called ``name``, or None if it does not apply rotary embedding."""
+def drop_in(name: str, function: Callable[..., Any]) -> Callable[..., Any] | str:
+    """Returns the drop-in of a function or a method, called ``name``, or the reason why there is none."""
     parameters = [*inspect.signature(function).parameters.values()]
     required = [p.name for p in parameters if p.default is p.empty]
     tables = [n for prefix in ("cos", "sin") for n in required if n.startswith(prefix)] or [
@@ -60,10 +64,12 @@ def drop_in(name: str, function: Callable[..., Any]) -> Callable[..., Any] | Non
     preset = {p.name: p.default for p in parameters if p.default is not p.empty}
     options = {name: _values(default) for name, default in preset.items()}
     halves = tables == ["emb"]
-    if not rows or not (halves or len(tables) == 2) or any(p.kind not in _KINDS for p in parameters):
-        return None
+    if not rows or not (halves or len(tables) == 2):
+        return "its arguments are not rows and tables of cos and sin"
+    if any(p.kind not in _KINDS for p in parameters if p.kind is not p.VAR_KEYWORD):
+        return "it takes any number of arguments"
     if any(type(default) not in _OPTIONS for default in preset.values()):
-        return None
+        return "one of its options is no number"
     forms: dict[tuple[Any, ...], Rotary] = {}
     for chosen in itertools.product(*options.values()):
 
@@ -75,7 +81,7 @@ def drop_in(name: str, function: Callable[..., Any]) -> Callable[..., Any] | Non
 
         forms |= {(*chosen, *dims): form for dims, form in rotary_forms(turn, len(rows)).items()}
     if not forms:
-        return None
+        return "it computes another function than rotary_embedding of rows and their tables"
     defaults = {f"default_{name}": default for name, default in preset.items()}
     header = ", ".join(
         ("*, " if p.kind is p.KEYWORD_ONLY and parameters[i - 1].kind is not p.KEYWORD_ONLY else "")
@@ -117,12 +123,14 @@ def _turned(forms: Forms, options: tuple[Any, ...], tables: tuple[Any, ...], row
         sin, cos = tables[0].chunk(2, -1)
     if (form := forms.get((*options, rows[0].dim(), cos.dim()))) is None:
         return None
-    if cos.shape != sin.shape or cos.dtype is not sin.dtype or cos.size(-1) % 2:
+    if cos.shape != sin.shape or cos.dtype is not sin.dtype or (not form.pairs and cos.size(-1) % 2):
         return None
     cos, sin = form.tables(cos, sin)
     for x in rows:
         if x.dim() != rows[0].dim() or not _takes(form, x, cos):
             return None
+    if not form.keeps_dtype:  # under autocast, 16-bit rows with float32 tables become float32
+        rows = tuple([x if x.dtype is cos.dtype else x.to(cos.dtype) for x in rows])
     return tuple([rotary_embedding(x, cos, sin, interleaved=form.interleaved) for x in rows])
 
 
@@ -132,5 +140,6 @@ def _takes(form: Rotary, x: Tensor, table: Tensor) -> bool:
     for i in range(2, table.dim() + 1):
         if table.size(-i) != 1 and table.size(-i) != x.size(-i):
             return False
-    # Of 16-bit rows and float32 tables, most functions make float32, and the operator keeps the dtype of the rows.
-    return form.keeps_dtype or x.dtype is table.dtype
+    if form.keeps_dtype or x.dtype is table.dtype:
+        return True
+    return form.promotes and torch.promote_types(x.dtype, table.dtype) is table.dtype

@@ -19,7 +19,7 @@ from .fused import sequential_forward
 from .leaves import FORWARDS, TRAITS, by_operator, leaf_of, product_of, unfit, unit_of
 from .measured import TOGETHER, Measured, measured
 from .report import OptimizeReport, Site
-from .rewrite import called_paths, mentions, rewritten
+from .rewrite import called_paths, loss_paths, mentions, returned_path, rewritten
 from .source import UnreadableError
 from .syntax import Path
 
@@ -54,6 +54,8 @@ def optimize(
     a linear layer, and GELU after it               :func:`autograd_bridge.linear_gelu`
     SiLU, GELU or ReLU, and a product after it      :func:`autograd_bridge.swiglu`, ``geglu``, ``reglu``
     a norm without weight, and a scale and a shift   :func:`autograd_bridge.adaptive_layer_norm`
+    a sum with a gated branch, in diffusion models   :func:`autograd_bridge.gated_add`
+    such a sum, and the norm, scale and shift of it  :func:`autograd_bridge.add_adaptive_layer_norm`
     functions that apply rotary position embedding   :func:`autograd_bridge.rotary_embedding`
     a head and its loss, with ``lazy_logits=True``   :func:`autograd_bridge.linear_cross_entropy`
     an addition, and a layer norm after it          :func:`autograd_bridge.add_layer_norm`
@@ -86,10 +88,10 @@ def optimize(
         fuse: whether consecutive calls become one operator.
         lazy_logits: whether the head of a language model and its loss become :func:`autograd_bridge.linear_cross_entropy`, whose
             logits are never in memory as a whole. In training mode, a linear layer with more columns than its argument, whose
-            result the same method passes to a loss, then returns an object that computes the logits when something else than
-            ``F.cross_entropy`` reads them: ``outputs.logits.argmax(-1)`` works, and ``isinstance(outputs.logits, Tensor)`` is
-            false. Logits that are read first after the weight has changed raise a RuntimeError. In eval mode, without
-            gradients and in ``torch.compile``, logits are tensors.
+            result the same method passes to a loss, or returns to a method that does, then returns an object that computes
+            the logits when something else than ``F.cross_entropy`` reads them: ``outputs.logits.argmax(-1)`` works, and
+            ``isinstance(outputs.logits, Tensor)`` is false. Logits that are read first after the weight has changed raise a
+            RuntimeError. In eval mode, without gradients and in ``torch.compile``, logits are tensors.
         step: runs the model once as it will be used, eagerly and without arguments:
             ``lambda: loss(model(x), y).backward()``. The default measures nothing.
 
@@ -205,6 +207,7 @@ class _Plan:
         parts: the linear layers and activations that keep their class, and that a fused operator may compute.
         seen: the modules that have been decided about.
         excluded: the modules of which no name has been wanted so far.
+        heads: the modules that return the logits which a loss reads, if ``lazy``.
     """
 
     wanted: Callable[[str, nn.Module], bool]
@@ -216,6 +219,7 @@ class _Plan:
     parts: set[nn.Module] = field(default_factory=set)
     seen: set[nn.Module] = field(default_factory=set)
     excluded: dict[nn.Module, Site] = field(default_factory=dict)
+    heads: set[nn.Module] = field(default_factory=set)
 
     def skip(self, name: str, module: nn.Module, reason: str, what: str | None = None) -> None:
         self.skipped.append(Site(name, what or type(module).__name__, reason=reason))
@@ -335,14 +339,20 @@ class _Plan:
                     continue
                 try:
                     kinds = self.kinds(module, called_paths(function))
-                    made, found = rewritten(function, kinds, parent, self.fuse, self.lazy)
+                    head = module in self.heads
+                    if self.lazy:  # a module is visited before its parts
+                        parts = (_at(module, path) for path in loss_paths(function, head))
+                        self.heads |= {part for part in parts if part is not None and self.is_head(part)}
+                    made, found = rewritten(function, kinds, parent, self.fuse, self.lazy, head)
                 except UnreadableError as error:
                     if self.concerned(module, function):
                         self.skip(name, module, f"{method} cannot be rewritten: {error}")
                     continue
-                if found:
+                if made is not function:
                     new[method] = made
-                    changes += found
+                changes += [change for change in found if not change.reason]
+                for left in dict.fromkeys(change for change in found if change.reason):
+                    self.skip(name, module, left.reason, left.text)
         return new, changes
 
     def kinds(self, module: nn.Module, paths: set[Path]) -> dict[Path, str]:
@@ -365,7 +375,24 @@ class _Plan:
                 return None
             unit = None if isinstance(value, nn.Module) else unit_of(value)
             return unit.__name__ if unit is not None else "function" if own_gelu(value) is not None else None
-        return self.operator(module._modules.get(last))
+        part = module._modules.get(last)
+        return self.operator(part) or ("head" if self.lazy and self.is_head(part) else None)
+
+    def is_head(self, module: nn.Module | None) -> bool:
+        """Returns whether a module returns the result of a linear layer with more columns than its argument, or of a part that
+        does."""
+        while module is not None and product_of(module) is None:
+            forward: Any = type(module).forward
+            try:
+                path = returned_path(forward) if isinstance(forward, FunctionType) else ()
+            except UnreadableError:
+                return False
+            part = _at(module, path)
+            if part is not None and (product := product_of(part)) is not None:
+                weight = product(part)[0]
+                return weight.dim() == 2 and weight.size(0) > weight.size(1)
+            module = part
+        return False
 
     def operator(self, module: nn.Module | None) -> str | None:
         """Returns the operator of a module that a fused operator can compute; for SiLU and ReLU, the gated unit."""
@@ -399,6 +426,14 @@ class _Plan:
         near = {n: self.operator(m) for n, m in module._modules.items()}
         names = {n for n, operator in near.items() if operator in _NAMED} if self.fuse else set()
         return mentions(function, names)
+
+
+def _at(module: nn.Module, path: Path) -> nn.Module | None:
+    """Returns the part of a module at a path of attributes, or None."""
+    part: nn.Module | None = module
+    for name in path:
+        part = None if part is None else part._modules.get(name)
+    return part if path else None
 
 
 def _by_functions(cls: type[nn.Module]) -> Callable[..., Any]:

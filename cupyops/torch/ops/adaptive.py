@@ -195,6 +195,11 @@ def _of_samples(where: str, x: Tensor, **operands: Tensor) -> list[Tensor]:
         ValueError: an operand does not broadcast to x.
     """
     n = x.shape[-1] if x.dim() else 0
+    if x.dim() == 3:  # without views of the rows, of which each would be a node of autograd
+        wanted_shape = x.shape[0], n
+        flat = [t.squeeze(1) if t.dim() == 3 else t for t in operands.values()]
+        if all(t.shape == wanted_shape for t in flat):
+            return [x, *flat]
     lead = 0  # leading dimensions of x that count samples
     found = []
     for name, t in operands.items():
@@ -259,7 +264,7 @@ def adaptive_layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e
         return proxy
     rows, scale, shift = _of_samples("adaptive_layer_norm", x, scale=scale, shift=shift)
     y: Tensor = _adaptive_layer_norm.call(rows, scale, shift, eps)
-    return y.view(x.shape)
+    return _shaped(y, x)
 
 
 def gated_add(residual: Tensor, x: Tensor, gate: Tensor) -> Tensor:
@@ -289,8 +294,13 @@ def gated_add(residual: Tensor, x: Tensor, gate: Tensor) -> Tensor:
         return proxy
     residual = _sum_of("gated_add", residual, x)
     rows, gate = _of_samples("gated_add", x, gate=gate)
-    y: Tensor = _gated_add.call(residual.reshape(rows.shape), rows, gate)
-    return y.view(x.shape)
+    y: Tensor = _gated_add.call(_shaped(residual, rows), rows, gate)
+    return _shaped(y, x)
+
+
+def _shaped(y: Tensor, x: Tensor) -> Tensor:
+    """Returns y with the shape of x. A view of the same shape would be a node of autograd."""
+    return y if y.shape == x.shape else y.reshape(x.shape)
 
 
 def _sum_of(where: str, residual: Tensor, x: Tensor) -> Tensor:
@@ -335,5 +345,5 @@ def add_adaptive_layer_norm(
     where = "add_adaptive_layer_norm"
     residual = _sum_of(where, residual, x)
     rows, gate, scale, shift = _of_samples(where, x, gate=gate, scale=scale, shift=shift)
-    y, s = _add_adaptive_layer_norm.call(residual.reshape(rows.shape), rows, gate, scale, shift, eps)
-    return y.view(x.shape), s.view(x.shape)
+    y, s = _add_adaptive_layer_norm.call(_shaped(residual, rows), rows, gate, scale, shift, eps)
+    return _shaped(y, x), _shaped(s, x)
