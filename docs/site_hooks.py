@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 FENCES = {".cu": "cpp", ".cuh": "cpp", ".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
 CELL = re.compile(r"<!-- cell: (\S+) (.+?) -->")
+TEXT = re.compile(r"(\[[^\]]+\]\((?:\.\./)+([\w./-]+)\))<!-- text -->")
 CODE = re.compile(r"(```.*?```)", re.DOTALL)
 # How much a word of these pages counts in the search; of the others 1.
 BOOSTS = {"source/": 0.05, "reference/": 0.5, "tutorials/": 0.5, "benchmarks": 0.3, "lltm": 0.3, "coming_from": 0.3}
@@ -106,7 +107,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Leads links out of docs/ to those pages, and shows a notebook's cell in the place of ``<!-- cell: FILE HEADING -->``."""
+    """Leads links out of docs/ to those pages, shows a notebook's cell in the place of ``<!-- cell: FILE HEADING -->``, and
+    below a link that ``<!-- text -->`` follows the text of the file."""
     here = PurePosixPath(page.file.src_uri)
 
     def rewritten(match: re.Match[str]) -> str:
@@ -115,7 +117,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return match[0]
         return f"]({os.path.relpath(page_of(PurePosixPath(target).as_posix()), here.parent)}{match[3] or ''})"
 
-    parts = CODE.split(CELL.sub(lambda match: section_of(match[1], match[2]), markdown))
+    markdown = CELL.sub(lambda match: section_of(match[1], match[2]), markdown)
+    markdown = TEXT.sub(lambda match: f"{match[1]}\n\n{text_of(match[2]).split(chr(10), 2)[2]}", markdown)
+    parts = CODE.split(markdown)
     return "".join(part if part.startswith("```") else LINK.sub(rewritten, part) for part in parts)
 
 

@@ -79,6 +79,14 @@ def test_the_front_page_shows_a_cell_of_a_notebook_with_its_report() -> None:
         site_hooks.section_of("notebooks/first_operator.ipynb", "Nothing")
 
 
+def test_a_page_shows_the_text_of_a_puzzle_below_its_link() -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="puzzles.md"))
+    made = loaded("site_hooks").on_page_markdown((DOCS / "puzzles.md").read_text(encoding="utf-8"), page, {}, [])
+    assert "<!-- text -->" not in made
+    for path in (ROOT / "examples" / "puzzles").glob("*.cu"):
+        assert f"_cu.md)\n\n````cpp\n{path.read_text(encoding='utf-8')}````\n" in made
+
+
 def test_cuda_in_strings_of_python_is_coloured_as_cuda() -> None:
     token = pytest.importorskip("pygments.token").Token
     lexer = loaded("site_lexer").CudaInPython()
