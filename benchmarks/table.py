@@ -117,12 +117,13 @@ def insert(page: str, document: dict[str, Any], form: Form = "largest") -> str:
     return between(page, markdown(document, form))
 
 
-def between(page: str, text: str) -> str:
-    """The page with the text between its two markers; raises as :func:`insert`."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
-        raise ValueError(f"the page must have the lines {BEGIN} and {END}, once each and in this order")
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{text}{END}{rest.partition(END)[2]}"
+def between(page: str, text: str, name: str = "figures") -> str:
+    """The page with the text between its two markers of this name; raises as :func:`insert`."""
+    begin, end = BEGIN.replace("figures", name), END.replace("figures", name)
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise ValueError(f"the page must have the lines {begin} and {end}, once each and in this order")
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{text}{end}{rest.partition(end)[2]}"
 
 
 def losing_rows(document: dict[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@
 
     python -m benchmarks.models.more --out FILE                        # all cases; Liger must be importable
     python -m benchmarks.models.more --out FILE --cases Llama Swin-T
-    python -m benchmarks.models.more --from benchmarks/results/more-nvidia-h200.json      # the table of a file
+    python -m benchmarks.models.more --from FILE --into docs/benchmarks_models.md      # the table of a file
 
 The variants of a model take turns, as those of ``python -m benchmarks --ops models`` do, and the rows have the same figures.
 The compilations of all models run side by side.
@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..table import between
 from . import report
 from .workers import Case, Worker, measured
 from .zoo import Model, Tensors
@@ -217,6 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.models.more")
     parser.add_argument("--out", type=Path, metavar="FILE")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="with --from: write the table into this page")
     parser.add_argument("--cases", nargs="+", metavar="MODEL", help="default: all")
     parser.add_argument("--modes", nargs="+", choices=("eager", "compile"), default=("eager", "compile"))
     parser.add_argument("--variants", nargs="+", metavar="VARIANT", help="default: those of each case")
@@ -226,7 +228,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     if options.source is not None:
-        print(markdown(report.load(options.source)), end="")
+        text = markdown(report.load(options.source))
+        if options.into is None:
+            print(text, end="")
+        else:
+            options.into.write_text(between(options.into.read_text(encoding="utf-8"), text, "language"), encoding="utf-8")
         return 0
     if options.out is None:
         parser.error("--out or --from is needed")
