@@ -232,7 +232,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.into is None:
             print(text, end="")
         else:
-            options.into.write_text(between(options.into.read_text(encoding="utf-8"), text, "language"), encoding="utf-8")
+            options.into.write_text(
+                between(options.into.read_text(encoding="utf-8"), text, "language"), encoding="utf-8"
+            )
         return 0
     if options.out is None:
         parser.error("--out or --from is needed")

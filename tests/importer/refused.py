@@ -1,8 +1,8 @@
-"""C++ of host code that has no translation. The tests and the table of docs/coming_from_load_inline.md have this list."""
+"""C++ of host code that has no translation. The tests and docs/coming_from_load_inline.md have this list."""
 
 from typing import NamedTuple
 
-__all__ = ["HEAD", "REFUSED", "Refusal", "table"]
+__all__ = ["REFUSED", "Refusal"]
 
 
 class Refusal(NamedTuple):
@@ -147,11 +147,3 @@ REFUSED = (
         "double f(int n) { auto i = thrust::make_zip_iterator(&n, &n); return n; }",
     ),
 )
-
-
-HEAD = ("| in the host code | the error says |", "|---|---|")
-
-
-def table() -> list[str]:
-    """Returns the rows of the page's table."""
-    return [f"| {refusal.construct} | {refusal.told} |" for refusal in REFUSED]
