@@ -66,6 +66,7 @@ figures: ## draw the figures of README.md and docs/ from benchmarks/results
 	$(BIN)/python -m benchmarks.untuned
 	$(BIN)/python -m benchmarks.tutorial_plots
 	$(BIN)/python -m benchmarks.front_plots
+	$(BIN)/python -m benchmarks.guide_pictures
 	$(BIN)/python -m benchmarks.lltm --from $(RESULTS)/lltm-nvidia-h200.json --into docs/lltm.md
 	$(BIN)/python -m benchmarks --ops models --from $(RESULTS)/models-nvidia-h200.json --into docs/benchmarks_models.md --plot docs/plots/models.svg
 	$(BIN)/python -m benchmarks --ops models --from $(RESULTS)/models-nvidia-h200.json --table short --into docs/models.md
