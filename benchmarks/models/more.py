@@ -3,7 +3,7 @@
 ::
 
     python -m benchmarks.models.more --out FILE                        # all cases; Liger must be importable
-    python -m benchmarks.models.more --out FILE --cases Llama Swin-T
+    python -m benchmarks.models.more --out FILE --cases Llama Qwen3
     python -m benchmarks.models.more --from FILE --into docs/benchmarks_models.md      # the table of a file
 
 The variants of a model take turns, as those of ``python -m benchmarks --ops models`` do, and the rows have the same figures.
@@ -16,6 +16,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,20 +181,31 @@ MODELS = (
     Model("Mistral", language("Mistral", 32000, sliding_window=None), tokens(2048, 32000), with_labels, 8),
     Model("BERT-base, labels", masked(), tokens(512, 30522), with_labels, 32),
     Model("DiT-XL/2, 14 blocks", on_gpu(Diffusion), patches(1152), noise, 64),
-    Model("Swin-T", from_timm("swin_tiny_patch4_window7_224"), images(224), square, 128),
     Model("DINOv2 B/14", from_timm("vit_base_patch14_dinov2", img_size=224, num_classes=1000), images(224), square, 64),
+    # With fewer blocks, which compile in less time.
+    Model("Llama, 8 layers", language("Llama", 32000, 8), tokens(2048, 32000), with_labels, 8),
+    Model(
+        "Swin-T, 8 blocks",
+        from_timm("swin_tiny_patch4_window7_224", depths=(2, 2, 2, 2)),
+        images(224),
+        square,
+        128,
+    ),
+    Model("EVA-02 B, 4 blocks", from_timm("eva02_base_patch14_224", depth=4), images(224), square, 64),
+    Model("DiT-XL/2, 6 blocks", on_gpu(partial(Diffusion, layers=6)), patches(1152), noise, 64),
 )
-_LANGUAGE = {"eager": ("torch", "optimize", "lazy", "liger"), "compile": ("torch", "optimize")}
-_BOTH = {"eager": ("torch", "optimize"), "compile": ("torch", "optimize")}
+_LANGUAGE = ("torch", "optimize", "lazy", "liger")
+_BOTH = ("torch", "optimize")
 CASES = (
-    *(Wanted(name, _LANGUAGE) for name in ("Llama", "Qwen3", "Gemma-2", "Mistral")),
-    Wanted("BERT-base, labels", {"eager": ("torch", "optimize", "lazy")}),
-    Wanted("DiT-XL/2, 14 blocks", _BOTH),
-    Wanted("Swin-T", _BOTH),
-    Wanted("DINOv2 B/14", _BOTH),
+    *(Wanted(name, {"eager": _LANGUAGE}) for name in ("Llama", "Qwen3", "Gemma-2", "Mistral")),
+    Wanted("BERT-base, labels", {"eager": (*_BOTH, "lazy")}),
+    Wanted("DiT-XL/2, 14 blocks", {"eager": _BOTH}),
+    Wanted("DINOv2 B/14", {"eager": ("torch", "again", "optimize", "measured")}),
+    *(
+        Wanted(name, {"compile": _BOTH})
+        for name in ("Llama, 8 layers", "Swin-T, 8 blocks", "EVA-02 B, 4 blocks", "DiT-XL/2, 6 blocks")
+    ),
 )
-
-
 _NAMES = {"torch": "PyTorch", **report.OURS, "lazy": "`lazy_logits=True`", "measured": "`step=`", "liger": "Liger"}
 
 

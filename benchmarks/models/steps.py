@@ -58,7 +58,13 @@ class Steps:
         mode: one of :data:`MODES`, or "float64" for a reference.
         variant: one of :data:`VARIANTS` and :data:`MORE_VARIANTS`.
         lr: learning rate of AdamW.
+
+    Attributes:
+        last: the loss of the last step.
+        patches: what Liger exchanges (:func:`liger_layers`).
     """
+
+    last: Tensor | None = None
 
     def __init__(
         self,
@@ -77,7 +83,6 @@ class Steps:
             for given in inputs
         ]
         self.model: Any = model.to(device, dtype).train()
-        self.last: Tensor | None = None
         self.patches: list[tuple[Any, str, Any]] = []
         if variant in ("optimize", "lazy"):
             optimize(self.model, lazy_logits=variant == "lazy")

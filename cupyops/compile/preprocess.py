@@ -34,6 +34,7 @@ _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _UNDEFINED = re.compile(r"(?:-U|--undefine-macro=)\s*(\w+)")
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
+_ASKS = re.compile(r"(?:[\w\s()]|&&)*")
 # What differs in Python: the operator ! has the precedence of ~, and integers have no suffixes.
 _IN_PYTHON = {
     r"\bdefined\s*(?:\(\s*(\w+)\s*\)|(\w+))": r" defined.\1\2 ",
@@ -255,6 +256,8 @@ def _parsed(text: str) -> ast.expr:
     Raises:
         ValueError: Python has no such expression.
     """
+    if "~" in text:  # which stands for ! below
+        raise ValueError(text)
     for of_c, of_python in _IN_PYTHON.items():
         text = re.sub(of_c, of_python, text)
     try:
@@ -269,7 +272,9 @@ def _number(value: bool | None) -> int | None:
 
 def _evaluated(node: ast.expr, given: Preprocessed, depth: int) -> int | None:
     match node:
-        case ast.Constant(value=int() | None as value):
+        case ast.Constant(value=bool() | None as value):  # `True` and `None` are names in C
+            return given.number(str(value), depth)
+        case ast.Constant(value=int(value)):
             return value
         case ast.Name(id=name):
             return given.number(name, depth)
@@ -321,9 +326,12 @@ def around(text: str, places: Sequence[int], headers: Mapping[str, str], defines
     opened: list[str] = []
     for directive in scan(text).directives_between(0, place):
         if directive.name in ("if", "ifdef", "ifndef"):
-            opened.append(directive.rest)
+            # Only whether such a macro is defined matters, not its value.
+            opened.append(directive.rest if directive.name != "ifndef" and _ASKS.fullmatch(directive.rest) else "")
         elif directive.name == "endif":
             del opened[-1:]
+        elif directive.name in CONDITIONALS and opened:
+            opened[-1] = ""
     followed = preprocess(text, headers, defines)
     if not opened or any(followed.live("", other) for other in places):
         return ()

@@ -9,6 +9,7 @@ import pytest
 
 from cupyops import CompileError, Kernel, Threads
 from cupyops.compile.cuda_text import scan
+from cupyops.compile.preprocess import preprocess
 from cupyops.compile.source import assemble
 from cupyops.launch.definitions import code_only, only, the_kernel
 from cupyops.launch.signature import Signature
@@ -270,3 +271,35 @@ def test_a_branch_whose_braces_have_no_match_gives_way_also_within_others() -> N
     code = scan(f"{text}__global__ void other() {{}}")
     assert [f.name for f in code.functions] == ["k", "other"]
     assert code.end_of_function(code.functions[0].parameters) == len(text) - 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        *(
+            ("A == 2 && !B", True),
+            ("A < 2 || B", False),
+            ("(A + 1) * 2 == 6u", True),
+            ("-A < 0", True),
+            ("!A == 0", True),
+        ),
+        *(
+            ("defined A && !defined(C)", True),
+            ("A == B == 0", None),
+            ("~A", None),
+            ("True", False),
+            ("A ? B : 1", None),
+        ),
+        *(
+            ("A & 1", None),
+            ("A / 2", None),
+            ("not A", None),
+            ("__CUDA_ARCH__ > 1 && B", False),
+            ("__CUDA_ARCH__ || A", True),
+        ),
+        *(("CUDART_VERSION >= 11000", True), ("CUDART_VERSION < 11000", False), ("CUDART_VERSION >= 99000", None)),
+    ],
+)
+def test_a_condition_is_true_false_or_undecided(condition: str, value: bool | None) -> None:
+    text = f"#define A 2\n#define B 0\n#if {condition}\nint x;\n#endif\n"
+    assert preprocess(text, {}, {}).live("", text.index("int x")) is value

@@ -173,6 +173,13 @@ def test_a_kernel_that_a_condition_removes_is_an_error() -> None:
         Kernel(text, "k", Threads("n"))(np.zeros(3, np.float32), 3)
 
 
+def test_a_value_of_a_macro_is_not_chosen_for_a_kernel() -> None:
+    kernel = "__global__ void k(float* y, int n) { y[0] = %d; }"
+    text = f"#if MODE == 1\n{kernel % 1}\n#elif MODE == 2\n{kernel % 2}\n#endif\n"
+    assert Kernel(text, "k", Threads("n")).options == ()
+    assert Kernel(text.replace("MODE == 1", "defined(USE_CUDA)"), "k", Threads("n")).options == ("-DUSE_CUDA",)
+
+
 MEMBERS = """
 struct Range { int first, last; Range(int n) : first(0), last(n) {} int size() const { return last - first; }
     __device__ int twice() const { return 2 * last; } };

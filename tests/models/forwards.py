@@ -226,6 +226,23 @@ def gated_residual_and_modulation(self: Any, x: Tensor) -> Tensor:
     return x * 2
 
 
+def scale_of_the_sum(self: Any, x: Tensor) -> Tensor:
+    """The scale is known after the sum alone."""
+    x = x[:, None]
+    gate, _ = halves_of(self, x)
+    x = x + gate * self.fc(x)
+    return self.plain(x) * (1 + x[:, :1]) + x[:, :1]
+
+
+def scale_replaced_before_the_modulation(self: Any, x: Tensor) -> Tensor:
+    x = x[:, None]
+    gate, scale = halves_of(self, x)
+    x = x + gate * self.fc(x)
+    y = self.plain(x)
+    scale = scale[:, :1]
+    return y * (1 + scale) + gate
+
+
 FUSED: list[tuple[Callable[..., Tensor], list[str]]] = [
     (nested, ["linear_gelu"]),
     (same_name, ["linear_gelu"]),
@@ -251,6 +268,8 @@ FUSED: list[tuple[Callable[..., Tensor], list[str]]] = [
     (modulated_by_a_function, ["adaptive_layer_norm"]),
     (modulated_after_an_addition, ["adaptive_layer_norm"]),
     (gated_residual, ["gated_add", "gated_add"]),
+    (scale_of_the_sum, ["add_layer_norm"]),
+    (scale_replaced_before_the_modulation, ["adaptive_layer_norm", "gated_add"]),
     (gated_residual_in_two_statements, ["gated_add"]),
     (gated_residual_and_modulation, ["add_adaptive_layer_norm", "gated_add"]),
     (twice(nested), ["linear_gelu"]),
@@ -456,7 +475,42 @@ def shifted(self: Any, x: Tensor) -> Tensor:
     return x[:, None] * scale + shift
 
 
+def gated_product_read_again(self: Any, x: Tensor) -> Tensor:
+    gate, _ = halves_of(self, x[:, None])
+    y = gate * x[:, None]
+    z = x[:, None] + y
+    return z + y
+
+
+def gated_product_read_in_a_loop(self: Any, x: Tensor) -> Tensor:
+    gate, _ = halves_of(self, x[:, None])
+    y = gate * x
+    for _ in range(2):
+        z = x + y
+        x = z - y
+    return x
+
+
+def gate_replaced_before_the_sum(self: Any, x: Tensor) -> Tensor:
+    gate, _ = halves_of(self, x[:, None])
+    y = gate * x
+    gate = x
+    z = x + y
+    return z - gate
+
+
+def gated_sum_replaced_before_its_modulation(self: Any, x: Tensor) -> Tensor:
+    gate, scale = halves_of(self, x[:, None])
+    x = x.tanh() - gate * x
+    y = self.plain(x)
+    return y * (2 + scale) + gate
+
+
 UNFUSED = [
+    gated_product_read_again,
+    gated_product_read_in_a_loop,
+    gate_replaced_before_the_sum,
+    gated_sum_replaced_before_its_modulation,
     scaled_by_a_parameter,
     scaled_by_an_argument,
     shifted,

@@ -52,7 +52,8 @@ def _unit(
     def reference(gate: Tensor, up: Tensor) -> Tensor:
         for argument, x in (("gate", gate), ("up", up)):
             check_floating(name, argument, DTYPE_NAMES[x.dtype])
-        dtype = torch.result_type(gate, up)
+        # Dynamo of PyTorch 2.11 breaks the graph at result_type under autocast.
+        dtype = gate.dtype if gate.dtype is up.dtype else torch.result_type(gate, up)
         wide = wide_dtype(dtype)
         return (activation(gate.to(dtype).to(wide)) * up.to(dtype).to(wide)).to(dtype)
 
