@@ -337,7 +337,9 @@ MUTANTS = [
     *_of("rotary_embedding", "rotary or float64 or projection", *ROTARY_EMBEDDING, stem="rotary_embedding"),
     *(mutant for tests, faults in ROW_PROGRAMS for mutant in _of("row_passes", tests, *faults, stem="program")),
     *_of("row_copies", "softmax or bits", *SHARED_ROWS, stem="shared_row"),
-    *_of("row_tiles", "wherever_they_begin or sums_over or several_results", *TILED_ROWS, stem="tiled_row"),
+    *_of(
+        "row_tiles", "wherever_they_begin or sums_over or several_results or odd_length", *TILED_ROWS, stem="tiled_row"
+    ),
     *(
         mutant
         for kernel, (tests, faults) in LINEAR_GELU_SM90.items()

@@ -259,10 +259,20 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
         "at_an_index or an_index_beyond or bits_of_a_row",
         [
             ("an element read before its time", ROWS, "if (first) loaded();\n first = false;", ""),
-            ("an element behind the row", ROWS, "column >= 0 && column < n ?", "column >= 0 && column <= n ?"),
-            ("an element before the row", ROWS, "column >= 0 && column < n ?", "column < n ?"),
-            ("an index cut to 32 bits", ROWS, "i > 2147483647ll ? 2147483647ll : i", "i"),
-            ("a negative index cut to 32 bits", ROWS, "i < -2147483647ll ? -2147483647ll :", ""),
+            (
+                "an element behind the row",
+                ROWS,
+                "(column) < static_cast<unsigned>(n)",
+                "(column) <= static_cast<unsigned>(n)",
+            ),
+            (
+                "an element before the row",
+                ROWS,
+                "static_cast<unsigned>(column) < static_cast<unsigned>(n)",
+                "column < n",
+            ),
+            ("an index cut to 32 bits", ROWS, "-2147483647 : 2147483647;", "-2147483647 : low;"),
+            ("a negative index cut to 32 bits", ROWS, "i < 0 ? -2147483647 :", "i < 0 ? low :"),
             ("alignment not asked for", ROWS, "% BYTES == 0;", "% sizeof(T) == 0;"),
         ],
     ),
@@ -331,4 +341,7 @@ TILED_ROWS: list[Fault] = [
     ("a value behind the last row", TILES, "return of < end ? of : end - 1;", "return of;"),
     ("slots in one place", TILES, "at += (ROWS_EACH * n * size_of(s) + 30) / 16 * 16;", ""),
     ("accesses of a warp not checked", CUT, "v < INSIDE ||", "v <= INSIDE ||"),
+    ("a maximum of one thread's units", ROWS, "larger(most[i], of[i][p][owner])", "larger(most[i], of[i][0][owner])"),
+    ("the last access of all units left out", FOLDS, "v < VECTORS && v < (u + 1)", "v < VECTORS - 1 && v < (u + 1)"),
+    ("units not added", FOLDS, "else all[i] += values[i];", ""),
 ]

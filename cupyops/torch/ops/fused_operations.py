@@ -13,8 +13,6 @@ from torch import Tensor
 
 __all__ = ["FUSED", "Fused"]
 
-_16_BIT = (torch.float16, torch.bfloat16)
-
 
 class Fused(NamedTuple):
     """Operations that one operator computes together.
@@ -49,7 +47,7 @@ def _sum_and_norm(x: Tensor, residual: Tensor, dtype: torch.dtype, parameters: S
     if refusal := _not_together(x, residual):
         return refusal
     dtypes = {p.dtype for p in parameters if p is not None}
-    if len(dtypes) > 1 or not dtypes <= {dtype, torch.float32 if dtype in _16_BIT else dtype}:
+    if len(dtypes) > 1 or not dtypes <= {dtype, torch.float32 if dtype.itemsize == 2 else dtype}:
         return f"its parameters are {', '.join(sorted(map(str, dtypes)))}, and the sum is {dtype}"
     return ""
 
@@ -95,14 +93,14 @@ def _modulation(x: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype) -> 
         return refusal
     for t in (scale, shift):
         # 1 + scale in 16 bits is rounded, and the operator rounds once.
-        if not (t.dtype is dtype or (dtype is torch.float32 and t.dtype in _16_BIT)):
+        if not (t.dtype is dtype or (dtype is torch.float32 and t.dtype.itemsize == 2)):
             return f"scale or shift is {t.dtype}, and the norm {dtype}"
     return ""
 
 
 def _gated_sum_and_modulation(residual: Tensor, x: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> str:
     """For the modulation of ``s = residual + gate * x``, whose dtype is the residual's."""
-    if not (x.dtype is residual.dtype or (residual.dtype is torch.float32 and x.dtype in _16_BIT)):
+    if not (x.dtype is residual.dtype or (residual.dtype is torch.float32 and x.dtype.itemsize == 2)):
         return f"the sum has another dtype than the residual, {residual.dtype}"
     return _gated_sum(residual, x, gate) or _modulation(residual, scale, shift, residual.dtype)
 
