@@ -34,6 +34,7 @@ def test_functions_of_liger_are_in_place_during_a_step_alone() -> None:
     assert file.rotary == "PyTorch's"
 
 
+@pytest.mark.thorough
 def test_a_worker_measures_further_variants() -> None:
     worker = Worker("tiny", "cpu", "tests.benchmarks.tiny_zoo")
     ((_, _, found),) = measured([(worker, Case(4, "eager", ("torch", "lazy", "measured"), 2))])
