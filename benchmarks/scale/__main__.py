@@ -280,6 +280,7 @@ def _rank(
                 if rank == 0:
                     traceback.print_exc()
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                dist.barrier()  # raises if another rank has died instead: the case is over for this process, too
         if rank == 0:
             named = _named(case)
             report.add(document, "failed" if reason else "rows", [{**named, "reason": reason}] if reason else rows)
