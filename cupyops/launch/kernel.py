@@ -251,8 +251,6 @@ class Kernel(Configurable, Listed):
 
     # Whether the text may have mistakes in its declaration, which the construction of the kernel finds.
     by_an_author = True
-    # NVRTC options with which the simulator has NVRTC read the text, in addition.
-    check_options: tuple[str, ...] = ()
     # Conditions on the sizes that the code which launches the kernel meets, for `cupyops.testing.prove_bounds`.
     assumed: tuple[str, ...] = ()
 

@@ -44,8 +44,6 @@ class ProgramKernel(Kernel):
     """A kernel that is generated from a program. Its messages have the names of the program."""
 
     by_an_author = False
-    # The source has generic lambdas without `__device__`. NVRTC would refuse them at a first attempt.
-    check_options = ("-default-device",)
 
     @computed_once
     def signature(self) -> Signature:

@@ -158,18 +158,16 @@ class ProgramConfig(RowsConfig):
         if 2 * work.reductions * self.row_threads * self.vectors * acc > SPREAD_MEMORY:
             most = 1
         units = -(-self.vectors // max(1, self.unit))
-        # A thread may have no unit, or a part of one, if one maximum decides the exponentials of all units.
-        even = self.late < 2
+        # Threads may have different numbers of units if one maximum decides the exponentials of all units.
+        uneven = self.late == 2
         ways = (
-            s for s in range(1, min(units, most) + 1) if (units % s == 0 or not even) and self.row_threads * s % 32 == 0
+            s for s in range(1, min(units, most) + 1) if (uneven or units % s == 0) and self.row_threads * s % 32 == 0
         )
         spread = max(ways, default=0)
         if spread == 0:
             return self.one_a_block(few=True, full=self.slice == n)
-        threads, vectors = (
-            self.row_threads * spread,
-            -(-units // spread) * max(1, self.unit) if spread > 1 else self.vectors,
-        )
+        threads = self.row_threads * spread
+        vectors = -(-units // spread) * max(1, self.unit) if spread > 1 else self.vectors
         row, columns = work.row(self.vector_width, acc), work.persistent(self.vector_width, acc)
         # Unbounded, the compiler uses up to 40 registers where 32 are enough, and the last of 512 rows wait for a second set of
         # blocks: `add_rms_norm` of rows of 4096 took 4.4 µs on an H200 in blocks of 512 threads, and 4.0 with four of them resident.

@@ -32,7 +32,9 @@ from .tilings import cost, tilings
 __all__ = ["FEW_ROWS", "ProgramConfig", "RowKernels", "Work", "config_of", "kernel_of", "work_of"]
 
 ASKED = 3  # the most tilings whose registers the compiler is asked for
-_OPTIONS = ("-default-device",)  # NVRTC takes the generic lambdas of row_passes.cuh for functions of the host
+_OPTIONS = (
+    "-default-device",
+)  # without it, NVRTC refuses the generic lambdas of row_passes.cuh as functions of the host
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
 
 

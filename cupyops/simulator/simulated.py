@@ -347,8 +347,7 @@ def _compile(
         # A host compiler takes more than NVRTC does: functions of the C library, extensions of C++.
         if not isinstance(kernel.source.text, kernels_cu.Text) and has_nvrtc():
             try:
-                options = (*kernel.options, *kernel.check_options)
-                nvrtc_check(kernel.final_text(types), what, options, kernel.syntax)
+                nvrtc_check(kernel.final_text(types), what, kernel.options, kernel.syntax)
             except MissingDependencyError:
                 pass  # without the header, NVRTC cannot be asked
             except CompileError as error:
