@@ -11,12 +11,14 @@ the choice was written, the others judge it.
 
 import argparse
 import fcntl
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,6 +138,7 @@ GRAPHS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "geglu_with_scales": (geglu_with_scales, [*[_normal(8192, 5504)] * 2, _normal(5504), _normal(8192, 5504)]),
 }
 SEEN = ("norm_gelu_add", "norm_between_additions", "masked_softmax", "swiglu_layer", "norm_and_rotary")
+_NUMBERS = itertools.count()
 VARIANTS = "torch", "kernel", "decompose", "auto"
 WITHOUT_GRADIENT = {"masked_softmax": [1], "norm_and_rotary": [3, 4], "distillation": [1]}
 
@@ -154,7 +157,14 @@ def tensors_of(name: str, device: str, dtype: torch.dtype, small: bool) -> list[
 def compiled(name: str, operations: Any, tensors: Sequence[Tensor], trains: bool) -> Callable[[], Any]:
     """Returns a call of the compiled graph: the results, or in training the gradients."""
     function = GRAPHS[name][0]
-    graph = torch.compile(lambda *args: function(operations, *args), fullgraph=True, dynamic=False)
+
+    def call(*args: Tensor) -> Any:
+        return function(operations, *args)
+
+    # Dynamo keeps graphs by the code of a function: with code of its own, each variant has graphs of its own.
+    code = call.__code__.replace(co_name=f"call_{next(_NUMBERS)}")
+    own = types.FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
+    graph = torch.compile(own, fullgraph=True, dynamic=False)
     if not trains:
 
         def infer() -> Any:
@@ -233,7 +243,6 @@ def one(
     for trains in (False, True):
         for variant in variants:
             with operators_as("auto" if variant == "torch" else variant):
-                torch._dynamo.reset()
                 call = compiled(name, TORCH if variant == "torch" else OURS, tensors, trains)
                 found = as_list(call())
             if variant == variants[0]:
