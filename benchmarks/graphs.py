@@ -13,13 +13,14 @@ import argparse
 import fcntl
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,7 +140,7 @@ GRAPHS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 }
 SEEN = ("norm_gelu_add", "norm_between_additions", "masked_softmax", "swiglu_layer", "norm_and_rotary")
 _NUMBERS = itertools.count()
-VARIANTS = "torch", "kernel", "decompose", "auto"
+VARIANTS = "torch", "kernels", "chosen"
 WITHOUT_GRADIENT = {"masked_softmax": [1], "norm_and_rotary": [3, 4], "distillation": [1]}
 
 
@@ -217,19 +218,24 @@ def _samples(timers: dict[str, Any], rounds: int) -> dict[str, list[float]]:
 
 
 @contextmanager
-def operators_as(choice: str) -> Any:
-    """Makes the operators of compiled graphs kernels or their references, or leaves the choice to each."""
-    from cupyops.torch.core.operator import _DECLARED
-
-    before = {op: op._compiled for op in list(_DECLARED.values())}
-    for op in before:
-        if choice != "auto" and op.reference is not None:
-            op._compiled = choice
-    try:
+def locked(path: Path) -> Iterator[None]:
+    with open(path, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    finally:
-        for op, rule in before.items():
-            op._compiled = rule
+
+
+def alone_on_the_gpu(path: Path) -> None:
+    """Has each measurement of Inductor's, also those of the choices, wait until no other process measures."""
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    kind = type(benchmarker)
+    benchmark = kind.benchmark_gpu
+
+    def benchmark_gpu(*args: Any, **kwargs: Any) -> Any:
+        with locked(path):
+            return benchmark(*args, **kwargs)
+
+    kind.benchmark_gpu = benchmark_gpu
 
 
 def one(
@@ -237,14 +243,15 @@ def one(
 ) -> None:
     """Compiles the variants of a graph, waits until all processes have compiled theirs, and times them alone."""
     torch._inductor.config.force_disable_caches = True
+    alone_on_the_gpu(folder / "lock")
     begun, rows = time.time(), []
     tensors = tensors_of(name, device, dtype, small)
     calls: dict[bool, dict[str, Callable[[], Any]]] = {}
     for trains in (False, True):
         for variant in variants:
-            with operators_as("auto" if variant == "torch" else variant):
-                call = compiled(name, TORCH if variant == "torch" else OURS, tensors, trains)
-                found = as_list(call())
+            os.environ["CUPYOPS_CHOICES"] = "0" if variant == "kernels" else "1"
+            call = compiled(name, TORCH if variant == "torch" else OURS, tensors, trains)
+            found = as_list(call())
             if variant == variants[0]:
                 first = found
             worst = max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-9)) for a, b in zip(found, first, strict=True))
@@ -262,8 +269,7 @@ def one(
     (folder / f"{name}.ready").touch()
     while len(list(folder.glob("*.ready"))) < count and time.time() < begun + 100:
         time.sleep(0.1)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder / "lock"):
         for row in rows:
             row["compiled in"] = round(seconds, 1)
         for trains in (False, True) if device == "cuda" else ():
