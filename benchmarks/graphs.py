@@ -76,7 +76,9 @@ def norm_and_rotary(o: Any, x: Tensor, q: Tensor, w: Tensor, cos: Tensor, sin: T
     return o.rotary_embedding(o.rms_norm(heads, w.shape, w, 1e-6), cos, sin)
 
 
-def transformer_block(o: Any, x: Tensor, qkv: Tensor, out: Tensor, a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
+def transformer_block(
+    o: Any, x: Tensor, qkv: Tensor, out: Tensor, a: Tensor, b: Tensor, w: Tensor, v: Tensor
+) -> Tensor:
     n = o.layer_norm(x, w.shape, w, v)
     q, k, values = F.linear(n, qkv).unflatten(-1, (3, -1, 64)).permute(2, 0, 3, 1, 4)
     y = F.scaled_dot_product_attention(q, k, values, is_causal=True).transpose(1, 2).flatten(-2)
@@ -89,7 +91,9 @@ def post_norms(o: Any, x: Tensor, y: Tensor, z: Tensor, w: Tensor, b: Tensor) ->
     return o.layer_norm(x + torch.relu(z) * 0.7, w.shape, w, b)
 
 
-def convnext_block(o: Any, x: Tensor, kernel: Tensor, w: Tensor, b: Tensor, up: Tensor, down: Tensor, gamma: Tensor) -> Tensor:
+def convnext_block(
+    o: Any, x: Tensor, kernel: Tensor, w: Tensor, b: Tensor, up: Tensor, down: Tensor, gamma: Tensor
+) -> Tensor:
     y = F.conv2d(x, kernel, padding=3, groups=x.shape[1]).permute(0, 2, 3, 1)
     y = F.linear(o.gelu(F.linear(o.layer_norm(y, w.shape, w, b), up)), down) * gamma
     return x + y.permute(0, 3, 1, 2)
@@ -193,7 +197,7 @@ def as_list(found: Any) -> list[Tensor]:
 
 def measured(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Returns the median microseconds of each call, as CUDA graphs that run in turn."""
-    from cupyops.torch.bench.timing import GraphTimer, interleave
+    from cupyops.torch.bench.timing import GraphTimer
 
     timers: dict[str, Any] = {}
     for name, call in calls.items():
@@ -228,7 +232,7 @@ def alone_on_the_gpu(path: Path) -> None:
     """Has each measurement of Inductor's, also those of the choices, wait until no other process measures."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
-    kind = type(benchmarker)
+    kind: Any = type(benchmarker)
     benchmark = kind.benchmark_gpu
 
     def benchmark_gpu(*args: Any, **kwargs: Any) -> Any:
@@ -239,12 +243,19 @@ def alone_on_the_gpu(path: Path) -> None:
 
 
 def one(
-    name: str, folder: Path, device: str, dtype: torch.dtype, small: bool, rounds: int, count: int, variants: Sequence[str]
+    name: str,
+    folder: Path,
+    device: str,
+    dtype: torch.dtype,
+    small: bool,
+    rounds: int,
+    count: int,
+    variants: Sequence[str],
 ) -> None:
     """Compiles the variants of a graph, waits until all processes have compiled theirs, and times them alone."""
     torch._inductor.config.force_disable_caches = True
     alone_on_the_gpu(folder / "lock")
-    begun, rows = time.time(), []
+    begun, rows = time.time(), list[dict[str, Any]]()
     tensors = tensors_of(name, device, dtype, small)
     calls: dict[bool, dict[str, Callable[[], Any]]] = {}
     for trains in (False, True):
@@ -254,8 +265,16 @@ def one(
             found = as_list(call())
             if variant == variants[0]:
                 first = found
-            worst = max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-9)) for a, b in zip(found, first, strict=True))
-            row = {"graph": name, "trains": trains, "variant": variant, "differs": worst, "seen": name in SEEN}
+            worst = max(
+                float((a - b).abs().max() / b.abs().max().clamp_min(1e-9)) for a, b in zip(found, first, strict=True)
+            )
+            row: dict[str, Any] = {
+                "graph": name,
+                "trains": trains,
+                "variant": variant,
+                "differs": worst,
+                "seen": name in SEEN,
+            }
             if device == "cuda":
                 del found
                 torch.cuda.synchronize()
@@ -312,7 +331,10 @@ def table(rows: Sequence[dict[str, Any]]) -> None:
         for name in GRAPHS:
             found = {r["variant"]: r for r in rows if r["graph"] == name and r["trains"] == trains}
             if found:
-                cells = (f"{v} {r.get('us', 0):8.1f} {r.get('peak', 0) >> 20:5d}M {r['differs']:.0e}" for v, r in found.items())
+                cells = (
+                    f"{v} {r.get('us', 0):8.1f} {r.get('peak', 0) >> 20:5d}M {r['differs']:.0e}"
+                    for v, r in found.items()
+                )
                 print(f"{name:24}{'train' if trains else 'infer'}  ", " | ".join(cells), flush=True)
 
 

@@ -115,7 +115,9 @@ def test_in_the_simulator_graphs_call_kernels() -> None:
 
 def operator(name: str, reference: Callable[..., Any], compiled: Any = "auto", **options: Any) -> Operator:
     options = {"fake": lambda x: torch.empty_like(x), **options}
-    return Operator(f"choices::{name}(Tensor x) -> Tensor y", torch.clone, reference=reference, compiled=compiled, **options)
+    return Operator(
+        f"choices::{name}(Tensor x) -> Tensor y", torch.clone, reference=reference, compiled=compiled, **options
+    )
 
 
 @pytest.mark.parametrize("compiled", ["kernel", lambda x: "kernel", lambda x: "auto" if x.dim() == 3 else "kernel"])

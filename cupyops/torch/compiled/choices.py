@@ -21,7 +21,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -188,7 +188,7 @@ class _Trial:
 
     def __init__(self, region: Region) -> None:
         self._region = region
-        self._references = [_reference_of(node) for node in region.operators]
+        self._references = {node: found for node in region.operators if (found := _reference_of(node)) is not None}
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         values = [node.meta["val"] for node in region.inputs]
         with _disable_current_modes(), self._mode:
@@ -206,20 +206,18 @@ class _Trial:
     def best(self) -> _Form:
         """Returns the form of the least cost: of the least time, and without a measurement of the fewest bytes."""
         if self.gpu is not None and records.enabled():
-            try:
-                values = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) if isinstance(x, Tensor) else x for x in self._fakes]
-                for x in values:
-                    if isinstance(x, Tensor):
-                        x.normal_() if x.is_floating_point() else x.zero_()
-                costs = self._search(lambda forms: self._microseconds(forms, values))
-            except torch.OutOfMemoryError:
-                return self._least(self._search(self._bytes))
-            found = self._least(costs)
-            times = {_name(form): round(cost, 3) for form, cost in costs.items()}
-            names = ", ".join(map(name_of, self._region.operators))
-            records.put(self.key, records.Record(names, self.gpu, self._sizes, _name(found), times))
-            return found
+            with suppress(torch.OutOfMemoryError):
+                return self._fastest(self.gpu)
         return self._least(self._search(self._bytes))
+
+    def _fastest(self, gpu: str) -> _Form:
+        values = [_random(x) for x in self._fakes]
+        costs = self._search(lambda forms: self._microseconds(forms, values))
+        found = self._least(costs)
+        times = {_name(form): round(cost, 3) for form, cost in costs.items()}
+        names = ", ".join(map(name_of, self._region.operators))
+        records.put(self.key, records.Record(names, gpu, self._sizes, _name(found), times))
+        return found
 
     @staticmethod
     def _least(costs: Mapping[_Form, float]) -> _Form:
@@ -240,7 +238,7 @@ class _Trial:
                 return found
 
     def _graph(self, form: _Form) -> GraphModule:
-        references = {node: self._references[i] for i, node in enumerate(self._region.operators) if i in form}
+        references = {node: self._references[node] for i, node in enumerate(self._region.operators) if i in form}
         return _traced(lambda *values: self._region.run(values, references), self._fakes)
 
     @contextmanager
@@ -286,6 +284,14 @@ def _fixed(value: Any) -> Any:
         return _hint(value)
     sizes, strides = map(_hint, value.shape), map(_hint, value.stride())
     return torch.empty_strided([*sizes], [*strides], dtype=value.dtype, device=value.device)
+
+
+def _random(fake: Any) -> Any:
+    """Returns a tensor of the sizes of a fake tensor, with random numbers or zeros, which are indices of every tensor."""
+    if not isinstance(fake, Tensor):
+        return fake
+    found = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    return found.normal_() if found.is_floating_point() and found.itemsize > 1 else found.zero_()
 
 
 def _hint(size: Any) -> Any:

@@ -49,7 +49,7 @@ class Region:
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
             target: Any = node.target
             if node in references:
-                args, kwargs = torch.fx.map_arg([*arguments_of(node).values()], env.__getitem__), {}
+                args, kwargs = torch.fx.map_arg((*arguments_of(node).values(),), env.__getitem__), {}
                 target = references[node]
             env[node] = target(*args, **kwargs)
         return tuple(env[node] for node in self.results)
@@ -73,7 +73,9 @@ def regions(graph: Graph, operators: Collection[Node]) -> list[Region]:
     for node in graph.nodes:
         given = node.all_input_nodes
         begins = _is_tuned_product(node)
-        before[node] = max((before[x] + (x.op == "call_function" and x not in leader) for x in given), default=0) + begins
+        before[node] = (
+            max((before[x] + (x.op == "call_function" and x not in leader) for x in given), default=0) + begins
+        )
         if begins or _is_fused(node, operators, leader):
             leader[node] = node
             for x in given:

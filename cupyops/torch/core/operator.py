@@ -152,9 +152,11 @@ class Operator:
         vmap: a rule ``(info, in_dims, *args) -> (results, out_dims)``, in the form of ``torch.library.register_vmap``.
         compiled: what the operator is in a graph of ``torch.compile``. ``"kernel"``: one node, which calls the body.
             ``"decompose"``: the operations of the reference, which Inductor fuses with the operations beside them.
-            ``"auto"``: ``"decompose"`` for an elementwise operator of 16-bit tensors, else ``"kernel"``. A function of
-            the operator's arguments that returns ``"kernel"`` or ``"decompose"``. ``torch.export`` and
-            ``cupyops.simulate()`` always keep the operator.
+            ``"auto"``: one node with its own gradient, which Inductor compiles as the kernel or as the operations of the
+            reference, whichever is faster beside the operations around it (:mod:`cupyops.torch.compiled.choices`); the
+            gradient, too, unless it is an Operator. An elementwise operator has the choice for 16-bit tensors alone. A
+            function of the operator's arguments that returns one of these. ``torch.export`` and ``cupyops.simulate()``
+            always keep the operator.
         recompute: a function that computes the first result by pointwise operations of PyTorch. The names of its
             parameters select its arguments: inputs, and the other results, at least one of these or all inputs. In the
             backward of a compiled graph, the function replaces a saved result if that saves fewer bytes.
