@@ -1,6 +1,7 @@
 """Packages an exported model for processes without cupyops."""
 
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from .launches import Launches
 
 __all__ = ["package"]
 
+_LIBRARIES = "aot_inductor.custom_op_libs"
+
 
 def package(
     exported: torch.export.ExportedProgram,
@@ -26,8 +29,8 @@ def package(
 ) -> str:
     """Compiles an exported program by AOTInductor to a package that holds the kernels of its operators.
 
-    The package needs neither cupyops nor CuPy nor NVRTC: ``torch::inductor::AOTIModelPackageLoader`` loads it in C++. Loading in
-    Python, ``torch._inductor.aoti_load_package(path)``, is tested on a CPU alone. The body of each operator is traced once. PyTorch's
+    The package needs neither cupyops nor CuPy nor NVRTC: ``torch::inductor::AOTIModelPackageLoader`` loads it in C++, and
+    ``torch._inductor.aoti_load_package(path)`` in Python. The body of each operator is traced once. PyTorch's
     operations in it become Inductor's, and each launch becomes C++ that launches the kernel's binary by the CUDA driver. Grids, numbers
     and shared memory are expressions of the dynamic dimensions. On a CPU, the operators are their references.
 
@@ -71,14 +74,34 @@ def package(
     try:
         replace_operators(module, launches)
         # The names of the launches mean other kernels in another process.
-        settings = {"aot_inductor.package": True, "fx_graph_cache": False}
+        settings: dict[str, Any] = {"aot_inductor.package": True, "fx_graph_cache": False, **(options or {})}
         if gpus:
             # Else Inductor first runs the graph in Python.
-            settings["triton.autotune_at_compile_time"] = True
-        files: Any = torch._inductor.aot_compile(module, args, kwargs, options={**settings, **(options or {})})
+            settings.setdefault("triton.autotune_at_compile_time", True)
+        settings[_LIBRARIES] = [*(settings.get(_LIBRARIES) or ()), *_standard_library(settings)]
+        files: Any = torch._inductor.aot_compile(module, args, kwargs, options=settings)
         from torch._inductor.package import package_aoti
 
         package_aoti(path, files)
     finally:
         launches.close()
     return path
+
+
+def _standard_library(settings: Mapping[str, Any]) -> list[str]:
+    """Returns the name by which the linker finds the shared C++ library, which PyTorch uses.
+
+    A compiler without the library's link ``libstdc++.so`` takes the static library. A package then has a library of its own, of which
+    some names are bound to PyTorch's. In a process of Python, its first use of a locale ends with a segmentation fault or
+    ``std::bad_cast``.
+
+    Args:
+        settings: options of Inductor, which may name the compiler.
+    """
+    from torch._inductor import config, cpp_builder
+
+    with config.patch({name: value for name, value in settings.items() if name == "cpp.cxx"}):
+        compiler = cpp_builder.get_cpp_compiler()
+    asked = [compiler, "-print-file-name=libstdc++.so.6"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return [":libstdc++.so.6"] if os.path.isabs(found) else []  # the compiler answers with the name alone if there is none
