@@ -278,6 +278,16 @@ def test_without_memory_for_the_trial_the_bytes_decide(monkeypatch: pytest.Monke
     assert kept(both()) == []
 
 
+@pytest.mark.usefixtures("cache")
+def test_deterministic_programs_measure_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(monkeypatch, {"kernels": 1.0})
+    assert kept(both()) == ["cupyops::rms_norm", "cupyops::gelu"]
+    gpu.measured.clear()
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert kept(both()) == []
+    assert not gpu.measured
+
+
 def test_graphs_on_disk_know_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     found = set()
     for setting in ("0", "1"):

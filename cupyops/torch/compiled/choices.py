@@ -8,8 +8,8 @@ faster of the two with one operator changed at a time. The times are kept in the
 (:mod:`cupyops.tuning.records`).
 
 Where nothing is measured, the bytes decide that Inductor counts in each form of the region, after it has fused what it can: on a
-CPU, with ``CUPYOPS_TUNE=0``, and if the GPU has no memory for the tensors of the region. With ``CUPYOPS_CHOICES=0`` all operators
-stay kernels.
+CPU, with ``CUPYOPS_TUNE=0``, with deterministic algorithms, and if the GPU has no memory for the tensors of the region. With
+``CUPYOPS_CHOICES=0`` all operators stay kernels.
 
 The forward and the backward are different graphs, each with its own choices. Autograd has differentiated the operators by then,
 so that no choice changes what the forward saves for the backward.
@@ -155,7 +155,7 @@ def _chosen(region: Region) -> _Form:
     """Returns the fastest form of a region."""
     try:
         trial = _Trial(region)
-        if trial.gpu and (record := records.get(trial.key)) is not None:
+        if trial.gpu and not _deterministic() and (record := records.get(trial.key)) is not None:
             return _form(record.choice)
         with _disable_current_modes():
             return trial.best()
@@ -173,6 +173,13 @@ def _name(form: _Form) -> str:
 
 def _form(name: str) -> _Form:
     return _KERNELS if name == "kernels" else frozenset(map(int, name.split()))
+
+
+def _deterministic() -> bool:
+    """Returns whether the program wants the same bits in each process, which a measurement could not promise."""
+    from torch._inductor import config
+
+    return bool(getattr(config, "deterministic", False) or torch.are_deterministic_algorithms_enabled())
 
 
 class _Trial:
@@ -205,7 +212,7 @@ class _Trial:
 
     def best(self) -> _Form:
         """Returns the form of the least cost: of the least time, and without a measurement of the fewest bytes."""
-        if self.gpu is not None and records.enabled():
+        if self.gpu is not None and records.enabled() and not _deterministic():
             with suppress(torch.OutOfMemoryError):
                 return self._fastest(self.gpu)
         return self._least(self._search(self._bytes))
