@@ -243,83 +243,71 @@ def alone_on_the_gpu(path: Path) -> None:
 
 
 def one(
-    name: str,
-    folder: Path,
-    device: str,
-    dtype: torch.dtype,
-    small: bool,
-    rounds: int,
-    count: int,
-    variants: Sequence[str],
+    name: str, folder: Path, device: str, dtype: torch.dtype, small: bool, rounds: int, variants: Sequence[str]
 ) -> None:
-    """Compiles the variants of a graph, waits until all processes have compiled theirs, and times them alone."""
+    """Compiles the variants of a graph, while other processes compile theirs, and times them alone on the GPU."""
     torch._inductor.config.force_disable_caches = True
     alone_on_the_gpu(folder / "lock")
-    begun, rows = time.time(), list[dict[str, Any]]()
+    rows = list[dict[str, Any]]()
     tensors = tensors_of(name, device, dtype, small)
-    calls: dict[bool, dict[str, Callable[[], Any]]] = {}
     for trains in (False, True):
+        calls, first = dict[str, Callable[[], Any]](), list[Tensor]()
         for variant in variants:
             os.environ["CUPYOPS_CHOICES"] = "0" if variant == "kernels" else "1"
-            call = compiled(name, TORCH if variant == "torch" else OURS, tensors, trains)
+            begun = time.time()
+            calls[variant] = call = compiled(name, TORCH if variant == "torch" else OURS, tensors, trains)
             found = as_list(call())
-            if variant == variants[0]:
-                first = found
+            first = first or found
             worst = max(
                 float((a - b).abs().max() / b.abs().max().clamp_min(1e-9)) for a, b in zip(found, first, strict=True)
             )
-            row: dict[str, Any] = {
-                "graph": name,
-                "trains": trains,
-                "variant": variant,
-                "differs": worst,
-                "seen": name in SEEN,
-            }
-            if device == "cuda":
-                del found
-                torch.cuda.synchronize()
-                torch.cuda.reset_peak_memory_stats()
-                base = torch.cuda.memory_allocated()
-                call()
-                row["peak"] = torch.cuda.max_memory_allocated() - base
-            rows.append(row)
-            calls.setdefault(trains, {})[variant] = call
-    seconds = time.time() - begun
-    (folder / f"{name}.ready").touch()
-    while len(list(folder.glob("*.ready"))) < count and time.time() < begun + 100:
-        time.sleep(0.1)
-    with locked(folder / "lock"):
-        for row in rows:
-            row["compiled in"] = round(seconds, 1)
-        for trains in (False, True) if device == "cuda" else ():
-            times = measured(calls[trains], rounds)
-            for row in rows:
-                if row["trains"] == trains:
-                    row["us"] = times[row["variant"]]
-    (folder / f"{name}.json").write_text(json.dumps(rows))
+            row = {"graph": name, "trains": trains, "variant": variant, "differs": worst, "seen": name in SEEN}
+            rows.append({**row, "seconds": round(time.time() - begun, 1)})
+            del found
+        first.clear()
+        if device == "cuda":
+            with locked(folder / "lock"):
+                for row in rows[-len(variants) :]:
+                    row["peak"] = peak_of(calls[str(row["variant"])])
+                for row, time_of in zip(rows[-len(variants) :], measured(calls, rounds).values(), strict=True):
+                    row["us"] = time_of
+        (folder / f"{name}.json").write_text(json.dumps(rows))
+
+
+def peak_of(call: Callable[[], Any]) -> int:
+    """Returns the bytes that a call allocates at once, its results included."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", required=True, type=Path, help="the file of the results")
     parser.add_argument("--graphs", nargs="*", default=list(GRAPHS), choices=list(GRAPHS))
+    parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
+    parser.add_argument("--seconds", type=float, default=1800.0, help="after which the results so far are written")
     parser.add_argument("--small", action="store_true", help="small tensors")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     device, dtype = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, given.dtype)
     if given.one:
-        one(given.one, given.out, device, dtype, given.small, given.rounds, len(given.graphs), given.variants)
+        one(given.one, given.out, device, dtype, given.small, given.rounds, given.variants)
         return
+    end = time.time() + given.seconds
     with tempfile.TemporaryDirectory() as folder:
         passed = ["--out", folder, "--dtype", given.dtype, "--rounds", str(given.rounds), *["--small"] * given.small]
-        command = [sys.executable, "-m", "benchmarks.graphs", *passed, "--graphs", *given.graphs]
-        command += ["--variants", *given.variants]
+        command = [sys.executable, "-m", "benchmarks.graphs", *passed, "--variants", *given.variants]
         running = [subprocess.Popen([*command, "--one", name]) for name in given.graphs]
         for process in running:
-            process.wait()
+            try:
+                process.wait(max(0.0, end - time.time()))
+            except subprocess.TimeoutExpired:
+                process.kill()
         rows = [row for path in sorted(Path(folder).glob("*.json")) for row in json.loads(path.read_text())]
     given.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     table(rows)

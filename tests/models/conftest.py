@@ -11,9 +11,3 @@ def _operators_for_few_elements(request: pytest.FixtureRequest, monkeypatch: pyt
     if request.node.get_closest_marker("gpu"):
         monkeypatch.setattr(small, "LEAST_ELEMENTS", 0)
         monkeypatch.setattr(small, "LEAST_PADDED", 0)
-
-
-@pytest.fixture(autouse=True)
-def _kernels_in_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs call the kernels, which these tests look at. ``test_choices.py`` has the choices."""
-    monkeypatch.setenv("CUPYOPS_CHOICES", "0")

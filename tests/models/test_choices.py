@@ -25,7 +25,7 @@ from .test_compiled import codes_of, gradients, lines_of
 
 @pytest.fixture(autouse=True)
 def _chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUPYOPS_CHOICES", "1")
+    monkeypatch.delenv("CUPYOPS_CHOICES")
     torch.compiler.reset()
 
 
