@@ -26,6 +26,7 @@ from .test_compiled import codes_of, gradients, lines_of
 @pytest.fixture(autouse=True)
 def _chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUPYOPS_CHOICES")
+    monkeypatch.setattr(choices, "_LEAST", {})
     torch.compiler.reset()
 
 
@@ -197,6 +198,33 @@ def test_with_max_autotune_a_region_begins_with_its_product() -> None:
         counts.append([str(n.target) for n in region.nodes])
     assert counts[0] == ["cupyops.softmax.default", "aten.mul.Tensor"]
     assert counts[1] == ["aten.mm.default", *counts[0]]
+
+
+def test_equal_calls_of_layers_are_traced_and_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced, counted = [], []
+    steps, counts = choices._traced_steps, choices._Trial._bytes
+    monkeypatch.setattr(choices, "_traced_steps", lambda *args: traced.append(args) or steps(*args))
+    monkeypatch.setattr(choices._Trial, "_bytes", lambda *args: counted.append(args) or counts(*args))
+
+    def layers(x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = x @ torch.ops.cupyops.softmax.default(x + 1)
+        return x
+
+    bridge.softmax(torch.ones(2), -1)
+    assert kept(graph_of(layers, torch.randn(8, 8))) == []
+    assert len(traced) == len(counted) == 1
+
+
+def test_expanded_and_empty_tensors_are_filled() -> None:
+    for x in (
+        torch.empty(3, 1).expand(3, 5),
+        torch.empty(0, 4),
+        torch.empty(5, 3).mT,
+        torch.empty(2, dtype=torch.bool),
+    ):
+        found = choices._random(x)
+        assert (found.shape, found.stride(), found.dtype) == (x.shape, x.stride(), x.dtype)
 
 
 # Measurements ---------------------------------------------------------------------------------------------------------

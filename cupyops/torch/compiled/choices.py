@@ -49,6 +49,7 @@ _MODULE, _PASSES = "torch._inductor.compile_fx", "_recursive_post_grad_passes"
 _ROUNDS = 3  # of the benchmarks of all forms of a region
 _Form = frozenset[int]  # which operators of a region, by their places, are the operations of their references
 _KERNELS: _Form = frozenset()
+_LEAST: dict[str, _Form] = {}  # the forms of the fewest bytes, by the keys of regions
 
 
 def setting() -> str:
@@ -78,7 +79,8 @@ def choose(module: GraphModule) -> None:
     """Replaces operators of a graph by the operations of their references, where that takes less time."""
     if switched("CUPYOPS_CHOICES", "on") == "off" or simulator._setting.now.on:
         return
-    steps = {node: found for node in module.graph.nodes if (found := _steps_of(node)) is not None}
+    known: dict[str, GraphModule | None] = {}
+    steps = {node: found for node in module.graph.nodes if (found := _steps_of(node, known)) is not None}
     for region in regions(module.graph, steps.keys()):
         for i in _chosen(region):
             _replace(module, region.operators[i], steps[region.operators[i]])
@@ -96,14 +98,36 @@ def _reference_of(node: Node) -> Callable[..., Any] | None:
     return bodies.reference if form_of(name_of(node), bodies.rule, values) == "auto" else None
 
 
-def _steps_of(node: Node) -> GraphModule | None:
+def _steps_of(node: Node, known: dict[str, GraphModule | None]) -> GraphModule | None:
     """Returns the operations of the reference for the arguments of a call, or None if the call must stay.
 
     The inputs of the result are the nodes among the arguments.
+
+    Args:
+        node: the call, or another node.
+        known: the results for calls of this graph without dynamic sizes. The layers of a model make equal calls.
     """
     reference = _reference_of(node)
     if reference is None:
         return None
+    values = torch.fx.map_arg((*arguments_of(node).values(), node.meta["val"]), lambda x: x.meta["val"])
+    key = f"{name_of(node)} {_pytree.tree_map_only(Tensor, lambda x: (_described(x), x.device), values)}"
+    if any(is_symbol(n) for x in _pytree.tree_leaves(values) for n in (*_sizes_of(x), x)):
+        return _traced_steps(node, reference)
+    if key not in known:
+        known[key] = _traced_steps(node, reference)
+    return known[key]
+
+
+def _sizes_of(value: Any) -> tuple[Any, ...]:
+    return (*value.shape, *value.stride()) if isinstance(value, Tensor) else ()
+
+
+def _described(x: Tensor) -> str:
+    return f"{tuple(x.shape)} {x.stride()} {x.dtype}"
+
+
+def _traced_steps(node: Node, reference: Callable[..., Any]) -> GraphModule | None:
     flat, spec = _pytree.tree_flatten([*arguments_of(node).values()])
     fakes = [x.meta["val"] for x in flat if isinstance(x, Node)]
 
@@ -200,11 +224,9 @@ class _Trial:
         values = [node.meta["val"] for node in region.inputs]
         with _disable_current_modes(), self._mode:
             self._fakes = [_fixed(x) for x in values]
-        self._device = next(x.device for x in self._fakes if isinstance(x, Tensor))
-        self.gpu = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else None
-        self._sizes = ", ".join(
-            f"{tuple(x.shape)} {x.stride()} {x.dtype}" if isinstance(x, Tensor) else str(x) for x in self._fakes
-        )
+        device = _pytree.tree_leaves(region.operators[0].meta["val"])[0].device
+        self.gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+        self._sizes = ", ".join(_described(x) if isinstance(x, Tensor) else str(x) for x in self._fakes)
         graph = self._graph(_KERNELS)
         codes = [bodies.code for node in region.operators if (bodies := bodies_of(name_of(node))) is not None]
         parts = str(graph.graph), self._sizes, codes, self.gpu, torch.__version__
@@ -215,7 +237,9 @@ class _Trial:
         if self.gpu is not None and records.enabled() and not _deterministic():
             with suppress(torch.OutOfMemoryError):
                 return self._fastest(self.gpu)
-        return self._least(self._search(self._bytes))
+        if self.key not in _LEAST:
+            _LEAST[self.key] = self._least(self._search(self._bytes))
+        return _LEAST[self.key]
 
     def _fastest(self, gpu: str) -> _Form:
         values = [_random(x) for x in self._fakes]
@@ -297,8 +321,10 @@ def _random(fake: Any) -> Any:
     """Returns a tensor of the sizes of a fake tensor, with random numbers or zeros, which are indices of every tensor."""
     if not isinstance(fake, Tensor):
         return fake
-    found = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-    return found.normal_() if found.is_floating_point() and found.itemsize > 1 else found.zero_()
+    extent = 1 + sum((n - 1) * stride for n, stride in zip(fake.shape, fake.stride(), strict=True))
+    memory = torch.empty(extent if fake.numel() else 0, dtype=fake.dtype, device=fake.device)
+    memory = memory.normal_() if memory.is_floating_point() and memory.itemsize > 1 else memory.zero_()
+    return memory.as_strided(fake.shape, fake.stride())
 
 
 def _hint(size: Any) -> Any:
