@@ -216,6 +216,22 @@ def test_equal_calls_of_layers_are_traced_and_counted_once(monkeypatch: pytest.M
     assert len(traced) == len(counted) == 1
 
 
+def test_the_operations_of_a_call_read_its_own_arguments() -> None:
+    """The first call has one tensor twice, and the second two."""
+    op = torch.ops.cupyops.add_layer_norm.default
+    rest = None, None, [8], 1e-5
+    bridge.add_layer_norm(torch.ones(2, 8), torch.ones(2, 8), 8)
+
+    def twice(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return op(x, x, *rest)[1] * 2, op(x, y, *rest)[1] * 2
+
+    x, y = torch.randn(2, 8), torch.randn(2, 8)
+    graph = graph_of(twice, x, y)
+    assert kept(graph) == []
+    for got, right in zip(graph(x, y), (4 * x, (x + y) * 2), strict=True):
+        torch.testing.assert_close(got, right)
+
+
 def test_expanded_and_empty_tensors_are_filled() -> None:
     for x in (
         torch.empty(3, 1).expand(3, 5),

@@ -129,7 +129,8 @@ def _described(x: Tensor) -> str:
 
 def _traced_steps(node: Node, reference: Callable[..., Any]) -> GraphModule | None:
     flat, spec = _pytree.tree_flatten([*arguments_of(node).values()])
-    fakes = [x.meta["val"] for x in flat if isinstance(x, Node)]
+    # Each argument is a tensor of its own in the trace, also where a call has one twice.
+    fakes = [_pytree.tree_map_only(Tensor, Tensor.detach, x.meta["val"]) for x in flat if isinstance(x, Node)]
 
     def call(*values: Any) -> Any:
         rest = iter(values)
