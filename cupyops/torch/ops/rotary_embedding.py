@@ -144,6 +144,7 @@ _backward = Operator(
     reference=lambda grad_y, cos, sin, interleaved: _reference(
         grad_y, cos, -_other_of_pair(sin, interleaved), interleaved
     ),
+    compiled="auto",
     sharding=_sharding,
     repeats=True,
 )
@@ -153,6 +154,7 @@ _rotary_embedding = Operator(
     backward=_backward,
     wrt=["x"],
     reference=_reference,
+    compiled="auto",
     onnx=_onnx,
     sharding=_sharding,
     repeats=True,
