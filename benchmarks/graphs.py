@@ -221,11 +221,22 @@ def _samples(timers: dict[str, Any], rounds: int) -> dict[str, list[float]]:
     return found
 
 
+_LOCKED = set[Path]()  # by this process
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
+    """Waits until no other process has the lock. A measurement inside a measurement has it already."""
+    if path in _LOCKED:
+        yield
+        return
     with open(path, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        _LOCKED.add(path)
+        try:
+            yield
+        finally:
+            _LOCKED.remove(path)
 
 
 def alone_on_the_gpu(path: Path) -> None:
@@ -263,6 +274,7 @@ def one(
             )
             row = {"graph": name, "trains": trains, "variant": variant, "differs": worst, "seen": name in SEEN}
             rows.append({**row, "seconds": round(time.time() - begun, 1)})
+            print(rows[-1], flush=True)
             del found
         first.clear()
         if device == "cuda":
