@@ -114,6 +114,37 @@ def test_in_the_simulator_graphs_call_kernels() -> None:
 # What may be chosen ---------------------------------------------------------------------------------------------------
 
 
+ONE: dict[str, Callable[..., Any]] = {
+    "gelu": bridge.gelu,
+    "layer_norm": lambda x: bridge.layer_norm(x, 16, x[0, 0], x[0, 1]),
+    "rms_norm": lambda x: bridge.rms_norm(x, 16, x[0, 0]),
+    "add_layer_norm": lambda x: bridge.add_layer_norm(x, x, 16, x[0, 0], x[0, 1]),
+    "add_rms_norm": lambda x: bridge.add_rms_norm(x, x, 16, x[0, 0]),
+    "add_rms_norm_without_weight": lambda x: bridge.add_rms_norm(x, x, 16),
+    "softmax": lambda x: bridge.softmax(x, -1),
+    "log_softmax": lambda x: bridge.log_softmax(x, -1),
+    "swiglu": lambda x: bridge.swiglu(x, x),
+    "geglu": lambda x: bridge.geglu(x, x),
+    "reglu": lambda x: bridge.reglu(x, x),
+    "rotary_embedding": lambda x: bridge.rotary_embedding(x, x.detach(), x.detach()),
+    "rotary_embedding, interleaved": lambda x: bridge.rotary_embedding(x, x.detach(), x.detach(), interleaved=True),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_every_shipped_choice_has_operations_in_both_directions(name: str) -> None:
+    def train(x: Tensor) -> Any:
+        found = ONE[name](x)
+        results = found if isinstance(found, tuple) else (found,)
+        return torch.autograd.grad(results, x, [torch.ones_like(y) for y in results])
+
+    x = torch.ones(2, 3, 16, dtype=torch.bfloat16, requires_grad=True)
+    nodes = make_fx(train, tracing_mode="fake")(x).graph.nodes
+    offered = [n for n in nodes if choices._reference_of(n) is not None]
+    assert len(offered) == 2
+    assert [name_of(n) for n in offered if choices._steps_of(n, {}) is None] == []
+
+
 def operator(name: str, reference: Callable[..., Any], compiled: Any = "auto", **options: Any) -> Operator:
     options = {"fake": lambda x: torch.empty_like(x), **options}
     return Operator(

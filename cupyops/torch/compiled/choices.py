@@ -21,12 +21,12 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree
@@ -58,7 +58,7 @@ def setting() -> str:
 
 
 def prepare() -> None:
-    """Makes Inductor choose. Inductor is imported when Dynamo traces for it."""
+    """Makes Inductor choose, if it is imported."""
     inductor: Any = sys.modules.get(_MODULE)
     passes = getattr(inductor, _PASSES, None)
     if passes is not None and not hasattr(passes, "cupyops") and has(CHOSEN):
@@ -73,6 +73,12 @@ def _before(passes: Any) -> Any:
 
     chosen.cupyops = True  # type: ignore[attr-defined]
     return chosen
+
+
+def _passes() -> Any:
+    """Returns Inductor's passes over a graph that it is about to compile."""
+    passes = getattr(sys.modules[_MODULE], _PASSES)
+    return getattr(passes, "__wrapped__", passes)
 
 
 def choose(module: GraphModule) -> None:
@@ -157,7 +163,8 @@ def _traced(function: Callable[..., Any], fakes: Sequence[Any]) -> GraphModule:
     """Returns the operations of a function, as Inductor takes them."""
     from torch._inductor.decomposition import select_decomp_table
 
-    with torch.no_grad():
+    mode = next((x.fake_mode for x in fakes if isinstance(x, FakeTensor)), nullcontext())
+    with torch.no_grad(), mode:  # in which the function makes tensors of its own, too
         found = make_fx(function, decomposition_table=select_decomp_table())(*fakes)
     found.graph.eliminate_dead_code()
     return found
@@ -279,10 +286,13 @@ class _Trial:
         from torch._inductor.graph import GraphLowering
         from torch._inductor.virtualized import V
 
-        graph = GraphLowering(self._graph(form), example_inputs=self._fakes, is_inference=True)
-        with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]), V.set_fake_mode(self._mode):
-            graph.run(*self._fakes)
-            yield graph
+        module = self._graph(form)
+        with V.set_fake_mode(self._mode):
+            _passes()(module, is_inference=True)
+            graph = GraphLowering(module, example_inputs=self._fakes, is_inference=True)
+            with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):
+                graph.run(*self._fakes)
+                yield graph
 
     def _bytes(self, forms: Sequence[_Form]) -> dict[_Form, float]:
         """Returns how many bytes the kernels of each form read and write."""
