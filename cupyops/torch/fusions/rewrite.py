@@ -23,10 +23,10 @@ from cupyops.torch.ops.linear_gelu import linear_gelu
 from cupyops.torch.ops.rms_norm import rms_norm
 
 from .gates import UNITS, fuse_gated
+from .linear_layers import fuse_linear_gelu
 from .modulation import fuse_adaptive_layer_norm, fuse_add_adaptive_layer_norm
 from .nodes import Refused
 from .norms import fuse_add_layer_norm, fuse_add_rms_norm
-from .products import fuse_linear_gelu
 
 __all__ = ["CALLED", "FUSIONS", "Site", "rewrite"]
 
