@@ -122,10 +122,11 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str, ...]], tupl
 
 
 def programs() -> int:
-    """Kernels of row programs: several rows in a block, rows of blocks and clusters, persistent blocks that prefetch, and
-    rows that stream."""
+    """Kernels of row programs: several rows in a block, tiles of rows of odd lengths, rows of blocks and clusters, persistent
+    blocks that prefetch, and rows that stream."""
     calls = 0
     rows_and_lengths = ((5, 7), (70, 96), (9, 1000), (7, 4096), (40, 16_384), (20, 65_536), (5, 262_144))
+    rows_and_lengths += ((70, 99), (300, 197), (33, 1025), (9, 6145), (3, 50_257))
     for (name, given), dtype in itertools.product(PROGRAMS.items(), ("float16", "float32")):
         text, elements, others, results = given
         fields = {"rows": (), "indices": (), "columns": (), "scalars": ()} | others

@@ -1,7 +1,9 @@
 """Additions before this project's norms in graphs of Inductor: one operator computes both, wherever the addition stands."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,6 +144,18 @@ def test_another_version_of_pytorch_keeps_the_graphs(monkeypatch: pytest.MonkeyP
     once = inductor._recursive_pre_grad_passes
     graphs.prepare()
     assert once is inductor._recursive_pre_grad_passes is not passes
+
+
+def test_the_first_graph_of_a_process_is_rewritten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """PyTorch imports Inductor when a graph that it traced is to be compiled, which is after the operators were traced."""
+    (tmp_path / "late_inductor.py").write_text("def _recursive_pre_grad_passes(graph): return graph")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(graphs, "_MODULE", "late_inductor")
+    graphs.prepare()
+    assert "late_inductor" not in sys.modules  # nothing is compiled
+    with torch._guards.tracing(torch._guards.TracingContext(None)):
+        graphs.prepare()
+    assert hasattr(sys.modules.pop("late_inductor")._recursive_pre_grad_passes, "cupyops")
 
 
 @pytest.mark.gpu

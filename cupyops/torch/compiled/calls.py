@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from .repeats import Site
+from .rules import Rule
 
 __all__ = ["Bodies", "bodies_of", "declare", "direct", "known"]
 
@@ -29,9 +30,11 @@ class Bodies:
         writes: whether the functions write to their arguments.
         in_place: the overload that writes the first result over the first argument, or None.
         code: a text that stands for the operator's code in the keys of graphs on disk (:func:`.keys.code_of`).
+        reference: the same operation in plain PyTorch, or None.
+        rule: the form of the operator in a graph (:mod:`.rules`).
     """
 
-    __slots__ = ("__weakref__", "by_device", "code", "in_place", "repeats", "writes")
+    __slots__ = ("__weakref__", "by_device", "code", "in_place", "reference", "repeats", "rule", "writes")
 
     def __init__(
         self,
@@ -40,10 +43,13 @@ class Bodies:
         writes: bool = False,
         in_place: Any = None,
         code: str = "",
+        reference: Callable[..., Any] | None = None,
+        rule: str | Rule = "kernel",
     ) -> None:
         self.by_device = dict(by_device)
         self.repeats, self.writes = repeats, writes
         self.in_place, self.code = in_place, code
+        self.reference, self.rule = reference, rule
 
 
 # The bodies of all operators by qualified name. The dictionary does not keep an operator's functions alive.
@@ -58,6 +64,8 @@ def declare(
     writes: bool = False,
     in_place: Any = None,
     code: str = "",
+    reference: Callable[..., Any] | None = None,
+    rule: str | Rule = "kernel",
 ) -> Bodies:
     """Makes the functions of an operator known to :func:`direct`, and returns an object that the operator must hold.
 
@@ -65,9 +73,9 @@ def declare(
         name: the qualified name, ``"mylib::scale"``.
         cuda: the function for CUDA tensors; takes all arguments of the schema.
         cpu: the function for CPU tensors.
-        repeats, writes, in_place, code: the attributes of :class:`Bodies`.
+        repeats, writes, in_place, code, reference, rule: the attributes of :class:`Bodies`.
     """
-    _BODIES[name] = found = Bodies({"cuda": cuda, "cpu": cpu}, repeats, writes, in_place, code)
+    _BODIES[name] = found = Bodies({"cuda": cuda, "cpu": cpu}, repeats, writes, in_place, code, reference, rule)
     return found
 
 

@@ -5,10 +5,12 @@ the functions before Inductor's passes. If PyTorch lacks the place, the graphs s
 """
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from .private import REWRITTEN, has
@@ -25,8 +27,14 @@ def before_gradients(function: Callable[[GraphModule], Any]) -> None:
 
 
 def prepare() -> None:
-    """Makes Inductor call the functions. Inductor is imported when Dynamo traces for it."""
+    """Makes Inductor call the functions.
+
+    Inductor compiles a graph that Dynamo has traced. PyTorch may import Inductor only then, which would be too late for the
+    first graph of a process, so it is imported here.
+    """
     inductor: Any = sys.modules.get(_MODULE)
+    if inductor is None and TracingContext.try_get() is not None:
+        inductor = importlib.import_module(_MODULE)
     passes = getattr(inductor, _PASSES, None)
     if passes is not None and not hasattr(passes, "cupyops") and has(REWRITTEN):
         setattr(inductor, _PASSES, _before(passes))

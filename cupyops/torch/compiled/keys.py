@@ -3,8 +3,8 @@
 AOTAutograd and Inductor keep compiled graphs on disk. A key has the text of a graph, and the text has only the names of
 custom operators. AOTAutograd's key is that of Dynamo's graph, from which it traces the operators' references and gradients.
 Inductor's key is that of the graph that AOTAutograd has traced. Its code also follows from the dtypes, shapes and strides of
-the operators' results, and from the forms in place (:mod:`.in_place`). Without these facts, after an edit that changes
-the dtype of a result, cached code would read the result as the former dtype.
+the operators' results, from the forms in place (:mod:`.in_place`), and from the setting of choices (:mod:`.choices`). Without
+these facts, after an edit that changes the dtype of a result, cached code would read the result as the former dtype.
 
 PyTorch has no public setting for such facts. This module adds them to the object that PyTorch hashes. If PyTorch lacks
 the object (:mod:`.private`), graphs are compiled anew in each process, by the public tag of all keys. A composite
@@ -26,6 +26,7 @@ from torch.utils import _pytree
 from cupyops.errors import expected
 
 from .calls import Bodies, bodies_of
+from .choices import setting
 from .private import KEYS, has
 
 __all__ = ["code_of", "prepare"]
@@ -80,7 +81,7 @@ def _with_facts(hashed: Any, init: Any) -> Any:
         init(self, graph, *args, **kwargs)
         of_inductor = type(self) is hashed
         facts = [
-            (name, *(_facts_of_inductor(node, bodies) if of_inductor else (bodies.code,)))
+            (name, setting(), *(_facts_of_inductor(node, bodies) if of_inductor else (bodies.code,)))
             for node, name, bodies in _calls(graph)
         ]
         if facts:

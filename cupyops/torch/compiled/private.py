@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["DIRECT", "INLINED", "KEYS", "RECOMPUTED", "REWRITTEN", "has"]
+__all__ = ["CHOSEN", "DIRECT", "INLINED", "KEYS", "RECOMPUTED", "REWRITTEN", "has"]
 
+CHOSEN = "the choice between kernels and the operations of references"
 DIRECT = "direct calls of operators, repeated launches and results in place"
 INLINED = "the inlining of functions where a model cannot be compiled as a whole"
 KEYS = "graphs on disk for later processes"
@@ -24,6 +25,22 @@ REWRITTEN = "the rewriting of graphs before Inductor"
 # For each use: the module, the part, and the parameters of a function that this package passes, or the attributes that
 # the constructor of a class sets.
 _NEEDED: dict[str, list[tuple[str, str, str]]] = {
+    CHOSEN: [
+        ("torch._inductor.compile_fx", "_recursive_post_grad_passes", "gm"),
+        ("torch._inductor.decomposition", "select_decomp_table", ""),
+        ("torch._inductor.graph", "GraphLowering.__init__", "gm example_inputs is_inference"),
+        ("torch._inductor.graph", "GraphLowering._update_scheduler", ""),
+        ("torch._inductor.graph", "GraphLowering.compile_to_module", ""),
+        ("torch._inductor.graph", "GraphLowering.count_bytes", ""),
+        ("torch._inductor.graph", "GraphLowering.init_wrapper_code", ""),
+        ("torch._inductor.lowering", "fallbacks", ""),
+        ("torch._inductor.lowering", "lowerings", ""),
+        ("torch._inductor.runtime.benchmarking", "benchmarker.benchmark_gpu", ""),
+        ("torch._inductor.virtualized", "V.set_extern_kernel_nodes", ""),
+        ("torch._inductor.virtualized", "V.set_fake_mode", ""),
+        ("torch._inductor.virtualized", "V.set_graph_handler", ""),
+        ("torch.utils.flop_counter", "flop_registry", ""),
+    ],
     DIRECT: [
         ("torch._inductor.lowering", "make_fallback", "layout_constraint warn override_decomp"),
         ("torch._inductor.lowering", "register_lowering", "type_promotion_kind"),

@@ -59,7 +59,7 @@ class Composites:
         find: Callable[[], "Composites | None"],
     ) -> None:
         self._schema, self._find = schema, find
-        self.used = (rule == "kernel" or schema.namespace == "cupyops") and not schema.mutated
+        self.used = (rule in ("kernel", "auto") or schema.namespace == "cupyops") and not schema.mutated
         text = f"{code} {schema.text} {getattr(rule, '__qualname__', rule)} {sorted(policies.items())}"
         self._overload = f"of_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self._all: list[Callable[[tuple[Any, ...]], Any]] = []  # the implementations

@@ -48,7 +48,7 @@ from cupyops.torch.compiled import calls
 from cupyops.torch.compiled.common import Common
 from cupyops.torch.compiled.keys import code_of
 from cupyops.torch.compiled.recompute import Recomputation
-from cupyops.torch.compiled.rules import Rule, decomposes, rule_of
+from cupyops.torch.compiled.rules import Rule, decomposes, in_16_bits, of_gradient, rule_of
 from cupyops.torch.scale import sharding as scale
 from cupyops.torch.scale.declared import Scale
 from cupyops.torch.scale.distributed import correct_dtypes
@@ -152,9 +152,11 @@ class Operator:
         vmap: a rule ``(info, in_dims, *args) -> (results, out_dims)``, in the form of ``torch.library.register_vmap``.
         compiled: what the operator is in a graph of ``torch.compile``. ``"kernel"``: one node, which calls the body.
             ``"decompose"``: the operations of the reference, which Inductor fuses with the operations beside them.
-            ``"auto"``: ``"decompose"`` for an elementwise operator of 16-bit tensors, else ``"kernel"``. A function of
-            the operator's arguments that returns ``"kernel"`` or ``"decompose"``. ``torch.export`` and
-            ``cupyops.simulate()`` always keep the operator.
+            ``"auto"``: one node with its own gradient, which Inductor compiles as the kernel or as the operations of the
+            reference, whichever is faster beside the operations around it (:mod:`cupyops.torch.compiled.choices`); the
+            gradient, too, unless it is an Operator. An elementwise operator has the choice for 16-bit tensors alone. A
+            function of the operator's arguments that returns one of these. ``torch.export`` and ``cupyops.simulate()``
+            always keep the operator.
         recompute: a function that computes the first result by pointwise operations of PyTorch. The names of its
             parameters select its arguments: inputs, and the other results, at least one of these or all inputs. In the
             backward of a compiled graph, the function replaces a saved result if that saves fewer bytes.
@@ -252,6 +254,8 @@ class Operator:
             broadcasts = elementwise or sharding == "elementwise"
             divided = rule and scale.of_gradient(rule, parsed, found.arguments, wrt, broadcasts=broadcasts)
             options: Any = {"reference": found.reference, "repeats": repeats, "sharding": divided}
+            if found.reference is not None:
+                options["compiled"] = of_gradient(self._compiled)
             return Operator(found.schema, found.body, **options, _mend=found.refusal)
 
         derivatives = derivatives_of(parsed, implementation, backward, wrt, plain, operator_for, _mend)
@@ -277,7 +281,8 @@ class Operator:
         # Traced code calls the reference itself: there, tensors have no memory to compare.
         self._checked = self._plain and held_to_schema(self._plain, parsed, "reference")
         bodies = body, on_cpu(body, self._plain, fake), repeats, bool(parsed.mutated)
-        self._bodies = calls.declare(self.qualified_name, *bodies, self.inplace and self.inplace.op, code)
+        in_graphs = code, self._plain, self._compiled
+        self._bodies = calls.declare(self.qualified_name, *bodies, self.inplace and self.inplace.op, *in_graphs)
         self._held = held_to_schema(body, parsed)
         # The body for plain tensors on a GPU, called without autocast.
         self.eager: Callable[..., Any] = self.body
@@ -300,7 +305,8 @@ class Operator:
                 vmap = vmap_by_loop(find) if plain is None else vmap_of_reference(completed(plain, parsed))
         self._scale = Scale(parsed, rule, flops, elementwise)
         eager = held_to_schema(without_autocast(self.eager), parsed)
-        declared_once = self._scale, elementwise, self._recomputation, self._common, find
+        again = elementwise or self._compiled is in_16_bits  # also elementwise, of parts of a tensor
+        declared_once = self._scale, again, self._recomputation, self._common, find
         library = register(parsed, self._held, eager, self._checked, fake, gradient, vmap, *declared_once)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._unregister = ending_with(self, library, self.op, lambda: (newest := find()) and newest.op)

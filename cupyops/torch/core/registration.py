@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from cupyops.torch.compiled import graphs, keys, recompute
+from cupyops.torch.compiled import choices, graphs, keys, recompute
 from cupyops.torch.compiled.common import Common
 from cupyops.torch.compiled.lowering import prepare
 from cupyops.torch.scale.declared import Scale
@@ -38,7 +38,7 @@ def register(
     gradient: Gradient | None,
     vmap: Callable[..., Any] | None,
     scale: Scale,
-    elementwise: bool,
+    again: bool,
     recomputation: recompute.Recomputation | None,
     common: Common | None,
     find: Callable[[], Any],
@@ -54,7 +54,7 @@ def register(
         gradient: ``setup_context`` and ``backward``, or None for an operator that writes to its arguments.
         vmap: the rule for vmap, or None.
         scale: what the operator declares for DTensor, jagged tensors and FLOP counters.
-        elementwise: whether the operator is elementwise.
+        again: whether the backward of a compiled graph may compute the results again.
         recomputation: how the first result follows from other tensors, or None.
         common: from which values results follow, or None.
         find: returns the Operator of this name.
@@ -73,8 +73,8 @@ def register(
         # torch.func does not handle operators of torch.library. This dispatch key intercepts a call while a transform
         # is active, and applies another Function instead (transformable).
         library.impl(schema.name, under_transforms(find, schema), "FuncTorchDynamicLayerFrontMode")
-    allowed = partial(recompute.allow, name, elementwise, recomputation, common, scale.flops is not None)
-    steps = partial(prepare, name), allowed, graphs.prepare, keys.prepare, scale.prepare
+    allowed = partial(recompute.allow, name, again, recomputation, common, scale.flops is not None)
+    steps = partial(prepare, name), allowed, graphs.prepare, choices.prepare, keys.prepare, scale.prepare
     shapes = fake or shapes_of(schema.name, body, reference)
     torch.library.register_fake(name, preparing(steps, completed(shapes, schema)), lib=library)
     if gradient is not None:

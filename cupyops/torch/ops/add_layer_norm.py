@@ -119,6 +119,7 @@ _add_layer_norm = Operator(
     " float eps, str? dtype=None) -> (Tensor y, Tensor s, Tensor stats)",
     AddLayerNormFunction,
     reference=_add_layer_norm_reference,
+    compiled="auto",
     onnx=_add_layer_norm_onnx,
     recompute=_recomputed,
     common={"stats": ("layer_norm", "s", "normalized_shape", "eps")},  # as of layer_norm, up to the order of the sums

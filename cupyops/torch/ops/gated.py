@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cupyops.errors import expected
 from cupyops.ops.checks import check_floating
-from cupyops.torch.compiled.rules import elementwise as of_elements
+from cupyops.torch.compiled.rules import in_16_bits
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary, symbolic_call, wide_dtype
 from cupyops.torch.programs.elementwise import Written, elementwise
@@ -97,7 +97,7 @@ def _unit(
         backward=gradient,
         reference=lambda gate_up: reference(*_halves(name, gate_up)),
         onnx=of_halves_onnx,
-        compiled=of_elements,
+        compiled=in_16_bits,
         sharding="rows",
         repeats=True,
     )

@@ -16,7 +16,6 @@ from cupyops.ops.layer_norm.body import tangent as layer_norm_jvp_body
 from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.ops.layer_norm.checks import check as check_layer_norm
 from cupyops.ops.layer_norm.checks import check_backward as check_layer_norm_backward
-from cupyops.torch.compiled.rules import contiguous
 from cupyops.torch.core.composite import node_of
 from cupyops.torch.core.dispatch import (
     dispatch_modes,
@@ -268,7 +267,7 @@ _layer_norm = Operator(
     autocast={"cuda": "float32"},  # autocast on a CPU does not convert PyTorch's layer_norm
     onnx=layer_norm_onnx,
     repeats=True,
-    compiled=contiguous,
+    compiled="auto",
     recompute=recomputed_layer_norm,
     common={"stats": ("layer_norm", "x", "normalized_shape", "eps")},
     sharding=_sharding,
@@ -282,7 +281,7 @@ _layer_norm_inference = Operator(
     autocast={"cuda": "float32"},
     onnx=_layer_norm_inference_onnx,
     repeats=True,
-    compiled=contiguous,
+    compiled="auto",
     sharding=_inference_sharding,
 )
 _layer_norm_backward = Operator(
@@ -291,6 +290,7 @@ _layer_norm_backward = Operator(
     layer_norm_backward_body,
     reference=_layer_norm_backward_reference,
     repeats=True,
+    compiled="auto",
     sharding=_backward_sharding,
 )
 
@@ -301,7 +301,7 @@ declare_later(_layer_norm, declare_ahead)
 def _y_in_general(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     x, weight, bias, shape, *_ = args
     rows = rows_of_traced(x)
-    if rows is not None and len(shape) == 1 and contiguous(x) == "kernel":
+    if rows is not None and len(shape) == 1 and x.is_contiguous():
         args = (rows, *args[1:])
     else:
         rows = None

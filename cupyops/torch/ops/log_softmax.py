@@ -26,6 +26,7 @@ _log_softmax = row_reduce(
     backward="d = sum(grad_y); grad_x = grad_y - exp(y) * d",
     name="cupyops::log_softmax",
     reference=_reference,
+    compiled="auto",
     autocast=AUTOCAST,
     onnx=_onnx,
     ahead=AHEAD,

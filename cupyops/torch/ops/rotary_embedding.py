@@ -105,7 +105,8 @@ def _reference(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor
         other = torch.cat((-given[..., n // 2 :], given[..., : n // 2]), -1)
     turned = (given * cos.to(dtype) + other * sin.to(dtype)).to(x.dtype)
     order = _by_stride(x)
-    y = torch.cat((turned, x[..., n:]), -1).permute(order).contiguous()
+    whole = turned if n == x.shape[-1] else torch.cat((turned, x[..., n:]), -1)
+    y = whole.permute(order).contiguous()
     return y.permute(_inverse(order))
 
 
@@ -144,6 +145,7 @@ _backward = Operator(
     reference=lambda grad_y, cos, sin, interleaved: _reference(
         grad_y, cos, -_other_of_pair(sin, interleaved), interleaved
     ),
+    compiled="auto",
     sharding=_sharding,
     repeats=True,
 )
@@ -153,6 +155,7 @@ _rotary_embedding = Operator(
     backward=_backward,
     wrt=["x"],
     reference=_reference,
+    compiled="auto",
     onnx=_onnx,
     sharding=_sharding,
     repeats=True,
@@ -162,7 +165,8 @@ _rotary_embedding = Operator(
 def _other_of_pair(table: Tensor, interleaved: bool) -> Tensor:
     if interleaved:
         return table.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    return table.roll(table.shape[-1] // 2, -1)
+    first, second = table.chunk(2, -1)
+    return torch.cat((second, first), -1)
 
 
 def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:

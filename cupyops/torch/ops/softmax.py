@@ -33,6 +33,7 @@ _softmax = row_reduce(
     backward="d = sum(grad_y * y); grad_x = y * (grad_y - d)",
     name="cupyops::softmax",
     reference=_reference,
+    compiled="auto",
     autocast=AUTOCAST,
     onnx=_onnx,
     ahead=AHEAD,

@@ -124,6 +124,7 @@ def elementwise(
             elementwise=True,
             reference=_whole(gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt), len(reads))
             or elementwise_reference(program_back, promoted),
+            compiled="auto" if options.get("compiled") == "auto" else "kernel",
             repeats=True,
         )
     made = Written(

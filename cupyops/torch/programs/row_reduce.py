@@ -160,6 +160,7 @@ def row_reduce(
             schema_back,
             body_of(kernels[1], kinds_back, wants=len(own) > 1),
             reference=by_reference or row_reference(back, kinds_back, functools.partial(_dtype_of, back)),
+            compiled="auto" if options.get("compiled") == "auto" else "kernel",
             repeats=True,
             sharding=_sharding_of(back, kinds_back),
         )

@@ -104,6 +104,5 @@ def _standard_library(settings: Mapping[str, Any]) -> list[str]:
         compiler = cpp_builder.get_cpp_compiler()
     asked = [compiler, "-print-file-name=libstdc++.so.6"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    return (
-        [":libstdc++.so.6"] if os.path.isabs(found) else []
-    )  # the compiler answers with the name alone if there is none
+    # The compiler answers with the name alone if it has no such file.
+    return [":libstdc++.so.6"] if os.path.isabs(found) else []
