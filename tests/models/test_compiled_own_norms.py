@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import autograd_bridge as bridge
 from cupyops.torch import Fusions
 from cupyops.torch.compiled import graphs
-from cupyops.torch.fusions.rewrite import fuse_own_norms
+from cupyops.torch.fusions.norms import fuse_own_norms
 from tests.models.calls import in_graph
 from tests.models.test_compiled import codes_of, operators_of
 from tests.models.test_compiled_fusions import close, trained

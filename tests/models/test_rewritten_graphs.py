@@ -11,8 +11,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 
-from cupyops.torch.fusions.fused import add_then_layer_norm, sum_then_layer_norm, sum_then_rms_norm
-from cupyops.torch.fusions.rewrite import _place, rewrite
+from cupyops.torch.fusions.rewrite import place_of, rewrite
+from cupyops.torch.ops.add_layer_norm import add_layer_norm
+from cupyops.torch.ops.layer_norm import layer_norm
+from cupyops.torch.ops.rms_norm import rms_norm
 
 N = 8
 
@@ -53,8 +55,8 @@ def test_the_norm_has_the_dtype_that_it_had() -> None:
     for of_y, dtype in ((half, None), (single, single)):
         module = added_norm(half, single, single, of_y)
         rewrite(module, ["add_layer_norm"], ["cpu"])
-        (call,) = (n for n in module.graph.nodes if n.target is add_then_layer_norm)
-        assert call.args[-1] == dtype
+        (call,) = (n for n in module.graph.nodes if n.target is add_layer_norm)
+        assert call.kwargs == ({} if dtype is None else {"dtype": dtype})
 
 
 def test_a_second_norm_of_the_sum_has_the_dtype_that_it_had() -> None:
@@ -77,12 +79,11 @@ def test_a_second_norm_of_the_sum_has_the_dtype_that_it_had() -> None:
             ("add_rms_norm", refusal),
             ("add_layer_norm", ""),
         ]
-        (again,) = (n for n in graph.nodes if n.target is sum_then_layer_norm)
-        assert again.args[1:] == ((N,), weight, bias, 0.5, dtype)
-        assert [n.args[1:] for n in graph.nodes if n.target is sum_then_rms_norm] == [((N,), weight, 0.25)][
-            bool(dtype) :
-        ]
-        (both,) = (n for n in graph.nodes if n.target is add_then_layer_norm)
+        (again,) = (n for n in graph.nodes if n.target is layer_norm)
+        assert again.args[1:] == ((N,), weight, bias, 0.5)
+        assert again.kwargs == ({} if dtype is None else {"dtype": dtype})
+        assert [n.args[1:] for n in graph.nodes if n.target is rms_norm] == [((N,), weight, 0.25)][bool(dtype) :]
+        (both,) = (n for n in graph.nodes if n.target is add_layer_norm)
         assert again.args[0].args == (both, 1)
 
 
@@ -123,4 +124,4 @@ def test_gelu_has_the_dtype_that_it_had(view: bool) -> None:
 def test_a_site_has_the_name_of_its_module(path: str) -> None:
     """Versions of Dynamo write the path of a module in these ways."""
     node: Any = SimpleNamespace(meta={"nn_module_stack": {"0": ("L['m']", nn.Module), "1": (path, nn.Module)}})
-    assert _place(node) == "a.b"
+    assert place_of(node) == "a.b"

@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from cupyops.errors import expected
+from cupyops.torch import ops
 from cupyops.torch.compiled.graphs import before_gradients
 
-from . import fused
-from .rewrite import FUSIONS, Site, fuse_own_norms, rewrite
+from .norms import fuse_own_norms
+from .rewrite import CALLED, FUSIONS, Site, rewrite
 
 __all__ = ["Fusions"]
 
@@ -121,16 +122,14 @@ def _settings(mode: str | None, options: dict[str, Any] | None) -> dict[str, Any
     found |= {name.replace("-", "_"): value for name, value in (options or {}).items()}
     cacheable = "unsafe_marked_cacheable_functions"
     if hasattr(config, cacheable):
-        # AOTAutograd's cache takes graphs that call functions of PyTorch. The user's functions need a name and a key.
-        names = (f"{fused.__name__}.{name}" for name in fused.__all__)
+        # AOTAutograd's cache takes graphs that call functions of PyTorch. Other functions need a name and a key.
+        names = (f"{function.__module__}.{function.__name__}" for function in CALLED)
         found[cacheable] = {**getattr(config, cacheable), **found.get(cacheable, {}), **dict.fromkeys(names, _key())}
     return found
 
 
 @cache
 def _key() -> str:
-    """Returns a hash of the code that a cached graph has been traced from: the functions of :mod:`.fused` and the
-    operators that they call."""
-    operators = Path(fused.__file__).parents[1] / "ops"
-    files = [Path(fused.__file__), *sorted(operators.glob("*.py"))]
+    """Returns a hash of the code that a cached graph has been traced from: that of the operators."""
+    files = sorted(Path(ops.__path__[0]).glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

@@ -1,4 +1,5 @@
-"""Replaces single expressions in a method by calls of operators that compute them (:mod:`.fused`)."""
+"""What the names and attributes of a method hold, and which statements read its variables: the ground of the files that find
+one pattern each."""
 
 import ast
 import functools
@@ -9,35 +10,30 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import nn
 
-from cupyops.torch.ops.gated import GATES
-
-from . import fused
-from .leaves import unit_of
-from .recognise import gelu_candidate, gelu_form, modulation_form
+from .recognise import Form, gelu_candidate, gelu_form
+from .single_calls import GeluCall, as_operator, known_function
 from .source import parsed
 from .syntax import (
     TRIES,
     Path,
     approximate_of,
-    calls_nothing,
-    is_name,
+    in_order,
     last_reads,
     only_argument,
     path_of,
     read_by_losses,
     reads_of,
+    reads_only,
     returned_call,
-    root_of,
+    single_target,
     stored_names,
     unpacked_names,
-    widened,
 )
 
 __all__ = ["PREFIX", "Change", "Expressions", "Parent", "own_gelu", "owner_of"]
 
 PREFIX = "cupyops_"  # of the names that are added to a rewritten method
 _HOLDERS = (ModuleType, type)
-_UNITS = {unit.__name__ for unit in GATES.values()}
 
 
 class Change(NamedTuple):
@@ -67,7 +63,7 @@ def owner_of(function: FunctionType) -> str | None:
 
 
 class Expressions:
-    """Knows what the names and attributes of a method hold, and returns the calls that compute its expressions."""
+    """Knows what the names and attributes of a method hold, and keeps the changes of its expressions."""
 
     def __init__(
         self,
@@ -126,11 +122,11 @@ class Expressions:
             return None
         kind = self.kind(node.func)
         if kind in ("gelu", "function") and (x := only_argument(node)) is not None:
-            return x, node.func if kind == "gelu" else self.helper(fused.as_operator, node.func)
+            return x, node.func if kind == "gelu" else self.helper(as_operator, node.func)
         function = self.named(node.func)
         if function is F.gelu and len(node.args) == 1 and not isinstance(node.args[0], ast.Starred):
             if not node.keywords:
-                return node.args[0], self.constant("gelu", fused.as_operator(F.gelu))
+                return node.args[0], self.constant("gelu", as_operator(F.gelu))
             if len(node.keywords) == 1 and (form := approximate_of(node.keywords[0])):
                 return node.args[0], self.constant(f"gelu_{form}", _with_form(form))
         elif (
@@ -138,21 +134,6 @@ class Expressions:
         ):
             return x, self.constant(getattr(function, "__name__", "module"), call)
         return None
-
-    def gate(self, node: ast.AST) -> tuple[ast.expr, ast.expr, str] | None:
-        """Returns the argument of a call of an activation with a gated unit, the expression of the callee, and the name
-        of the unit; None for another call."""
-        if not isinstance(node, ast.Call):
-            return None
-        if (found := self.activation(node)) is not None:
-            return *found, "geglu"
-        if (g := only_argument(node)) is None:
-            return None
-        if (kind := self.kind(node.func)) in _UNITS:
-            return g, node.func, kind
-        function = self.named(node.func)
-        unit = None if function is None or isinstance(function, nn.Module) else unit_of(function)
-        return None if unit is None else (g, node.func, unit.__name__)
 
     def factors(self, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
         """Returns the factors of a product of tensors that may have one shape, or None. A number and an attribute of the
@@ -162,136 +143,53 @@ class Expressions:
         both = node.left, node.right
         return None if any(isinstance(f, ast.Constant) or path_of(f, self.owner) for f in both) else both
 
-    def gated(self, node: ast.AST) -> ast.expr | None:
-        """Returns the call that computes ``act(g) * u`` or ``u * act(g)``, or None."""
-        if (factors := self.factors(node)) is None:
-            return None
-        for (of_gate, u), before in ((factors, True), (factors[::-1], False)):
-            if (found := self.gate(of_gate)) is None:
-                continue
-            g, act, unit = found
-            if not before:
-                return self.change(unit, node, self.helper(fused.gated_after, u, act, g))
-            # u is evaluated before the activation now, and must not change g.
-            if calls_nothing(u) or self.is_fresh(g):
-                return self.change(unit, node, self.helper(fused.gated, act, g, u))
-        return None
-
-    def modulation(self, node: ast.AST) -> tuple[ast.expr, ast.expr, ast.expr] | None:
-        """Returns n, scale and shift of an expression ``n * (1 + scale) + shift``, or None. The evaluation of scale and shift
-        changes no tensor."""
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
-            return None
-        n, more = self.factors(node.left) or (None, None)
-        if n is None or not (isinstance(more, ast.BinOp) and isinstance(more.op, ast.Add)):
-            return None
-        for one, scale in ((more.left, more.right), (more.right, more.left)):
-            if isinstance(one, ast.Constant) and one.value == 1 and calls_nothing(scale) and calls_nothing(node.right):
-                return n, scale, node.right
-        return None
-
-    def modulated_norm(self, node: ast.AST) -> ast.expr | None:
-        """Returns n of ``n * (1 + scale) + shift`` and of ``modulate(n, shift, scale)``, or None."""
-        if isinstance(node, ast.Call):
-            return node.args[0] if self.modulation_function(node) is not None else None
-        found = self.modulation(node)
-        return None if found is None else found[0]
-
-    def modulation_function(self, node: ast.Call) -> FunctionType | None:
-        """Returns the function of a call ``modulate(x, shift, scale)`` whose last arguments change no tensor, or None."""
-        function = self.named(node.func)
-        if not isinstance(function, FunctionType) or len(node.args) != 3 or node.keywords:
-            return None
-        fits = all(map(calls_nothing, node.args[1:])) and own_modulation(function) is not None
-        return function if fits else None
-
-    def modulating(self, node: Any) -> tuple[ast.expr, ast.expr, ast.expr]:
-        """Returns the expression of the function that computes a gated sum and its modulation, and the two tensors of an
-        expression that :meth:`modulated_norm` knows."""
-        if not isinstance(node, ast.Call):
-            _, scale, shift = self.modulation(node)  # type: ignore[misc]
-            return self.constant("modulated", fused.plus_gated_then_modulation), scale, shift
-        function: Any = self.modulation_function(node)
-        _, call = own_modulation(function)  # type: ignore[misc]
-        return self.constant(f"gated_{function.__name__}", call), node.args[1], node.args[2]
-
-    def modulate(self, node: ast.Call) -> ast.expr | None:
-        """Returns the replacement of ``modulate`` in ``modulate(self.norm(x), shift, scale)``, with the norm as its
-        first argument, or None."""
-        x = node.args[0] if node.args else node
-        if not (isinstance(x, ast.Call) and self.called(x, "plain_layer_norm")):
-            return None
-        if (function := self.modulation_function(node)) is None:
-            return None
-        call, _ = own_modulation(function)  # type: ignore[misc]
-        return self.constant(function.__name__, call)
-
-    def modulated(self, node: ast.BinOp) -> ast.expr | None:
-        """Returns the call that computes ``self.norm(x) * (1 + scale) + shift``, or None."""
-        call, scale, shift = self.modulation(node) or (node, node, node)
-        if not isinstance(call, ast.Call) or (x := self.called(call, "plain_layer_norm")) is None:
-            return None
-        new = self.helper(fused.norm_then_modulation, call.func, x, scale, shift)
-        return self.change("adaptive_layer_norm", node, new)
-
-    def gated_sum(self, node: ast.AST) -> tuple[Callable[..., Any], list[ast.expr], ast.expr, ast.expr] | None:
-        """Returns the function that computes ``residual + gate * x`` or ``gate * x + residual``, its arguments in the order
-        of their evaluation, and the residual and the product, or None.
-
-        A gate is one of several results of a call, as scale, shift and gate of a condition are. Which factor is the gate, the
-        shapes decide in the call.
-        """
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
-            return None
-        for residual, product, before in ((node.left, node.right, True), (node.right, node.left, False)):
-            factors = self.factors(product)
-            if factors is None or not any(root_of(f) in self.unpacked and calls_nothing(f) for f in factors):
-                continue
-            if (
-                path_of(residual, self.owner)
-                or root_of(widened(residual) or residual) not in self.local - self.unpacked
-            ):
-                continue
-            if before:
-                return fused.plus_gated, [residual, *factors], residual, product
-            return fused.gated_plus, [*factors, residual], residual, product
-        return None
-
-    def gated_add(self, node: ast.BinOp) -> ast.expr | None:
-        """Returns the call that computes ``residual + gate * x``, or None."""
-        if (found := self.gated_sum(node)) is None:
-            return None
-        function, operands, *_ = found
-        return self.change("gated_add", node, self.helper(function, *operands))
-
-    def narrowed(self, node: ast.Call) -> ast.expr | None:
-        """Returns the call that computes ``(h.float() + gate * x).type_as(h)`` or ``(self.norm(h.float()) * (1 + scale) +
-        shift).type_as(h)``, or None."""
-        if not (isinstance(node.func, ast.Attribute) and node.func.attr == "type_as"):
-            return None
-        h, value = only_argument(node), node.func.value
-        if not (isinstance(h, ast.Name) and h.id in self.private):
-            return None
-
-        def is_h(x: ast.AST | None) -> bool:
-            return x is not None and is_name(widened(x), h.id)
-
-        call, scale, shift = self.modulation(value) or (value, value, value)
-        if isinstance(call, ast.Call) and is_h(self.called(call, "plain_layer_norm")):
-            new = self.helper(fused.norm_then_modulation_as, call.func, h, scale, shift)
-            return self.change("adaptive_layer_norm", node, new)
-        if (found := self.gated_sum(value)) is None or found[0] is not fused.plus_gated or not is_h(found[2]):
-            return None
-        _, a, b = found[1]
-        # Not as a float32 tensor in memory: the operator reads 16 bits and computes in float32.
-        wide = [widened(f) for f in (a, b)]
-        given = [w or f for w, f in zip(wide, (a, b), strict=True)]
-        flags = [ast.Constant(w is not None) for w in wide]
-        return self.change("gated_add", node, self.helper(fused.plus_gated_as, h, *given, *flags))
-
     def is_fresh(self, node: ast.expr) -> bool:
         """Returns whether an expression makes a tensor that nothing else holds: the result of a linear layer."""
         return isinstance(node, ast.Call) and self.called(node, "linear") is not None
+
+    # The reader of a variable
+
+    def is_dead(self, name: str, statement: ast.stmt) -> bool:
+        """Returns whether a statement is the only reader of the value of a variable: it reads the variable once, and then the
+        variable has no other reader, or another value, or the method ends."""
+        if name not in self.private or reads_of(statement)[name] != 1:
+            return False
+        end = statement.end_lineno, statement.end_col_offset
+        if self.loads[name] == 1 or self.last_reads[name] < end:
+            return True
+        return single_target(statement) == name or isinstance(statement, ast.Return)
+
+    def reader(
+        self, name: str, rest: list[ast.stmt], matches: Callable[[ast.AST], bool], fresh: bool = False
+    ) -> tuple[ast.stmt, Any] | None:
+        """Returns the statement that reads a variable, and the expression in it that matches; None if something else may read
+        the variable, or may change a tensor before.
+
+        Args:
+            name: the variable.
+            rest: the statements after the assignment to it.
+            matches: whether an expression is the one that is sought.
+            fresh: whether nothing else can change the tensors that matter.
+        """
+        for statement in rest:
+            value = getattr(statement, "value", None)
+            if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) or value is None:
+                return None
+            if name in stored_names(value):
+                return None
+            for node in in_order(value):
+                if matches(node):
+                    return (statement, node) if self.is_dead(name, statement) else None
+                if not fresh and not reads_only(node):
+                    return None
+            if reads_of(statement)[name] or name in stored_names(statement):
+                return None
+        return None
+
+    def deferred(self, first: Any, name: str, called: ast.expr, x: ast.expr) -> ast.Starred:
+        """Stores ``(called, x)`` in the variable of a call, and returns the two as arguments."""
+        first.value = ast.copy_location(ast.Tuple([called, x], ast.Load()), first.value)
+        return ast.Starred(ast.Name(name, ast.Load()), ast.Load())
 
     # New expressions
 
@@ -313,26 +211,16 @@ class Expressions:
 
 
 @functools.cache
-def own_modulation(function: FunctionType) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """Returns the functions :func:`.fused.modulation_by` and :func:`.fused.plus_gated_then_modulation_by` of a function
-    (x, shift, scale) that computes x·(1 + scale) + shift, or None."""
-    found = modulation_form(function)
-    if found is None:
-        return None
-    return fused.modulation_by(function, *found), fused.plus_gated_then_modulation_by(function, *found)
+def _with_form(approximate: str) -> GeluCall:
+    form = Form(approximate, True)
+    return GeluCall(form, lambda x: F.gelu(x, approximate=approximate))
 
 
-@functools.cache
-def _with_form(approximate: str) -> fused.GeluCall:
-    form = fused.Form(approximate, True)
-    return fused.GeluCall(form, lambda x: F.gelu(x, approximate=approximate))
-
-
-def own_gelu(function: Any) -> fused.GeluCall | None:
+def own_gelu(function: Any) -> GeluCall | None:
     """Returns the call of GELU for a function that computes GELU and is named for it, or for a module that is not part of
     the model; None for every other object."""
     if function is F.gelu:
-        return fused.as_operator(function)
+        return as_operator(function)
     if isinstance(function, nn.Module):
         call = functools.partial(type(function).forward, function) if gelu_candidate(function) else None
     else:
@@ -340,7 +228,7 @@ def own_gelu(function: Any) -> fused.GeluCall | None:
         call = function if named else None
     if call is None:
         return None
-    if isinstance(known := fused.as_operator(function), fused.GeluCall):
+    if isinstance(known := as_operator(function), GeluCall):
         return known
     form, _ = gelu_form(call)
-    return None if form is None else fused.known_function(function, form)
+    return None if form is None else known_function(function, form)

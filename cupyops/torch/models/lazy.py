@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_map_only
 
 from cupyops.torch.ops.linear_cross_entropy import linear_cross_entropy
 
-from .fused import is_hooked, operands_of
+from .fused import operands_of
+from .single_calls import is_hooked
 from .small import PLAIN, is_traced
 
 __all__ = ["LazyLogits", "lazy_head", "lazy_linear", "passed_on"]

@@ -12,11 +12,11 @@ rewritten method every statement stays, and each replaced call decides at run ti
                                             nothing else reads a or can change g
 ``g, u = z.chunk(2, dim=-1)`` and           :func:`.fused.gated_halves`, if nothing else reads g or u
 ``self.act(g) * u`` after
-``self.norm(x) * (1 + scale) + shift``      :func:`.fused.norm_then_modulation`, for a layer norm without weight and bias; also as
+``self.norm(x) * (1 + scale) + shift``      :func:`.fused_diffusion.norm_then_modulation`, for a layer norm without weight and bias; also as
                                             two statements, and by a function ``modulate`` of the model's own
-``x + gate * y``                            :func:`.fused.plus_gated`, if the gate is one of several results of a call; also
+``x + gate * y``                            :func:`.fused_diffusion.plus_gated`, if the gate is one of several results of a call; also
                                             as two statements, and with the addition in float32
-``s = x + gate * y`` and the modulation of  :func:`.fused.plus_gated_then_modulation`, if nothing else is called between them
+``s = x + gate * y`` and the modulation of  :func:`.fused_diffusion.plus_gated_then_modulation`, if nothing else is called between them
 ``self.norm(s)`` after
 ``self.norm(a + b)``                        :func:`.fused.add_then_norm`
 ``s = a + b`` and ``self.norm(s)`` after   :func:`.fused.add_and_norm`, if nothing else is called between them
@@ -32,35 +32,32 @@ reads z below                               in a module of the model whose resul
 
 import ast
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
-
 from . import fused
-from .expressions import PREFIX, Change, Expressions, Parent, owner_of
+from .expressions import PREFIX, Change, Parent, owner_of
 from .lazy import lazy_head, lazy_linear, passed_on
+from .rewrite_diffusion import Diffusion
+from .rewrite_gates import Gates
 from .rotary import own_rotary
+from .single_calls import FUNCTIONS
 from .source import compiled, innermost, parsed, redecorated
 from .syntax import (
     SCOPES,
     Path,
     first_call,
-    in_order,
     innermost_call,
     is_alias,
     is_name,
     is_super_forward,
     path_of,
     read_by_losses,
-    reads_of,
-    reads_only,
     replace_node,
     returned_call,
     single_target,
-    stored_names,
 )
 
 __all__ = ["called_paths", "loss_paths", "mentions", "returned_path", "rewritten"]
@@ -174,7 +171,7 @@ def rewritten(
     return done[key]
 
 
-class _Rewriter(Expressions, ast.NodeTransformer):
+class _Rewriter(Gates, Diffusion, ast.NodeTransformer):
     # Expressions
 
     def visit(self, node: ast.AST) -> Any:
@@ -210,7 +207,7 @@ class _Rewriter(Expressions, ast.NodeTransformer):
             new = ast.Call(self.constant("forward", forward), args, node.keywords)
             return self.generic_visit(self.change(operator, node, new))
         function = None if self.kind(node.func) else self.named(node.func)
-        entry = next((found for known, found in fused.FUNCTIONS.items() if known is function), None)
+        entry = next((found for known, found in FUNCTIONS.items() if known is function), None)
         if entry is not None:
             operator, drop_in = entry
             new = ast.Call(self.constant(operator, drop_in), node.args, node.keywords)
@@ -292,200 +289,6 @@ class _Rewriter(Expressions, ast.NodeTransformer):
         replace_node(second, call, found[0])
         if isinstance(second, ast.Assign) and is_name(second.value, z) and single_target(second) == z:
             del rest[0]  # z = z
-
-    def is_dead(self, name: str, statement: ast.stmt) -> bool:
-        """Returns whether a statement is the only reader of the value of a variable: it reads the variable once, and then the
-        variable has no other reader, or another value, or the method ends."""
-        if name not in self.private or reads_of(statement)[name] != 1:
-            return False
-        end = statement.end_lineno, statement.end_col_offset
-        if self.loads[name] == 1 or self.last_reads[name] < end:
-            return True
-        return single_target(statement) == name or isinstance(statement, ast.Return)
-
-    def fuse_halves(self, first: ast.stmt, rest: list[ast.stmt]) -> None:
-        """Rewrites ``g, u = z.chunk(2, dim=-1)`` and ``self.act(g) * u`` in the next statement."""
-        if not rest or (found := self.halves(first)) is None:
-            return
-        z, g, u = found
-        call = first_call(rest[0])
-        gate = None if call is None else self.gate(call)
-        if call is None or gate is None or not is_name(gate[0], g):
-            return
-        product = next((n for n in ast.walk(rest[0]) if (f := self.factors(n)) is not None and call in f), None)
-        if product is None or not any(is_name(f, u) for f in self.factors(product) or ()):
-            return
-        if not (self.is_dead(g, rest[0]) and self.is_dead(u, rest[0])):
-            return
-        self.changes.append(Change(gate[2], f"{ast.unparse(first)}; {ast.unparse(product)}"))
-        first.targets, first.value = [ast.Name(g, ast.Store())], z  # type: ignore[attr-defined]
-        replace_node(rest[0], product, ast.copy_location(self.helper(fused.gated_halves, gate[1], gate[0]), product))
-
-    def halves(self, node: ast.stmt) -> tuple[ast.expr, str, str] | None:
-        """Returns z and the names g and u of a statement ``g, u = z.chunk(2, dim=-1)``, or None."""
-        if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Call)):
-            return None
-        names, call = node.targets[0], node.value
-        if not (
-            isinstance(names, ast.Tuple) and len(names.elts) == 2 and all(isinstance(n, ast.Name) for n in names.elts)
-        ):
-            return None
-        if self.named(call.func) is torch.chunk and call.args:
-            z, *args = call.args
-        elif isinstance(call.func, ast.Attribute) and call.func.attr == "chunk":
-            z, args = call.func.value, call.args
-        else:
-            return None
-        g, u = (n.id for n in names.elts)  # type: ignore[attr-defined]
-        given = [ast.unparse(a) for a in args] + [f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords]
-        return (z, g, u) if given in (["2", "dim=-1"], ["2", "-1"]) and g != u else None
-
-    def fuse_gate(self, first: ast.stmt, rest: list[ast.stmt]) -> None:
-        """Rewrites ``a = self.act(g)`` and ``a * u`` in a later statement."""
-        a, gate = single_target(first), self.gate(getattr(first, "value", first))
-        if a is None or gate is None:
-            return
-        g, act, unit = gate
-        found = self.reader(a, rest, lambda n: any(is_name(f, a) for f in self.factors(n) or ()), self.is_fresh(g))
-        if found is None:
-            return
-        statement, product = found
-        self.changes.append(Change(unit, f"{ast.unparse(first)}; {ast.unparse(product)}"))
-        held = self.deferred(first, a, act, g)
-        if is_name(product.left, a):
-            new = self.helper(fused.gated, held, product.right)
-        else:
-            new = self.helper(fused.gated_after, product.left, held)
-        replace_node(statement, product, ast.copy_location(new, product))
-
-    def fuse_modulation(self, first: Any, rest: list[ast.stmt]) -> None:
-        """Rewrites ``h = self.norm(x)`` and ``h * (1 + scale) + shift`` in a later statement."""
-        h, call = single_target(first), getattr(first, "value", first)
-        x = self.called(call, "plain_layer_norm")
-        if h is None or x is None:
-            return
-
-        def is_modulated(node: ast.AST) -> bool:
-            return (found := self.modulation(node)) is not None and is_name(found[0], h)
-
-        if (found := self.reader(h, rest, is_modulated)) is None:
-            return
-        statement, node = found
-        _, scale, shift = self.modulation(node)  # type: ignore[misc]
-        self.changes.append(Change("adaptive_layer_norm", f"{ast.unparse(first)}; {ast.unparse(node)}"))
-        new = self.helper(fused.norm_then_modulation, self.deferred(first, h, call.func, x), scale, shift)
-        replace_node(statement, node, ast.copy_location(new, node))
-
-    def with_products_moved(self, statements: list[ast.stmt]) -> list[ast.stmt]:
-        """Returns the statements of a block with ``p = gate * y`` inside the statement that computes ``x + p`` and alone reads
-        p."""
-        statements = list(statements)
-        for first in list(statements):
-            p, product = single_target(first), getattr(first, "value", None)
-            if p is None or not isinstance(product, ast.BinOp) or self.factors(product) is None:
-                continue
-
-            def sums(node: Any, p: str = p, product: ast.BinOp = product) -> ast.BinOp | None:
-                if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
-                    return None
-                if is_name(node.right, p):
-                    new = ast.BinOp(node.left, node.op, product)
-                elif is_name(node.left, p):
-                    new = ast.BinOp(product, node.op, node.right)
-                else:
-                    return None
-                return new if self.gated_sum(new) is not None else None
-
-            at = next(i for i, s in enumerate(statements) if s is first)
-            found = self.reader(p, statements[at + 1 :], lambda node: sums(node) is not None)
-            if found is None:
-                continue
-            statement, node = found
-            between = statements[at + 1 : next(i for i, s in enumerate(statements) if s is statement)]
-            # The names that the product reads must still have the values that they had.
-            if any(stored_names(s) & {*reads_of(product)} for s in between):
-                continue
-            new = sums(node)
-            assert new is not None
-            replace_node(statement, node, ast.copy_location(new, node))
-            del statements[at]
-        return statements
-
-    def fuse_gated_modulation(self, first: ast.stmt, text: str, rest: list[ast.stmt]) -> None:
-        """Rewrites ``s = x + gate * y`` and the modulation of ``self.norm(s)`` in the next statement, or in a later one if the
-        next is ``h = self.norm(s)``."""
-        s, value = single_target(first), getattr(first, "value", first)
-        found = self.gated_sum(value)
-        if s is None or s not in self.private or found is None or not rest:
-            return
-        call = next((n for n in in_order(getattr(rest[0], "value", rest[0])) if not reads_only(n)), None)
-        if not isinstance(call, ast.Call) or not is_name(self.called(call, "plain_layer_norm"), s):
-            return
-        at: Any = rest[0]
-        modulation = next((n for n in ast.walk(at) if self.modulated_norm(n) is call), None)
-        if modulation is None and (h := single_target(at)) is not None and at.value is call:
-            reads = self.reader(h, rest[1:], lambda n: is_name(self.modulated_norm(n), h))
-            if reads is None:
-                return
-            statement, modulation = reads
-            between = rest[: next(i for i, r in enumerate(rest) if r is statement)]
-        elif modulation is not None:
-            statement, between = at, []
-        if modulation is None:
-            return
-        function, scale, shift = self.modulating(modulation)
-        # Scale and shift are read before the sum has its name.
-        stored = {s}.union(*(stored_names(b) for b in between))
-        if stored & {*reads_of(scale), *reads_of(shift)}:
-            return
-        which, operands, residual, _ = found
-        if which is fused.gated_plus:
-            if not isinstance(residual, ast.Name):
-                return
-            operands = [operands[-1], *operands[:-1]]
-        self.changes.append(Change("add_adaptive_layer_norm", f"{text}; {ast.unparse(modulation)}"))
-        y = PREFIX + "y"
-        names: list[ast.expr] = [ast.Name(y, ast.Store()), ast.Name(s, ast.Store())]
-        first.targets = [ast.Tuple(names, ast.Store())]  # type: ignore[attr-defined]
-        new = ast.Call(function, [call.func, *operands, scale, shift], [])
-        first.value = ast.copy_location(new, value)  # type: ignore[attr-defined]
-        taken = ast.Call(ast.Attribute(ast.Name(y, ast.Load()), "pop", ast.Load()), [], [])
-        if between:
-            at.value = ast.copy_location(taken, call)
-            taken = self.modulated_norm(modulation)  # type: ignore[assignment]
-        replace_node(statement, modulation, ast.copy_location(taken, modulation))
-
-    def reader(
-        self, name: str, rest: list[ast.stmt], matches: Callable[[ast.AST], bool], fresh: bool = False
-    ) -> tuple[ast.stmt, Any] | None:
-        """Returns the statement that reads a variable, and the expression in it that matches; None if something else may read
-        the variable, or may change a tensor before.
-
-        Args:
-            name: the variable.
-            rest: the statements after the assignment to it.
-            matches: whether an expression is the one that is sought.
-            fresh: whether nothing else can change the tensors that matter.
-        """
-        for statement in rest:
-            value = getattr(statement, "value", None)
-            if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) or value is None:
-                return None
-            if name in stored_names(value):
-                return None
-            for node in in_order(value):
-                if matches(node):
-                    return (statement, node) if self.is_dead(name, statement) else None
-                if not fresh and not reads_only(node):
-                    return None
-            if reads_of(statement)[name] or name in stored_names(statement):
-                return None
-        return None
-
-    def deferred(self, first: Any, name: str, called: ast.expr, x: ast.expr) -> ast.Starred:
-        """Stores ``(called, x)`` in the variable of a call, and returns the two as arguments."""
-        first.value = ast.copy_location(ast.Tuple([called, x], ast.Load()), first.value)
-        return ast.Starred(ast.Name(name, ast.Load()), ast.Load())
 
     def fuse_norm(self, first: ast.stmt, rest: list[ast.stmt]) -> None:
         """Rewrites ``s = a + b`` and ``self.norm(s)`` in the next statement that is not ``name = s``."""
