@@ -179,7 +179,7 @@ class Kernel(Configurable, Listed):
         hooks.KERNELS.add(self)
         # A text of kernels_cu is read at the first use, so that importing cupyops reads no text.
         if self.by_an_author and not isinstance(text, kernels_cu.Text):
-            self.source.signature(self._sizes, self.dtypes)  # raises, and asks no compiler
+            self.source.signature(self._sizes, self.dtypes, asked=False)  # raises, and asks no compiler
 
     @property
     def text(self) -> str:
@@ -209,7 +209,7 @@ class Kernel(Configurable, Listed):
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
-        found = self.source.signature(self._sizes, self.dtypes, self.source.ask)
+        found = self.source.signature(self._sizes, self.dtypes)
         return found.nullable() if self.nullable else found
 
     @property

@@ -18,7 +18,9 @@ from cupyops.compile.preprocess import known_macros
 from cupyops.compile.project_headers import includes
 from cupyops.compile.source import KERNEL, assemble, included, named_kernels
 from cupyops.compile.system_headers import found_in, header
+from cupyops.dtypes import FLOATS
 from cupyops.errors import CompileError
+from cupyops.sharing import computed_once
 
 from .asked import Asked, without_body
 from .declaration import check_declaration
@@ -26,9 +28,10 @@ from .definitions import declarations, declares, entry_in, only, without_overloa
 from .given_text import LinkedText, file_name, numbers
 from .library_types import Element
 from .locate import located
+from .scanned import Scanned
 from .signature import Signature
 from .template import entry_of, split_name
-from .told import Ask
+from .told import answered
 
 __all__ = ["KernelSource", "signature_of"]
 
@@ -221,24 +224,26 @@ class KernelSource:
         """Returns a line for messages if the text may have host code and libclang is not installed."""
         return f"\n{NO_CLANG}" if self._half(self.text, self.headers, self._roots()) is None else ""
 
-    def signature(
-        self,
-        sizes: Sequence[str],
-        dtypes: Sequence[str],
-        ask: Ask | None = None,
-    ) -> Signature:
+    @computed_once
+    def scanned(self) -> Scanned:
+        """The declaration of the kernel. See :class:`.Scanned` for the errors."""
+        return Scanned(self.text, self.name, self.included(), self.defines)
+
+    def signature(self, sizes: Sequence[str], dtypes: Sequence[str] = FLOATS, *, asked: bool = True) -> Signature:
         """Returns the parameters of the kernel.
 
         Args:
             sizes: the size parameters of the geometry.
             dtypes: the dtypes of the types that the arrays decide.
-            ask: :meth:`ask`, or None for the parameters whose types the text determines. The other parameters have no types then.
+            asked: whether the compiler is asked for the types that the text leaves open.
 
         Raises:
             TypeError, ValueError: the declaration fits no call.
             CompileError: the compiler refuses the text.
         """
-        found = Signature.parse(self.text, self.name, self.included(), self.defines, self.structs, ask, dtypes)
+        scanned = self.scanned
+        types = answered(scanned, self.ask, dtypes, self.structs) if asked else scanned.parameters
+        found = Signature.of(scanned, types)
         check_declaration(found, sizes, self.constants)
         return found
 
@@ -290,15 +295,7 @@ def signature_of(text: str, kernel: str) -> Signature:
         CompileError: the compiler refuses the text.
     """
     entry = entry_in(text, kernel)
-    open_ones = (
-        [p for p in (entry.parameters if entry else ()) if p.name and p.name not in entry.arguments()] if entry else []
-    )
-    constants = {p.name: 1 for p in open_ones if p.kind == "value" and p.default is None}
-    types = {p.name: "float32" for p in open_ones if p.kind == "type" and p.default is None}
+    left = [p for p in entry.parameters if p.name not in entry.arguments()] if entry else []
+    constants = {p.name: 1 for p in left if p.kind == "value" and p.name and p.default is None}
     source = KernelSource(text, kernel, file_name(kernel), {**numbers(text, kernel), **constants}, {}, (), "")
-    headers = source.included()
-
-    def ask(given: Mapping[str, str], positions: Sequence[int], others: Sequence[Mapping[str, str]] = ()) -> Asked:
-        return source.ask({**types, **given}, positions, [{**types, **other} for other in others])
-
-    return Signature.parse(text, kernel, headers, {}, {}, ask)
+    return Signature.of(source.scanned, answered(source.scanned, source.ask, FLOATS, {}))

@@ -17,7 +17,7 @@ from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES
 
-__all__ = ["c_dtype", "data_members", "dtype_of", "may_declare", "without_attributes"]
+__all__ = ["c_dtype", "data_members", "dtype_of", "may_declare", "taken_apart", "without_attributes"]
 
 # The dtype of each type of C that is a number.
 C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
@@ -68,6 +68,8 @@ _BODY = re.compile(r"\b(?:struct|class|union)\b(?:(?!\b(?:struct|class|union)\b)
 # the parentheses of a pointer to a function or of a macro.
 _MEMBER = re.compile(r"(?<![.>\w])\b([A-Za-z_]\w*)\s*(?=[;,=\[{:)])(?!::)")
 _STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
+_EXTENTS = re.compile(r"\s*\([*&]\)\s*(?:\[\d*\])+\Z|(?:\s*\[\d*\])+\Z")
+_POINTER = re.compile(r"\s*(?:\*|&&?)\s*(const)?\s*(?:volatile\b|(?:__)?restrict(?:__)?\b|\s)*\Z")
 # NVRTC has the host's `long`.
 _LONG = "int" if sys.platform == "win32" else "long long"
 
@@ -144,3 +146,23 @@ def c_dtype(base: str) -> str | None:
     """Returns the name of the dtype of a C type, or None for a type that is not a number of a fixed width."""
     name = C_TYPES.get(_integer(" ".join(base.split())))
     return name if name in DTYPES else None
+
+
+def taken_apart(spelling: str) -> tuple[int, bool, bool, str]:
+    """Returns the pointers and references of a type, whether the outer pointer's target is a ``const`` pointer, whether the element is
+    ``const``, and the element.
+
+    >>> taken_apart("float const*")
+    (1, False, True, 'float')
+    """
+    depth, pointer_const = 0, False
+    if extents := _EXTENTS.search(spelling):
+        depth, spelling = 1, spelling[: extents.start()]
+    while (found := _POINTER.search(spelling)) and not spelling.endswith(">"):
+        pointer_const = pointer_const or (depth == 1 and found[1] is not None)
+        depth, spelling = depth + 1, spelling[: found.start()]
+    words = spelling.split(" ")
+    const = "const" in words[-2:]
+    while words[-1] in ("const", "volatile"):
+        words.pop()
+    return depth, pointer_const, const, " ".join(words)

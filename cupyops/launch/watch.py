@@ -214,7 +214,7 @@ def _check(kernel: Any, source: KernelSource) -> None:
         TypeError: the declaration of a parameter is wrong.
     """
     check_text(source.text, kernel.name)
-    signature = source.signature(kernel.geometry.sizes, kernel.dtypes, source.ask)
+    signature = source.signature(kernel.geometry.sizes, kernel.dtypes)
     if signature != kernel.signature:
         pairs = zip_longest(kernel.signature.parameters, signature.parameters)
         changed = ", ".join(f"`{(old or new).name}`" for old, new in pairs if old != new)

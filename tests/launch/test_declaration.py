@@ -136,7 +136,7 @@ def test_what_stands_behind_the_kernel_does_not_count() -> None:
 
 def test_macros_of_options_and_constants_decide() -> None:
     text = (
-        "#ifdef WIDE\n#define real double\n#elif BITS == 16\n#define real half\n#else\n#define real float\n#endif\n"
+        "#ifdef WIDE\n#define real double\n#elif BITS == 16\n#define real __half\n#else\n#define real float\n#endif\n"
         + REAL
     )
     for options, constants, dtype in (

@@ -127,7 +127,7 @@ def test_a_struct_of_the_text_needs_its_layout() -> None:
     unknown = re.sub(r"(struct Pair \{)", r"\1 int (*function)(int); int bits : 3;", TEXT)
     assert unknown != TEXT
     with pytest.raises(
-        TypeError, match=r"mixed: `one` is of the struct Pair, whose layout Python does not know; give it: struct"
+        TypeError, match=r"mixed: `pairs` is of the struct Pair, whose layout Python does not know; give it: struct"
     ):
         Kernel(unknown, "mixed", Threads("n")).signature  # noqa: B018 - raises
     for given, words in (
