@@ -1,5 +1,8 @@
 """Asks the compiler about the parameters of a kernel: their types, and the layouts of their classes.
 
+The question for a layout names every word of the text that may be a data member. A class with a bit field or a reference
+has no layout here, since their offsets cannot be asked for.
+
 NVRTC answers without a GPU. A machine without NVRTC asks the C++ compiler of the simulator. The answers are in the compile cache, and
 in bundles.
 """
@@ -12,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cupyops.arrays import host
+from cupyops.arrays import host, numpy_dtype
 from cupyops.compile import ask, bundle
 from cupyops.compile.ask import Field, ParameterType
 from cupyops.compile.compiler import answers
@@ -22,9 +25,8 @@ from cupyops.errors import CompileError, MissingDependencyError
 
 from .definitions import declarations
 from .elements import difference
-from .layouts import of_library, record_of
-from .library_types import Element
-from .typenames import data_members, without_attributes
+from .library_types import Element, library_type
+from .typenames import c_dtype, data_members, without_attributes
 
 __all__ = ["Asked", "without_body"]
 
@@ -128,7 +130,7 @@ class Asked:
         if given is not None and given.record is not None:
             fields = tuple(f for f in fields if f.name in given.record.names)
         whole = self.parameters[position]
-        record = record_of(fields, size, lambda f: self._inner((f.name,), position, f))
+        record = _record_of(fields, size, lambda f: self._inner((f.name,), position, f))
         if given is None and _hides(fields, size, whole.alignment, self._repeated):
             record = None
         if given is None or given.record is None or record is None:
@@ -140,12 +142,12 @@ class Asked:
     def _inner(self, path: tuple[str, ...], position: int, field: Field) -> Any:
         """Returns the dtype of a member that is of a class."""
         if fields := self._fields.get((position, path), ()):
-            return record_of(fields, field.size, lambda f: self._inner((*path, f.name), position, f))
+            return _record_of(fields, field.size, lambda f: self._inner((*path, f.name), position, f))
         try:
             (told,) = self._answers([ask.type_of(_element(position, path))])
         except CompileError:
             return None  # the class has no name
-        return of_library(ask.arguments_in(told)[0]) if told else None
+        return _of_library(ask.arguments_in(told)[0]) if told else None
 
     def _answers(self, questions: Sequence[str], edited: bool = True) -> tuple[str, ...]:
         """Returns the answers to questions.
@@ -198,6 +200,61 @@ def _public(text: str) -> str:
     found = [match.span() for match in _CLASS.finditer(without_attributes(scan(text).bare))]
     pieces = zip([0, *(end for _, end in found)], [*(start for start, _ in found), len(text)], strict=True)
     return "struct".join(text[start:end] for start, end in pieces)
+
+
+def _record_of(fields: Sequence[Field], size: int, inner: Callable[[Field], Any]) -> Any:
+    """Returns the NumPy dtype of a class, or None if it has no fields or a field has no dtype.
+
+    Args:
+        fields: the data members, in the order of the text.
+        size: of the class in bytes.
+        inner: returns the dtype of a member that is of a class, or None.
+    """
+    import numpy
+
+    names, formats, offsets = [], [], []
+    for field in sorted(fields, key=lambda field: field.offset):
+        if field.offset < 0:
+            return None
+        dtype = inner(field) if field.kind == "s" else _dtype(field)
+        if field.kind == "o":
+            continue  # no data
+        if dtype is None:
+            return None
+        try:
+            formats.append(numpy.dtype((dtype, field.extents)) if field.extents else dtype)
+        except ValueError:
+            return None  # NumPy has no dtype of so many bytes
+        names.append(field.name)
+        offsets.append(field.offset)
+    layout: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": size}
+    return numpy.dtype(layout) if names else None
+
+
+def _dtype(field: Field) -> Any:
+    """Returns the dtype of a number or of an address, or None. The dtype of an address also records the dtype of the
+    array there, and whether kernels only read it."""
+    import numpy
+
+    pointed, star, qualifiers = field.element.rpartition("*")
+    if "(" in field.element:  # a pointer to a function
+        return numpy.dtype("u8") if field.size == 8 else None
+    if star and {"const", "volatile", "restrict", "__restrict", "__restrict__"}.issuperset(qualifiers.split()):
+        words = pointed.split()
+        plain = " ".join(word for word in words if word not in ("const", "volatile"))
+        return numpy.dtype("u8", metadata={"pointer": (c_dtype(plain) or "", "const" in words)})
+    dtype = c_dtype(" ".join(word for word in field.element.split() if word not in ("const", "volatile")))
+    return None if dtype is None else numpy_dtype(dtype)
+
+
+def _of_library(spelling: str) -> Any:
+    """Returns the dtype of a class of a library within a struct, or None: an array of its numbers."""
+    import numpy
+
+    element = library_type(spelling)
+    if element is None or element.record is not None:
+        return None if element is None else element.record
+    return numpy.dtype((numpy_dtype(element.dtype), (element.width,)))
 
 
 def _names(record: Any) -> list[str]:

@@ -23,7 +23,6 @@ from cupyops.errors import CompileError
 from cupyops.sharing import computed_once
 
 from .asked import Asked, without_body
-from .declaration import check_declaration
 from .definitions import declarations, declares, entry_in, only, without_overloads
 from .given_text import LinkedText, file_name, numbers
 from .library_types import Element
@@ -244,7 +243,7 @@ class KernelSource:
         scanned = self.scanned
         types = answered(scanned, self.ask, dtypes, self.structs) if asked else scanned.parameters
         found = Signature.of(scanned, types)
-        check_declaration(found, sizes, self.constants)
+        found.check(sizes, self.constants)
         return found
 
     @property

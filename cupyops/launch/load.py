@@ -50,7 +50,6 @@ def load(kernel: Any, types: Mapping[str, str], device: int) -> Variant:
             driver.load(binary, kernel.name) if code is None else code.module.get_function(kernel.source.named(binary))
         )
         packing = kernel.signature.packing(types, kernel.constants)
-        driver.check_parameters(raw, what, kernel.signature, packing[1])
         if kernel.geometry.cluster > PORTABLE_CLUSTER:
             driver.allow_large_clusters(raw)
         _allow_shared_memory(raw, kernel.hardware.shared, what, device, capability)

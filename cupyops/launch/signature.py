@@ -18,22 +18,49 @@ that is not an integer of the kernel, gives no shape, with a warning. Non-``cons
 :mod:`.told`).
 """
 
+import keyword
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from cupyops.dtypes import DTYPES
+from cupyops.dtypes import DTYPES, INTEGERS, bfloat16_bits
+from cupyops.errors import nearest
 from cupyops.sharing import computed_once
 
 from .elements import resolved
 from .library_types import Element, library_type
-from .packing import BFloat16Struct
 from .parameter import OPEN, Parameter
 from .scanned import Scanned
 from .template import Entry
 from .typenames import dtype_of, taken_apart
 
-__all__ = ["Parameter", "Signature"]
+__all__ = ["BFloat16Struct", "Parameter", "Signature"]
+
+
+class BFloat16Struct:
+    """A :class:`struct.Struct` that packs some of its numbers as bfloat16.
+
+    Args:
+        layout: the format, with ``H`` in place of each bfloat16.
+        places: the positions of the bfloat16 numbers among the values.
+    """
+
+    def __init__(self, layout: str, places: Sequence[int]) -> None:
+        self._struct, self._places = struct.Struct(layout), tuple(places)
+        self.size = self._struct.size
+
+    def pack_into(self, buffer: Any, offset: int, *values: Any) -> None:
+        self._struct.pack_into(buffer, offset, *self._rounded(values))
+
+    def pack(self, *values: Any) -> bytes:
+        return self._struct.pack(*self._rounded(values))
+
+    def _rounded(self, values: Sequence[Any]) -> list[Any]:
+        rounded = list(values)
+        for place in self._places:
+            rounded[place] = bfloat16_bits(rounded[place])
+        return rounded
 
 
 @dataclass(frozen=True)
@@ -119,6 +146,74 @@ class Signature:
         found = (p.element for p in self.parameters if p.element is not None and not p.element.handle)
         return {e.name.rpartition("::")[2]: e for e in found}
 
+    def check(self, sizes: Sequence[str], constants: Mapping[str, int]) -> None:
+        """Raises if no call can fit the declaration.
+
+        Args:
+            sizes: the size parameters of the geometry.
+            constants: macro name to integer.
+
+        Raises:
+            TypeError: no array decides the type of a parameter; or a type cannot be passed by value.
+            ValueError: a size is not an integer parameter; or a parameter of the template has no argument.
+        """
+        kernel, bindings = self.kernel, self.bindings
+        if not self.known:
+            return  # the compiler has not been asked
+        if self.entry is not None:
+            self.entry.expression(kernel, dict.fromkeys(bindings, "float32"), constants)
+        numbers = [p for p in self.parameters if not p.pointer]
+        if (arrays := [p for p in self.parameters if p.pointer]) and all(p.nullable for p in arrays):
+            raise TypeError(
+                f"{kernel}: at least one array must not be `or null`: the launch runs on the GPU of this array"
+            )
+        named = {a.name for a in arrays}
+        for p in self.parameters:
+            if p.map_of is not None:
+                if p.map_of not in named:
+                    raise TypeError(
+                        f"{kernel}: `{p.name}` is the tensor map of `{p.map_of}`, and the kernel has no array `{p.map_of}`"
+                    )
+                continue
+            if p.type == "TensorMap":
+                raise TypeError(
+                    f"{kernel}: declare `{p.name}` as const __grid_constant__ TensorMap, and name it after its array: x_map for x"
+                )
+            if p.type == "acc_t" and "scalar_t" not in bindings:
+                raise TypeError(
+                    f"{kernel}: `{p.name}` is an acc_t, which follows scalar_t, and no array is of scalar_t"
+                )
+            if p.type not in DTYPES and p.type != "acc_t" and p.type not in bindings:
+                raise TypeError(
+                    f"{kernel}: no array of the call decides the type {p.type!r} of `{p.name}`; pass acc_t or a C type by value, or give "
+                    f"the text that declares the type; if a build defines it as a macro, give options=('-D{p.type}=...',)"
+                )
+            if p.accessor is not None and p.accessor.bits not in (32, 64):
+                raise TypeError(
+                    f"{kernel}: the accessor `{p.name}` must have indices of 32 or 64 bits; if a parameter of the template is their "
+                    f"type, give it in the kernel's name"
+                )
+            if p.accessor is not None and p.nullable:
+                raise TypeError(
+                    f"{kernel}: `{p.name}` is an accessor, which has the sizes of an array: leave out `or null`"
+                )
+            if p.length is not None and not p.length.isdigit() and p.length not in constants:
+                raise TypeError(
+                    f"{kernel}: the length of `{p.name}`, {p.length}, must be a number or one of the kernel's constants"
+                )
+        integers = {p.name for p in numbers if p.type in INTEGERS and p.length is None}
+        counted = {t for p in self.parameters for t in p.shape or () if not t.isdigit()}
+        for size in (*sizes, *sorted(counted - constants.keys())):
+            if size in sizes and (keyword.iskeyword(size) or size in ("min", "unit")):
+                raise ValueError(
+                    f"{kernel}: `{size}` counts threads, and its name is reserved in grid expressions; rename it to `{size}_`"
+                )
+            if size not in integers:
+                raise ValueError(
+                    f"{kernel}: `{size}` counts threads or elements, but the kernel has no integer parameter of this name"
+                    f"{_other_case(size, integers) or nearest(size, integers)}"
+                )
+
     def compare(self, spellings: Sequence[str], types: Mapping[str, str]) -> str:
         """Returns what is wrong with the types of a compiled kernel's parameters, or ``""``.
 
@@ -128,6 +223,10 @@ class Signature:
             spellings: the types as the compiler spells them, ``float const*``.
             types: the dtypes of the types that the arrays decide.
         """
+        if spellings and len(spellings) != len(self.parameters):
+            return (
+                f"the launch passes {len(self.parameters)} arguments, and the compiler sees {len(spellings)} parameters"
+            )
         for p, spelling in zip(self.parameters, spellings, strict=False):
             depth, _, _, base = taken_apart(spelling)
             dtype, element, decided = p.c_type(types), library_type(base), p.untyped and types.get(p.type)
@@ -147,3 +246,8 @@ class Signature:
                 passed = f"an array of {of}" if p.pointer else f"a {of}"
                 return f"`{p.name}`: the launch passes {passed}, and the compiler says that it is `{spelling}`"
         return ""
+
+
+def _other_case(word: str, names: Collection[str]) -> str:
+    """Returns the name that differs from a word in the case of its letters alone, as a question, or an empty string."""
+    return next((f"; did you mean {name!r}?" for name in sorted(names) if name.lower() == word.lower()), "")

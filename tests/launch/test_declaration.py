@@ -6,13 +6,12 @@ import torch
 import cupyops
 from cupyops import CompileError, Kernel, Threads
 from cupyops.compile.compiler import OPTIONS, compile_text
-from cupyops.launch.declaration import check_declaration
 from cupyops.launch.signature import Signature
 
 
 def checked(declaration: str, sizes: tuple[str, ...] = (), text: str = "", **constants: int) -> None:
     text += f'extern "C" __global__ void k({declaration}) {{}}'
-    check_declaration(Signature.parse(text, "k"), sizes, constants)
+    Signature.parse(text, "k").check(sizes, constants)
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,14 @@ def compared(kernel: Kernel, **types: str) -> None:
     kernel.compare(binary.types, types)
 
 
+def test_the_number_of_parameters_is_compared() -> None:
+    kernel = Kernel(COPY.replace("real", "float"), "k", 32)
+    with pytest.raises(
+        CompileError, match="k.cu:2: k: the launch passes 3 arguments, and the compiler sees 2 parameters"
+    ):
+        kernel.compare(["void (*)(float const*, float*)"], {})
+
+
 @pytest.mark.simulator
 def test_a_specialization_that_a_constant_chooses() -> None:
     kernel = Kernel(REAL + "constexpr bool DOUBLE = true; using real = Real<DOUBLE>::type;" + COPY, "k", Threads("n"))

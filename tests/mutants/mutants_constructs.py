@@ -5,7 +5,7 @@ _NUMBERS = "cupyops/importer/numbers.py"
 _ARITHMETIC = "cupyops/importer/arithmetic.py"
 _HALVES = "cupyops/simulator/cuda/halves.h"
 _MACROS = "cupyops/compile/macros.py"
-_LAYOUTS = "cupyops/launch/layouts.py"
+_LAYOUTS = "cupyops/launch/asked.py"
 _TOLD = "cupyops/launch/told.py"
 _SPLICING = "cupyops/compile/splicing.py"
 _TRANSLATE = "cupyops/simulator/translate.py"
@@ -86,7 +86,7 @@ CONSTRUCTS = (
     ),
     (
         "a bfloat16 is packed at the wrong place",
-        "cupyops/launch/packing.py",
+        "cupyops/launch/signature.py",
         "rounded[place] = bfloat16_bits(rounded[place])",
         "rounded[0] = bfloat16_bits(rounded[place])",
     ),
@@ -144,7 +144,7 @@ CONSTRUCTS = (
     (
         "a type that is asked for is no pointer",
         _TOLD,
-        "pointer = depth == 1",
+        "pointer = depth > 0",
         "pointer = p.pointer",
     ),
     (
