@@ -24,22 +24,15 @@ from cupyops.compile.toolchain import nvrtc
 from cupyops.errors import CompileError, MissingDependencyError
 
 from .definitions import declarations
-from .elements import difference
-from .library_types import Element, library_type
-from .typenames import c_dtype, data_members, without_attributes
+from .library_types import library_type
+from .typenames import c_dtype, data_members
 
 __all__ = ["Asked", "without_body"]
 
 _DEPTH = 8  # classes within one another
 _AXES = ("x", "y", "z", "w")  # the members of CUDA's vectors
-# A question may name private data. Access specifiers do not change the layout of a class, so they are removed, and a class is declared
-# as a struct, whose members and bases are public.
+# A question sees public members alone.
 _PRIVATE = re.compile(r"\b(?:private|protected)\b|\bclass\b(?=[^;(){}<>=,]*[{:])")
-_ACCESS = re.compile(r"\b(?:private|protected)\b")
-_CLASS = re.compile(
-    r"(?<!enum )(?<![<,])(?<![<,] )\bclass\b"
-    r"(?=(?:(?!\bclass\b)[^;(){}=]|\([^();{}]*\)(?=\s*(?!const\b|noexcept\b|override\b)[A-Za-z_]))*\{)"
-)
 
 
 class Asked:
@@ -64,11 +57,9 @@ class Asked:
         others: Sequence[Mapping[str, str]] = (),
     ) -> None:
         self._source, self._choices = source, [types, *others]
-        given = (name for element in source.structs.values() for name in _names(element.record))
         names, self._repeated = data_members((source.text, *source.included().values()))
-        self._members = list(dict.fromkeys((*names, *given, *(_AXES if names else ()))))
-        texts = "\n".join([source.text, *source.headers.values()])
-        self._edited = bool(self._members) and _PRIVATE.search(texts) is not None
+        self._members = list(dict.fromkeys((*names, *(_AXES if names else ()))))
+        self._private = any(map(_PRIVATE.search, (source.text, *source.headers.values())))
         self._fields: dict[tuple[int, tuple[str, ...]], tuple[Field, ...]] = {}
         self.parameters, *self.of_others = self._told(positions if self._members else ())
 
@@ -79,11 +70,6 @@ class Asked:
         try:
             found = self._answers([*choices, *self._questions(places)])
             parameters, answers = [*map(self._parameters, found[: len(choices)])], list(found[len(choices) :])
-            if self._edited and places:
-                # The access of the members of a base decides whether members of a class lie in the padding at its end.
-                unedited = [*map(self._parameters, self._answers(choices, edited=False))]
-                if unedited != parameters:
-                    return unedited
             while places:
                 count = len(answers) // len(places)
                 for i, place in enumerate(places):
@@ -92,14 +78,14 @@ class Asked:
                     (position, (*path, f.name))
                     for position, path in places
                     for f in self._fields[position, path]
-                    if f.kind == "s" and len(path) < _DEPTH
+                    if f.kind in "sm" and len(path) < _DEPTH
                 ]
                 answers = list(self._answers(self._questions(places))) if places else []
         except (CompileError, ValueError):
             if not positions:
                 raise
             self._fields = {}  # for example, a member whose address cannot be taken
-            parameters = [*map(self._parameters, self._answers(choices, edited=False))]
+            parameters = [*map(self._parameters, self._answers(choices))]
         return parameters
 
     def _questions(self, places: Sequence[tuple[int, tuple[str, ...]]]) -> list[str]:
@@ -113,55 +99,36 @@ class Asked:
             )
         return ask.parameters_in(answer)
 
-    def record(self, position: int, given: Element | None) -> tuple[Any, int]:
-        """Returns the NumPy dtype of the class of a parameter, or None, and its bytes.
+    def record(self, position: int) -> Any:
+        """Returns the NumPy dtype of the class of a parameter, or None if it is not known."""
+        whole, fields = self.parameters[position], self._fields.get((position, ()), ())
+        if _hides(fields, whole.size, whole.alignment, self._repeated):
+            return None
+        return self._record((), position, whole)
 
-        Args:
-            position: the place of the parameter.
-            given: the layout from Python, which is compared, or None.
-
-        Raises:
-            CompileError: the layout from Python differs from the compiler's.
-        """
-        size = self.parameters[position].size
-        if (position, ()) not in self._fields:
-            return None, size
-        fields = self._fields[position, ()]
-        if given is not None and given.record is not None:
-            fields = tuple(f for f in fields if f.name in given.record.names)
-        whole = self.parameters[position]
-        record = _record_of(fields, size, lambda f: self._inner((f.name,), position, f))
-        if given is None and _hides(fields, size, whole.alignment, self._repeated):
-            record = None
-        if given is None or given.record is None or record is None:
-            return record, size
-        if problem := difference(self._source.name, given.name, given.record, record, size):
-            raise CompileError(problem)
-        return record, size
-
-    def _inner(self, path: tuple[str, ...], position: int, field: Field) -> Any:
-        """Returns the dtype of a member that is of a class."""
+    def _record(self, path: tuple[str, ...], position: int, of: ParameterType | Field) -> Any:
+        """Returns the dtype of the class of a parameter or of a member, or None."""
         if fields := self._fields.get((position, path), ()):
-            return _record_of(fields, field.size, lambda f: self._inner((*path, f.name), position, f))
+            # Members of different access, or of a class and its bases.
+            if of.kind == "m" and self._private:
+                return None
+            return _record_of(fields, of.size, lambda f: self._record((*path, f.name), position, f))
+        if not path:
+            return None
         try:
             (told,) = self._answers([ask.type_of(_element(position, path))])
         except CompileError:
             return None  # the class has no name
         return _of_library(ask.arguments_in(told)[0]) if told else None
 
-    def _answers(self, questions: Sequence[str], edited: bool = True) -> tuple[str, ...]:
-        """Returns the answers to questions.
-
-        Args:
-            questions: types in C++.
-            edited: the questions are about a text whose classes have no private data.
-        """
-        source, edited = self._source, edited and self._edited
-        content = [source.identity, [sorted(c.items()) for c in self._choices], [*questions], self._members, edited]
+    def _answers(self, questions: Sequence[str]) -> tuple[str, ...]:
+        """Returns the answers to questions, which are types in C++."""
+        source = self._source
+        content = [source.identity, [sorted(c.items()) for c in self._choices], [*questions], self._members]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
         found = bundle.answers(key)
         if found is None:
-            asking = partial(self._asking, questions, edited)
+            asking = partial(self._asking, questions)
             try:
                 nvrtc()
             except MissingDependencyError as missing:
@@ -180,10 +147,10 @@ class Asked:
                 f"a C++ compiler for the simulator"
             ) from missing
 
-    def _asking(self, questions: Sequence[str], edited: bool, twins: Mapping[str, str] | None = None) -> str:
+    def _asking(self, questions: Sequence[str], twins: Mapping[str, str] | None = None) -> str:
         """Returns the source of questions: the final text without the body of the kernel, and the questions."""
         text, addresses = self._source.declaration(self._choices, twins)
-        return (_public(text) if edited else text) + ask.asking(addresses, questions, self._members)
+        return text + ask.asking(addresses, questions, self._members)
 
 
 def _element(position: int, path: Sequence[str]) -> str:
@@ -192,14 +159,6 @@ def _element(position: int, path: Sequence[str]) -> str:
     for name in path:
         found = ask.item_of(found, name)
     return found
-
-
-def _public(text: str) -> str:
-    """Returns a text whose classes have no private data. Lines keep their numbers."""
-    text = _ACCESS.sub("public", text)
-    found = [match.span() for match in _CLASS.finditer(without_attributes(scan(text).bare))]
-    pieces = zip([0, *(end for _, end in found)], [*(start for start, _ in found), len(text)], strict=True)
-    return "struct".join(text[start:end] for start, end in pieces)
 
 
 def _record_of(fields: Sequence[Field], size: int, inner: Callable[[Field], Any]) -> Any:
@@ -216,7 +175,7 @@ def _record_of(fields: Sequence[Field], size: int, inner: Callable[[Field], Any]
     for field in sorted(fields, key=lambda field: field.offset):
         if field.offset < 0:
             return None
-        dtype = inner(field) if field.kind == "s" else _dtype(field)
+        dtype = inner(field) if field.kind in "sm" else _dtype(field)
         if field.kind == "o":
             continue  # no data
         if dtype is None:
@@ -255,14 +214,6 @@ def _of_library(spelling: str) -> Any:
     if element is None or element.record is not None:
         return None if element is None else element.record
     return numpy.dtype((numpy_dtype(element.dtype), (element.width,)))
-
-
-def _names(record: Any) -> list[str]:
-    """Returns the names of the fields of a NumPy dtype, and of the structs in it."""
-    if record is None:
-        return []
-    inner = (record.fields[name][0].base for name in record.names)
-    return [*record.names, *(name for dtype in inner if dtype.names for name in _names(dtype))]
 
 
 def _hides(fields: Sequence[Field], size: int, alignment: int, repeated: frozenset[str]) -> bool:

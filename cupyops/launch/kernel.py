@@ -26,7 +26,6 @@ from . import driver, hooks, planning, recording
 from .arguments import Arguments, Declared, bind, check
 from .configured import Configurable, configured
 from .definitions import declarations, the_kernel
-from .elements import struct_elements
 from .generated import open_launch
 from .geometry import MAX_GRID_X, Geometry, Grid, policy
 from .given_text import check_text, checked_filename, file_name, linked_texts, macros, numbers, prepared
@@ -80,8 +79,6 @@ class Kernel(Configurable, Listed):
         choices: the dtypes of the undeclared types that :func:`cupyops.warmup` and the compile command compile; by
             default one choice for each of ``dtypes``, with this dtype for all undeclared types.
         watch: follow the edits of the file that ``text`` names, see :func:`cupyops.watch`.
-        structs: the layout of each struct of the parameters, ``{"Particle": dtype}``: a NumPy structured dtype or a
-            ctypes.Structure.
         link: texts, or paths of files, that are compiled apart and linked with this text. ``options=("-dlto",)`` optimizes
             across them.
         storage: of a :class:`.module.Module`, whose kernels share code.
@@ -127,7 +124,6 @@ class Kernel(Configurable, Listed):
         cooperative: bool = False,
         choices: Sequence[Mapping[str, str]] | None = None,
         watch: bool = False,
-        structs: Mapping[str, Any] | None = None,
         link: Sequence[str | os.PathLike[str]] = (),
         storage: Storage | None = None,
         nullable: bool = False,
@@ -158,7 +154,6 @@ class Kernel(Configurable, Listed):
             known,
             (*options, *self.hardware.options),
             declaring_file(),
-            struct_elements(name, structs),
             linked_texts(name, link),
             () if storage is None else storage.kernels,
         )

@@ -1,5 +1,4 @@
-"""The text of a kernel with everything that determines the compiled code: constants, headers, options and layouts of
-structs."""
+"""The text of a kernel with everything that determines the compiled code: constants, headers and options."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,6 @@ from cupyops.sharing import computed_once
 from .asked import Asked, without_body
 from .definitions import declarations, declares, entry_in, only, without_overloads
 from .given_text import LinkedText, file_name, numbers
-from .library_types import Element
 from .locate import located
 from .scanned import Scanned
 from .signature import Signature
@@ -50,7 +48,6 @@ class KernelSource:
         headers: header texts by name for ``#include "name"``, in addition to the shared headers.
         options: NVRTC options in addition to :data:`cupyops.compile.compiler.OPTIONS`.
         declared_in: the Python file that holds the text, or None.
-        structs: the layouts of structs that Python gives, by name.
         linked: the texts that are linked with this text.
         module: the names of the kernels of a :class:`.module.Module`, which has them in one binary; empty for a kernel
             with a binary of its own.
@@ -64,7 +61,6 @@ class KernelSource:
     headers: Mapping[str, str]
     options: tuple[str, ...]
     declared_in: Any
-    structs: Mapping[str, Element] = field(default_factory=dict)
     linked: tuple[LinkedText, ...] = ()
     module: tuple[str, ...] = ()
     answers: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
@@ -143,12 +139,11 @@ class KernelSource:
     @property
     def identity(self) -> list[object]:
         """A key for the types of the parameters."""
-        given = {name: str(element.record) for name, element in self.structs.items()}
         own = {name: kernels_cu.headers()[name] for name in self.included() if name not in self.headers}
         return [
             self.text,
             self.name,
-            *map(sorted, (self.constants.items(), self.headers.items(), own.items(), given.items())),
+            *map(sorted, (self.constants.items(), self.headers.items(), own.items())),
         ]
 
     def declaration(
@@ -203,7 +198,7 @@ class KernelSource:
         return {**self.headers, "": self.text, **(self._half(self.text, self.headers, self._roots()) or {})}
 
     def _roots(self) -> list[str]:
-        return [*self.kernels(), *self.structs, *self.defines.values()]
+        return [*self.kernels(), *self.defines.values()]
 
     def _half(self, text: str, headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str] | None:
         """Returns the code that names reach, of a text (under ``""``) and of the headers that it includes; None if
@@ -241,7 +236,7 @@ class KernelSource:
             CompileError: the compiler refuses the text.
         """
         scanned = self.scanned
-        types = answered(scanned, self.ask, dtypes, self.structs) if asked else scanned.parameters
+        types = answered(scanned, self.ask, dtypes) if asked else scanned.parameters
         found = Signature.of(scanned, types)
         found.check(sizes, self.constants)
         return found
@@ -297,4 +292,4 @@ def signature_of(text: str, kernel: str) -> Signature:
     left = [p for p in entry.parameters if p.name not in entry.arguments()] if entry else []
     constants = {p.name: 1 for p in left if p.kind == "value" and p.name and p.default is None}
     source = KernelSource(text, kernel, file_name(kernel), {**numbers(text, kernel), **constants}, {}, (), "")
-    return Signature.of(source.scanned, answered(source.scanned, source.ask, FLOATS, {}))
+    return Signature.of(source.scanned, answered(source.scanned, source.ask, FLOATS))

@@ -21,7 +21,6 @@ from cupyops.errors import LaunchError, expected
 
 from . import hooks
 from .arguments import Arguments
-from .elements import specification
 from .saved_memory import SavedMemory, in_lines
 from .tensor_map import TensorMap
 
@@ -172,8 +171,6 @@ def _declaration(kernel: Any) -> str:
     given |= {"constants": constants} if constants else {}
     given |= {"headers": dict(kernel.headers)} if kernel.headers else {}
     given |= {"options": options} if options else {}
-    structs = {name: specification(element.record) for name, element in kernel.source.structs.items()}
-    given |= {"structs": structs} if structs else {}
     usual = {"shared": 0, "since": 0, "exactly": False, "cooperative": False}
     given |= {name: found for name, value in usual.items() if (found := getattr(hardware, name)) != value}
     lines = [

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError
 
 from .accessors import accessor_of
-from .elements import unknown_struct, without_data
+from .elements import of_bytes, without_data
 from .library_types import Element, complex_of, library_type
 from .parameter import OPEN, Parameter
 from .scanned import Scanned
@@ -25,20 +25,15 @@ _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|unknown type name '(\w+)'"
     r"|'(\w+)' (?:was not declared|has not been declared|does not name a type)"
 )
-# From the layout that Python gives for a struct to the NumPy dtype that the compiler reports, or None, and the bytes.
-Record = Callable[[Element | None], tuple[Any, int]]
 
 
-def answered(
-    scanned: Scanned, ask: Callable[..., Any], dtypes: Sequence[str], structs: Mapping[str, Element]
-) -> list[Parameter]:
+def answered(scanned: Scanned, ask: Callable[..., Any], dtypes: Sequence[str]) -> list[Parameter]:
     """Returns the parameters of a declaration with the types that the compiler reports. It is asked only for open types.
 
     Args:
         scanned: the declaration.
         ask: :meth:`.KernelSource.ask`.
         dtypes: the dtypes of the types that the arrays decide.
-        structs: the layouts of structs that Python gives, by name.
 
     Raises:
         TypeError, ValueError: no Python value can be passed for a parameter, or no array decides a type.
@@ -83,10 +78,7 @@ def answered(
         )
     lows = list(parameters)
     for i in places:
-        answer = answers.parameters[i]
-        lows[i] = p = _told(kernel, parameters[i], bases[i], answer, partial(answers.record, i), structs)
-        if p.untyped and p.shape is not None and answer.kind in "si":
-            raise unknown_struct(kernel, p.name, bases[i])
+        lows[i] = _told(kernel, parameters[i], bases[i], answers.parameters[i], partial(answers.record, i))
     found = list(lows)
     of_others = dict(zip(others, answers.of_others, strict=True))
     for name in by_arrays:
@@ -98,9 +90,9 @@ def answered(
             p = lows[i]
             if types[i] == answers.parameters[i]:
                 continue
-            if not p.pointer and types[i].kind == "s":
+            if not p.pointer and types[i].kind in "sm":
                 raise _follows(kernel, p, bases[i])
-            q = _told(kernel, p, bases[i], types[i], lambda given: (None, 0), structs)
+            q = _told(kernel, p, bases[i], types[i], lambda: None)
             if p in (q, replace(q, accessor=p.accessor)):
                 continue
             if (p.type, replace(q, type=p.type)) == (low, p) and q.type == high:
@@ -141,9 +133,7 @@ def _types_of_template(scanned: Scanned) -> list[str]:
     return [p.name for p in found]
 
 
-def _told(
-    kernel: str, p: Parameter, base: str, answer: ParameterType, record: Record, structs: Mapping[str, Element]
-) -> Parameter:
+def _told(kernel: str, p: Parameter, base: str, answer: ParameterType, record: Callable[[], Any]) -> Parameter:
     """Returns a parameter with the type that the compiler reports."""
     depth, pointer_const, const, spelled = taken_apart(answer.spelling)
     if depth > 2 or answer.spelling.endswith("&&") or (depth == 2 and "(" in answer.spelling):
@@ -176,24 +166,18 @@ def _told(
         return replace(plain, type=dtype, element=Element(base, dtype, width, DTYPES[dtype].itemsize))
     if spelled.startswith("Int64s<") and not pointer:
         return replace(plain, type="int64", length=spelled[7:].rstrip(">ul"))
-    name = spelled.rpartition("::")[2] if "<" not in spelled else spelled
-    given = structs.get(name) or structs.get(base)
-    if given is None and (element := library_type(spelled)) is not None:
+    if (element := library_type(spelled)) is not None:
         return replace(plain, type=element.dtype, element=replace(element, name=base or element.name))
-    if answer.kind == "o" and given is None:
-        empty = Element(base or spelled, "uint8", answer.size, answer.alignment, without_data(answer.size))
+    of = base if base.isidentifier() and not spelled.isidentifier() else spelled
+    if answer.kind == "o":
+        empty = Element(of, "uint8", answer.size, answer.alignment, without_data(answer.size))
         return replace(plain, element=empty)
-    if answer.kind in "so":
-        dtype, size = record(given)
-        if given is not None:
-            return replace(plain, element=given)
-        if dtype is not None:
-            layout = Element(base if base.isidentifier() else spelled, "uint8", size, min(answer.alignment, 16), dtype)
-            return replace(plain, element=layout)
-    if pointer and answer.kind in "si":
+    layout = record() if answer.kind in "sm" else None
+    if pointer and layout is None and (p.shape is None or answer.kind == "i"):
         return replace(plain, untyped=True)
-    if answer.kind in "si":
-        raise unknown_struct(kernel, p.name, base or name)
+    if answer.kind in "sm":
+        layout = of_bytes(answer.size) if layout is None else layout
+        return replace(plain, element=Element(of, "uint8", answer.size, min(answer.alignment, 16), layout))
     raise TypeError(
         f"{kernel}: parameter `{p.name}` has type {answer.spelling!r}, for which no Python value can be passed"
     )

@@ -41,11 +41,7 @@ class LoadedCode(ABC):
     def __init__(self, kernel: Any, types: Mapping[str, str], text: str) -> None:
         self.what = kernel.describe(types).removesuffix("<>")
         self.variables = variables(parts(text)[0])
-        self._types, self._constants, self._structs = (
-            types,
-            kernel.constants,
-            {**kernel.signature.structs, **kernel.source.structs},
-        )
+        self._types, self._constants, self._structs = types, kernel.constants, kernel.signature.structs
 
     @abstractmethod
     def locate(self, variable: DeviceVariable) -> tuple[int, int] | None:
