@@ -448,6 +448,6 @@ def _packer(kernel: str, p: Parameter) -> Callable[[list[Any], Any], None] | Non
         return lambda values, value: values.extend(_plain(value))
     if p.element is None:
         return lambda values, value: values.append(value)
-    if p.element.record is None or elements.pointers(p.element.record):
+    if p.element.record is None or elements.takes_arrays(p.element.record):
         return None
     return lambda values, value: values.append(elements.packed(kernel, p, _plain(value)))

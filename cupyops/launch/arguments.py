@@ -14,8 +14,8 @@ from cupyops.dtypes import DTYPES, as_view
 from cupyops.errors import expected, nearest
 
 from . import accessors, current, driver, elements
+from .elements import Held, held_arrays, placed
 from .geometry import Geometry
-from .held import Held, held_arrays, placed
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
 

@@ -25,7 +25,7 @@ from cupyops.errors import CompileError, MissingDependencyError
 
 from .definitions import declarations
 from .library_types import library_type
-from .typenames import c_dtype, data_members
+from .typenames import data_members, dtype_of
 
 __all__ = ["Asked", "without_body"]
 
@@ -199,10 +199,8 @@ def _dtype(field: Field) -> Any:
     if "(" in field.element:  # a pointer to a function
         return numpy.dtype("u8") if field.size == 8 else None
     if star and {"const", "volatile", "restrict", "__restrict", "__restrict__"}.issuperset(qualifiers.split()):
-        words = pointed.split()
-        plain = " ".join(word for word in words if word not in ("const", "volatile"))
-        return numpy.dtype("u8", metadata={"pointer": (c_dtype(plain) or "", "const" in words)})
-    dtype = c_dtype(" ".join(word for word in field.element.split() if word not in ("const", "volatile")))
+        return numpy.dtype("u8", metadata={"pointer": (dtype_of(pointed) or "", "const" in pointed.split())})
+    dtype = dtype_of(field.element)
     return None if dtype is None else numpy_dtype(dtype)
 
 

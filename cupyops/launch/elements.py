@@ -9,21 +9,27 @@ A struct is declared in the text, and the compiler reports its layout. A struct 
 import contextlib
 import ctypes
 import math
-from collections.abc import Iterator
+import struct
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from cupyops.arrays import Info
+from cupyops.arrays import Info, library_of
 from cupyops.errors import expected
 
+from .parameter import Parameter
+
 __all__ = [
+    "Held",
     "check_elements",
     "conditions",
+    "held_arrays",
     "of_bytes",
     "packed",
-    "pointers",
+    "placed",
     "resolved",
     "seen",
+    "takes_arrays",
     "without_data",
 ]
 
@@ -46,23 +52,10 @@ def resolved(p: Any) -> Any:
 # Structs
 
 
-def _leaves(dtype: Any, path: tuple[str, ...], offset: int = 0) -> Iterator[tuple[tuple[str, ...], Any, int]]:
-    """Yields the path, the dtype and the offset of each field that is not a struct. For an array of structs, yields the
-    fields of the first element, and the array itself."""
-    for name in dtype.names or ():
-        field, at = dtype.fields[name][:2]
-        if field.base.names is None:
-            yield (*path, name), field, offset + at
-            continue
-        if field.shape:
-            yield (*path, name), field, offset + at
-        first = name + "[0]" * len(field.shape)
-        yield from _leaves(field.base, (*path, first), offset + at)
-
-
-def pointers(dtype: Any) -> list[str]:
-    """Returns the paths of the fields of a struct that take arrays, whose addresses the struct gets."""
-    return [".".join(path) for path, leaf, _ in _leaves(dtype, ()) if leaf.base.str[1:] == "u8"]
+def takes_arrays(dtype: Any) -> bool:
+    """Returns whether a struct by value has a field that takes an array, whose address the struct gets."""
+    fields = (dtype.fields[name][0].base for name in dtype.names or ())
+    return dtype.str[1:] == "u8" or any(map(takes_arrays, fields))
 
 
 def without_data(size: int) -> Any:
@@ -177,3 +170,83 @@ def packed(kernel: str, p: Any, value: Any, simulated: bool = False) -> Any:
             wanted = f"{element.width} bytes, or an object of numpy or ctypes of this size: its layout is not known"
         raise TypeError(expected(kernel, p.name, f"be a {element.name}: {wanted}", repr(value)))
     return given
+
+
+# Arrays in the tuple that is passed for a struct by value. A field of 64 bits without a sign takes an array, and the struct gets the
+# address of its first element, or None, and the struct gets 0.
+
+
+class Held(NamedTuple):
+    """An array that a struct by value points to.
+
+    Attributes:
+        parameter: the array as a parameter of its own. Its name is the field's with that of the struct's parameter,
+            ``params.weights``.
+        array: the array.
+        owner: the name of the struct's parameter.
+        offset: where the address is in the struct, in bytes.
+    """
+
+    parameter: Parameter
+    array: Any
+    owner: str
+    offset: int
+
+
+def held_arrays(p: Parameter, value: Any) -> tuple[Any, list[Held]]:
+    """Returns the argument for a struct by value with 0 in place of arrays and of None, and the arrays."""
+    if p.element is None or p.element.record is None or not isinstance(value, tuple):
+        return value, []
+    found: list[Held] = []
+    return _without(p.element.record, value, p.name, 0, p.name, found), found
+
+
+def _without(dtype: Any, value: Any, path: str, offset: int, owner: str, found: list[Held]) -> Any:
+    import numpy
+
+    if dtype.subdtype is not None and isinstance(value, (tuple, list)):
+        base, shape = dtype.subdtype
+        inner = numpy.dtype((base, shape[1:])) if shape[1:] else base
+        parts = ((inner, v, f"{path}[{i}]", offset + i * inner.itemsize) for i, v in enumerate(value))
+    elif dtype.names is not None and isinstance(value, tuple) and len(value) == len(dtype.names):
+        fields = ((name, *dtype.fields[name][:2]) for name in dtype.names)
+        parts = ((of, v, f"{path}.{name}", offset + at) for (name, of, at), v in zip(fields, value, strict=True))
+    elif dtype == numpy.uint64:
+        if value is None:
+            return 0
+        if _is_array(value):
+            pointed, read_only = (dtype.metadata or {}).get("pointer", ("", False))
+            kind = Parameter(path, pointed or "uint8", pointer=True, const=read_only, untyped=not pointed)
+            found.append(Held(kind, value, owner, offset))
+            return 0
+        return value
+    else:
+        return value
+    plain = [_without(*part, owner, found) for part in parts]
+    return plain if dtype.subdtype is not None else tuple(plain)  # NumPy tells arrays from structs
+
+
+def _is_array(value: Any) -> bool:
+    try:
+        library_of(value)
+    except TypeError:
+        return False
+    return True
+
+
+def placed(owner: str, packed: Any, held: Collection[Held], pointers: Mapping[str, int]) -> Any:
+    """Returns the bytes of a struct with the addresses of its arrays.
+
+    Args:
+        owner: the name of the struct's parameter.
+        packed: the bytes without the addresses.
+        held: the arrays of all structs of a call.
+        pointers: the addresses, by the names of the arrays.
+    """
+    own = [one for one in held if one.owner == owner]
+    if not own:
+        return packed
+    memory = bytearray(packed)
+    for one in own:
+        struct.pack_into("=Q", memory, one.offset, pointers[one.parameter.name])
+    return bytes(memory)

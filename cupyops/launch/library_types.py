@@ -10,9 +10,9 @@ from typing import Any
 
 from cupyops.dtypes import DTYPES, FLOATS
 
-from .typenames import c_dtype
+from .typenames import dtype_of
 
-__all__ = ["KNOWN", "LARGEST_ALIGNMENT", "Element", "complex_of", "library_type", "vector_of"]
+__all__ = ["Element", "complex_of", "library_type"]
 
 # A demangled name has the inline namespaces of CUDA's C++ library, and the suffixes of numbers.
 _INLINE = re.compile(r"\b(?:_V_)?__[0-9]\w*::|(?<=\d)[uU]?[lL]{0,2}\b")
@@ -20,7 +20,7 @@ _COMPLEX = re.compile(r"(?:(?:c10|at|torch|thrust|cuda::std)::)?complex<([\w:]+)
 # Vectors and matrices of GLM, whose numbers lie one after another. A matrix lies column by column.
 _GLM = re.compile(r"glm::(?:vec<(\d)|mat<(\d), (\d)), (\w+)(?:, .*)?>")
 _ARRAY = re.compile(r"(?:cuda::)?std::array<(.*), (\d+)>")
-LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
+_LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _vectors() -> Iterator[Element]:
         size = DTYPES[dtype].itemsize
         for width in (1, 2, 3, 4):
             aligned = size * width if width in (2, 4) else size
-            yield Element(f"{name}{width}", dtype, width, min(aligned, LARGEST_ALIGNMENT))
+            yield Element(f"{name}{width}", dtype, width, min(aligned, _LARGEST_ALIGNMENT))
     for name, dtype in {"half2": "float16", "__half2": "float16"}.items():
         yield Element(name, dtype, 2, 4)
     for name in ("nv_bfloat162", "__nv_bfloat162"):
@@ -61,14 +61,9 @@ def _vectors() -> Iterator[Element]:
     yield Element("dim3", "uint32", 3, 4)
     yield Element("cudaExtent", "uint64", 3, 8)
     # The states of cuRAND's generators: bytes that a kernel writes and reads.
-    for name in ("curandState", "curandState_t", "curandStateXORWOW", "curandStateXORWOW_t"):
-        yield Element(name, "uint8", 48, 8)
-    for name in ("curandStatePhilox4_32_10", "curandStatePhilox4_32_10_t"):
-        yield Element(name, "uint8", 64, 16)
-    for name in ("curandStateSobol32", "curandStateSobol32_t"):
-        yield Element(name, "uint8", 140, 4)
-    for name in ("curandStateMRG32k3a", "curandStateMRG32k3a_t"):
-        yield Element(name, "uint8", 48, 8)
+    states = {"": (48, 8), "XORWOW": (48, 8), "Philox4_32_10": (64, 16), "Sobol32": (140, 4), "MRG32k3a": (48, 8)}
+    for kind, (size, aligned) in states.items():
+        yield from (Element(f"curandState{name}", "uint8", size, aligned) for name in (kind, f"{kind}_t"))
     yield Element("curandDirectionVectors32_t", "uint32", 32, 4)
     for name in ("cuComplex", "cuFloatComplex", "cufftComplex"):
         yield Element(name, "float32", 2, 8)
@@ -76,11 +71,13 @@ def _vectors() -> Iterator[Element]:
         yield Element(name, "float64", 2, 16)
 
 
-KNOWN = {e.name: e for e in _vectors()} | {
+_KNOWN = {e.name: e for e in _vectors()} | {
     f"cuda{kind}Object_t": Element(f"cuda{kind}Object_t", "uint64", 1, 8, handle=f"{kind}Object")
     for kind in ("Texture", "Surface")
 }
-KNOWN |= {f"CU{short}Object": KNOWN[f"cuda{kind}Object_t"] for short, kind in (("tex", "Texture"), ("surf", "Surface"))}
+_KNOWN |= {
+    f"CU{short}Object": _KNOWN[f"cuda{kind}Object_t"] for short, kind in (("tex", "Texture"), ("surf", "Surface"))
+}
 
 
 @lru_cache(256)
@@ -91,15 +88,15 @@ def library_type(name: str) -> Element | None:
         name: the name as the compiler spells it, ``float4`` or ``c10::complex<float>``.
     """
     plain = _INLINE.sub("", name)
-    if (found := KNOWN.get(plain)) is not None:
+    if (found := _KNOWN.get(plain)) is not None:
         return found
     if found := complex_of(name):
         return found
     if glm := _GLM.fullmatch(plain):
-        dtype, count = c_dtype(glm[4]), int(glm[1] or int(glm[2]) * int(glm[3]))
+        dtype, count = dtype_of(glm[4]), int(glm[1] or int(glm[2]) * int(glm[3]))
         return None if dtype is None else Element(name, dtype, count, DTYPES[dtype].itemsize)
     if array := _ARRAY.fullmatch(plain):
-        dtype = c_dtype(array[1])
+        dtype = dtype_of(array[1])
         return None if dtype is None else Element(name, dtype, int(array[2]), DTYPES[dtype].itemsize)
     import numpy
 
@@ -115,11 +112,5 @@ def library_type(name: str) -> Element | None:
 def complex_of(name: str) -> Element | None:
     """Returns the element of a complex number of PyTorch, of Thrust or of CUDA's C++ library, or None for another type."""
     found = _COMPLEX.fullmatch(_INLINE.sub("", name))
-    dtype = c_dtype(found[1]) if found else None
+    dtype = dtype_of(found[1]) if found else None
     return Element(name, dtype, 2, 2 * DTYPES[dtype].itemsize) if dtype in FLOATS else None
-
-
-def vector_of(name: str) -> Element | None:
-    """Returns the element of a vector type, or None for another type."""
-    found = library_type(name)
-    return None if found is None or found.handle else found

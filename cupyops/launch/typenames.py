@@ -17,7 +17,7 @@ from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES
 
-__all__ = ["c_dtype", "data_members", "dtype_of", "may_declare", "taken_apart", "without_attributes"]
+__all__ = ["data_members", "dtype_of", "may_declare", "taken_apart", "without_attributes"]
 
 # The dtype of each type of C that is a number.
 C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
@@ -140,12 +140,6 @@ def _integer(base: str) -> str:
 
 
 C_TYPES |= {name: C_TYPES[_integer(of)] for name, of in INTEGERS.items()}
-
-
-def c_dtype(base: str) -> str | None:
-    """Returns the name of the dtype of a C type, or None for a type that is not a number of a fixed width."""
-    name = C_TYPES.get(_integer(" ".join(base.split())))
-    return name if name in DTYPES else None
 
 
 def taken_apart(spelling: str) -> tuple[int, bool, bool, str]:

@@ -24,8 +24,8 @@ from cupyops.sharing import once
 
 from . import driver
 from .current import capturing, current_gpu
-from .library_types import vector_of
-from .typenames import c_dtype
+from .library_types import library_type
+from .typenames import dtype_of
 
 __all__ = ["GpuCode", "LoadedCode", "Storage", "Variables"]
 
@@ -102,10 +102,10 @@ class LoadedCode(ABC):
         struct = self._structs.get(variable.type)
         if struct is not None and struct.record is not None:
             return struct.record, ()
-        if vector := struct or vector_of(variable.type):
+        if (vector := struct or library_type(variable.type)) and not vector.handle:
             return numpy_dtype(vector.dtype), (vector.width,)
         decided = self._types.get("scalar_t" if variable.type == "acc_t" else variable.type)
-        name = DTYPES[decided].acc if decided and variable.type == "acc_t" else decided or c_dtype(variable.type)
+        name = DTYPES[decided].acc if decided and variable.type == "acc_t" else decided or dtype_of(variable.type)
         return (numpy_dtype(name) if name else None), ()
 
     def _number(self, expression: str) -> int | None:
