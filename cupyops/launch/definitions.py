@@ -15,7 +15,6 @@ from .template import Entry, entry_of, overload, parameter_types, split_name
 
 __all__ = [
     "ATTRIBUTES",
-    "code_only",
     "declarations",
     "declares",
     "entry_in",
@@ -105,12 +104,6 @@ def _types(code: Code, function: Function) -> tuple[str, ...]:
 def _named(code: Code, path: str) -> list[Function]:
     """Returns the functions of a name, which may begin with namespaces."""
     return [f for f in code.functions if not f.special and f"::{f.path}".endswith(f"::{path}")]
-
-
-def code_only(text: str) -> str:
-    """Returns the text with blanks in place of comments, preprocessor directives, string and character literals, and
-    code that ``#if 0`` removes. Every other character keeps its offset."""
-    return scan(text).bare
 
 
 def only(text: str, kernel: str) -> str:

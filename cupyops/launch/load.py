@@ -6,7 +6,7 @@ from typing import Any
 from cupyops.compile import bundle, toolchain
 from cupyops.compile.cache import Binary
 from cupyops.compile.compiler import binary_for, target_for
-from cupyops.compile.file_scope import has_assert, variables
+from cupyops.compile.file_scope import variables
 from cupyops.compile.linking import parts
 from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError
@@ -55,7 +55,7 @@ def load(kernel: Any, types: Mapping[str, str], device: int) -> Variant:
         _allow_shared_memory(raw, kernel.hardware.shared, what, device, capability)
         target = target_of(kernel, types, gpu.attributes["MultiProcessorCount"])
         # CuPy's kernel returns the handle for the current GPU, so the variant is created while this GPU is current.
-        return Variant(what, raw, packing, kernel.geometry, target, kernel.hardware, code, has_assert(text))
+        return Variant(what, raw, packing, kernel.geometry, target, kernel.hardware, code)
 
 
 def compiled(kernel: Any, types: Mapping[str, str], capability: int) -> tuple[str, Binary]:

@@ -72,7 +72,6 @@ class Variant:
         limit: the largest number of these bytes that the driver allows so far, shared by the copies of :meth:`configured`.
         cluster: blocks of a cluster.
         cooperative: all blocks of a launch must run at once.
-        asserts: the text has an ``assert``.
         code: the loaded code with the variables of the text, a :class:`.variables.GpuCode`; None without variables.
         pack_into: writes all argument values into a buffer, each with the width declared in the kernel.
         buffers: free argument buffers. Each launch takes a buffer and returns it, so that two threads never share a
@@ -80,7 +79,7 @@ class Variant:
     """
 
     __slots__ = (
-        *("_packing", "_resident", "asserts", "buffers", "cluster", "code", "cooperative", "function"),
+        *("_packing", "_resident", "buffers", "cluster", "code", "cooperative", "function"),
         *("grid", "limit", "pack_into", "raw", "shared", "threads", "unit", "what"),
     )
 
@@ -93,7 +92,6 @@ class Variant:
         target: Target,
         hardware: Hardware = Hardware(),
         code: Any = None,
-        asserts: bool = False,
     ) -> None:
         self.what = what
         self.raw = raw
@@ -106,7 +104,6 @@ class Variant:
         self.cluster = geometry.cluster
         self.cooperative = hardware.cooperative
         self.code = code
-        self.asserts = asserts
         self._resident: int | None = None
         self._packing = packing
         self.pack_into = packing[0].pack_into

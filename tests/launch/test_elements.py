@@ -1,7 +1,6 @@
 """The generated launch of kernels with vectors, structs and textures, variables of a GPU, and what debug mode quotes."""
 
 import ctypes
-import os
 import re
 import runpy
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cupyops import Kernel, LaunchError, Threads, debug_mode, save_repro, simulate
+from cupyops import Kernel, LaunchError, Threads, save_repro, simulate
 from cupyops.compile.cache import Binary
-from cupyops.launch import debug, driver, variables
+from cupyops.launch import driver, variables
 from cupyops.launch.generated import launch_source
 from cupyops.launch.signature import Signature
 from tests.launch.test_generated import Array, Gpu, Written
@@ -213,18 +212,6 @@ def test_a_variable_of_a_gpu_is_copied_behind_all_work_or_behind_a_stream(monkey
 
 
 # Debug mode
-
-
-def test_what_the_gpu_prints_is_quoted_and_still_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    line = b"k.cu:7: void k(float *): block: [0,0,0], thread: [3,0,0] Assertion `x` failed.\n"
-    with debug_mode(), debug._printed(on=True) as lines:
-        os.write(2, line * 2 + b"another line\n")
-    assert debug._first(lines) == f". The GPU printed: {line.decode().strip()} (2 threads)"
-    assert capfd.readouterr().err == (line * 2).decode() + "another line\n"
-    with debug._printed(on=False) as lines:
-        os.write(2, line)
-    assert not lines
-    assert debug._first(lines) == ""
 
 
 @pytest.mark.parametrize(

@@ -111,12 +111,6 @@ def test_a_grid_has_blocks_for_the_multiprocessors_of_the_gpu(gpus: Gpus) -> Non
     assert units == [396, 198]
 
 
-@pytest.mark.parametrize(("line", "asserts"), [("", False), ("assert(n > 0);", True)])
-def test_a_loaded_kernel_knows_whether_its_text_asserts(gpus: Gpus, line: str, asserts: bool) -> None:
-    text = f'extern "C" __global__ void one(float* x, long long n) {{ {line} }}'
-    assert Kernel(text, "one", Elementwise("n")).variant({}, 0).asserts is asserts
-
-
 @pytest.mark.parametrize("declared", ["", "__device__ int calls;"])
 def test_a_kernel_with_variables_shares_their_code(gpus: Gpus, monkeypatch: pytest.MonkeyPatch, declared: str) -> None:
     """The variables of a text belong to one module on a GPU, and each kernel of the text is a function of this module."""
