@@ -9,7 +9,6 @@ in bundles.
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -42,34 +41,24 @@ class Asked:
         source: the kernel's source.
         types: the dtypes of the types that the arrays decide.
         positions: the places of the parameters whose classes are asked for.
-        others: further choices, which differ in arguments of the kernel's template. The same compilation answers them.
 
     Attributes:
         parameters: the types of the parameters.
-        of_others: the types under each of the further choices.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        types: Mapping[str, str],
-        positions: Sequence[int],
-        others: Sequence[Mapping[str, str]] = (),
-    ) -> None:
-        self._source, self._choices = source, [types, *others]
+    def __init__(self, source: Any, types: Mapping[str, str], positions: Sequence[int]) -> None:
+        self._source, self._types = source, types
         names, self._repeated = data_members((source.text, *source.included().values()))
         self._members = list(dict.fromkeys((*names, *(_AXES if names else ()))))
         self._private = any(map(_PRIVATE.search, (source.text, *source.headers.values())))
         self._fields: dict[tuple[int, tuple[str, ...]], tuple[Field, ...]] = {}
-        self.parameters, *self.of_others = self._told(positions if self._members else ())
+        self.parameters = self._told(positions if self._members else ())
 
-    def _told(self, positions: Sequence[int]) -> list[tuple[ParameterType, ...]]:
+    def _told(self, positions: Sequence[int]) -> tuple[ParameterType, ...]:
         """Asks for the parameters, and for the data members of classes, of classes within these, and so on."""
         places: list[tuple[int, tuple[str, ...]]] = [(position, ()) for position in positions]
-        choices = [ask.parameters_of(i) for i in range(len(self._choices))]
         try:
-            found = self._answers([*choices, *self._questions(places)])
-            parameters, answers = [*map(self._parameters, found[: len(choices)])], list(found[len(choices) :])
+            first, *answers = self._answers([ask.parameters_of(), *self._questions(places)])
             while places:
                 count = len(answers) // len(places)
                 for i, place in enumerate(places):
@@ -80,38 +69,32 @@ class Asked:
                     for f in self._fields[position, path]
                     if f.kind in "sm" and len(path) < _DEPTH
                 ]
-                answers = list(self._answers(self._questions(places))) if places else []
+                answers = [*self._answers(self._questions(places))] if places else []
         except (CompileError, ValueError):
             if not positions:
                 raise
             self._fields = {}  # for example, a member whose address cannot be taken
-            parameters = [*map(self._parameters, self._answers(choices))]
-        return parameters
-
-    def _questions(self, places: Sequence[tuple[int, tuple[str, ...]]]) -> list[str]:
-        return [question for place in places for question in ask.fields_of(_element(*place), self._members)]
-
-    def _parameters(self, answer: str) -> tuple[ParameterType, ...]:
-        if not answer:
+            (first,) = self._answers([ask.parameters_of()])
+        if not first:
             raise CompileError(
                 f"{self._source.name}: the names of the types of its parameters are too long to be demangled (1,024 characters): "
                 f"pass a struct that is no instance of a template"
             )
-        return ask.parameters_in(answer)
+        return ask.parameters_in(first)
+
+    def _questions(self, places: Sequence[tuple[int, tuple[str, ...]]]) -> list[str]:
+        return [question for place in places for question in ask.fields_of(_element(*place), self._members)]
 
     def record(self, position: int) -> Any:
         """Returns the NumPy dtype of the class of a parameter, or None if it is not known."""
-        whole, fields = self.parameters[position], self._fields.get((position, ()), ())
-        if _hides(fields, whole.size, whole.alignment, self._repeated):
-            return None
-        return self._record((), position, whole)
+        return self._record((), position, self.parameters[position])
 
     def _record(self, path: tuple[str, ...], position: int, of: ParameterType | Field) -> Any:
         """Returns the dtype of the class of a parameter or of a member, or None."""
         if fields := self._fields.get((position, path), ()):
             # Members of different access, or of a class and its bases.
-            if of.kind == "m" and self._private:
-                return None
+            if of.kind == "m" and (self._private or not self._repeated.isdisjoint(f.name for f in fields)):
+                return None  # it may have a member that is not seen
             return _record_of(fields, of.size, lambda f: self._record((*path, f.name), position, f))
         if not path:
             return None
@@ -124,7 +107,7 @@ class Asked:
     def _answers(self, questions: Sequence[str]) -> tuple[str, ...]:
         """Returns the answers to questions, which are types in C++."""
         source = self._source
-        content = [source.identity, [sorted(c.items()) for c in self._choices], [*questions], self._members]
+        content = [source.identity, sorted(self._types.items()), [*questions], self._members]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
         found = bundle.answers(key)
         if found is None:
@@ -149,8 +132,8 @@ class Asked:
 
     def _asking(self, questions: Sequence[str], twins: Mapping[str, str] | None = None) -> str:
         """Returns the source of questions: the final text without the body of the kernel, and the questions."""
-        text, addresses = self._source.declaration(self._choices, twins)
-        return text + ask.asking(addresses, questions, self._members)
+        text, address = self._source.declaration(self._types, twins)
+        return text + ask.asking([address], questions, self._members)
 
 
 def _element(position: int, path: Sequence[str]) -> str:
@@ -212,22 +195,6 @@ def _of_library(spelling: str) -> Any:
     if element is None or element.record is not None:
         return None if element is None else element.record
     return numpy.dtype((numpy_dtype(element.dtype), (element.width,)))
-
-
-def _hides(fields: Sequence[Field], size: int, alignment: int, repeated: frozenset[str]) -> bool:
-    """Returns whether a class may have a data member that another one of the same name hides, in a base.
-
-    Args:
-        fields: the data members.
-        size, alignment: of the class in bytes.
-        repeated: the names that several classes have.
-    """
-    at = 0
-    for field in sorted(fields, key=lambda f: f.offset):
-        if field.offset - at >= alignment:
-            return not repeated.isdisjoint(f.name for f in fields)
-        at = max(at, field.offset + field.size * math.prod(field.extents))
-    return size - at >= alignment and not repeated.isdisjoint(f.name for f in fields)
 
 
 def without_body(text: str, kernel: str) -> str:

@@ -29,23 +29,8 @@ __all__ = ["TensorAccess", "deciding", "open_launch", "write_launch"]
 
 # Names that the code of the generated launch uses. A kernel parameter with such a name is renamed.
 _OWN_WORDS = frozenset(
-    (
-        "launch",
-        "device",
-        "variant",
-        "variants",
-        "plain",
-        "current_device",
-        "unit",
-        "min",
-        "max",
-        "gx",
-        "gy",
-        "gz",
-        "buffer",
-    )
-    + ("checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
-    + ("written", "packed", "any", "overlaps")
+    "launch device variant variants plain current_device unit min max gx gy gz buffer checked launch_kernel stream type "  # noqa: SIM905
+    "IndexError Exception TensorMap grad_enabled written packed any overlaps".split()
 )
 
 

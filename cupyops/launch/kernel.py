@@ -11,7 +11,7 @@ The checked launch, in this module, takes arrays of every known library and rais
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import kernels_cu
 from cupyops.arrays import Device, host
@@ -23,7 +23,7 @@ from cupyops.errors import CompileError, LaunchError, expected
 from cupyops.sharing import computed_once, once
 
 from . import driver, hooks, planning, recording
-from .arguments import Arguments, Declared, bind, check
+from .arguments import Arguments, bind, check
 from .configured import Configurable, configured
 from .definitions import declarations, the_kernel
 from .generated import open_launch
@@ -43,13 +43,6 @@ from .variant import Hardware, Variant
 from .watch import TextFile, rereads, watching
 
 __all__ = ["Kernel", "all_kernels"]
-
-
-class Launchable(Protocol):
-    """A kernel that is ready to run on a GPU or in the simulator. `grid` computes the grid from the sizes."""
-
-    @property
-    def grid(self) -> Callable[..., Grid]: ...
 
 
 class Kernel(Configurable, Listed):
@@ -212,11 +205,6 @@ class Kernel(Configurable, Listed):
         """The parameters that count blocks or bytes of shared memory."""
         return (*self.geometry.sizes, *(self.shared_bytes.names if self.shared_bytes else ()))
 
-    @computed_once
-    def declared(self) -> Declared:
-        """The declaration against which calls are checked."""
-        return Declared(self.name, self.signature, self.geometry, self.dtypes, self.constants)
-
     @untraced
     def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Launches the kernel on the arrays' GPU and its current stream.
@@ -343,7 +331,7 @@ class Kernel(Configurable, Listed):
                 f"{self.name}: say how many threads: {self.name}[n](...), {self.name}.forall(N, M)(...), {self.name}[grid, "
                 f"block](...); or declare a policy such as Threads('n')"
             )
-        arguments = check(self.declared, bind(self.declared, args, kwargs))
+        arguments = check(self, bind(self, args, kwargs))
         self.run(arguments, written=True)
 
     @untraced
@@ -352,7 +340,7 @@ class Kernel(Configurable, Listed):
 
         The body has just allocated the outputs, so autograd has saved none of them, or the text does not write them.
         """
-        self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
+        self.run(check(self, bind(self, args, kwargs), vouched=True))
 
     @rereads
     @keeps_call
@@ -409,7 +397,7 @@ class Kernel(Configurable, Listed):
         if repeatable and not (guard is not None or recording.recording() or watching(self)):
             open_launch(self, arguments, variant)
 
-    def grid(self, variant: "Launchable", sizes: Sequence[int]) -> Grid:
+    def grid(self, variant: Any, sizes: Sequence[int]) -> Grid:
         """Returns the grid of a launch.
 
         Raises:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import kernels_cu
@@ -15,7 +15,7 @@ from cupyops.compile.device_half import NO_CLANG, device_half, may_have_host_hal
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import known_macros
 from cupyops.compile.project_headers import includes
-from cupyops.compile.source import KERNEL, assemble, included, named_kernels
+from cupyops.compile.source import KERNEL, assemble, included
 from cupyops.compile.system_headers import found_in, header
 from cupyops.dtypes import FLOATS
 from cupyops.errors import CompileError
@@ -146,26 +146,14 @@ class KernelSource:
             *map(sorted, (self.constants.items(), self.headers.items(), own.items())),
         ]
 
-    def declaration(
-        self, choices: Sequence[Mapping[str, str]], twins: Mapping[str, str] | None
-    ) -> tuple[str, list[str]]:
-        """Returns a final text that declares the kernel without a body, and the kernel's address under each choice of
-        types, as C++ expressions.
-
-        Args:
-            choices: choices of types, which differ in the arguments of the kernel's template alone.
-            twins: see :meth:`final`.
-        """
-        first, *others = [{name: d for name, d in types.items() if name.isidentifier()} for types in choices]
+    def declaration(self, types: Mapping[str, str], twins: Mapping[str, str] | None) -> tuple[str, str]:
+        """Returns a final text that declares the kernel without a body, and the kernel's address as an expression of C++. The
+        arguments are those of :meth:`final`."""
+        types = {name: dtype for name, dtype in types.items() if name.isidentifier()}
         texts = {name: only(source, self.name) for name, source in self._of_device().items()}
         texts[""] = without_body(texts[""], self.name)
-        own, (address,), _ = self._assembled(texts, (self.name,), first, twins, asked=True)
-        entry = entry_in(self.text, self.name)
-        if not others or entry is None:
-            return own, [address]
-        (_, expression), *_ = named_kernels(own)
-        entry = replace(entry, path=expression.partition("<")[0])
-        return own, [address, *(f"&{entry.expression(self.name, types, self._shared)}" for types in others)]
+        own, (address,), _ = self._assembled(texts, (self.name,), types, twins, asked=True)
+        return own, address
 
     @property
     def _shared(self) -> dict[str, int]:
@@ -173,22 +161,19 @@ class KernelSource:
         mine = numbers(self.text, self.name) if self.module else {}
         return {name: value for name, value in self.constants.items() if name not in mine}
 
-    def ask(
-        self, types: Mapping[str, str], positions: Sequence[int], others: Sequence[Mapping[str, str]] = ()
-    ) -> Asked:
+    def ask(self, types: Mapping[str, str], positions: Sequence[int] = ()) -> Asked:
         """Returns the compiler's answers about the parameters of the kernel.
 
         Args:
             types: the dtypes of the types that the arrays decide.
             positions: the places of the parameters whose classes are asked for.
-            others: further choices, which differ in arguments of the kernel's template.
 
         Raises:
             CompileError: the compiler refuses the text.
             MissingDependencyError: there is no compiler.
         """
         try:
-            return Asked(self, types, positions, others)
+            return Asked(self, types, positions)
         except CompileError as error:
             raise self.located(error) from error.__cause__
 

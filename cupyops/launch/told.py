@@ -54,14 +54,8 @@ def answered(scanned: Scanned, ask: Callable[..., Any], dtypes: Sequence[str]) -
     first: CompileError | None = None
     while True:
         lowest = dict.fromkeys(by_arrays, low)
-        others = {name: {**lowest, name: high} for name in by_arrays if name in of_template}
         try:
-            try:
-                answers = ask(lowest, places, [*others.values()])
-            except CompileError:
-                if not others:
-                    raise
-                answers, others = ask(lowest, places), {}  # the text may take one dtype alone
+            answers = ask(lowest, places)
             break
         except CompileError as error:
             first = first or error
@@ -80,10 +74,9 @@ def answered(scanned: Scanned, ask: Callable[..., Any], dtypes: Sequence[str]) -
     for i in places:
         lows[i] = _told(kernel, parameters[i], bases[i], answers.parameters[i], partial(answers.record, i))
     found = list(lows)
-    of_others = dict(zip(others, answers.of_others, strict=True))
     for name in by_arrays:
         try:
-            types = of_others.get(name) or ask({**lowest, name: high}, ()).parameters
+            types = ask({**lowest, name: high}).parameters
         except CompileError:
             continue  # the text takes one dtype alone
         for i in places:

@@ -253,12 +253,12 @@ def test_what_no_compiler_can_tell_is_refused_in_plain_words(text: str, name: st
 @pytest.mark.parametrize(
     ("declared", "name", "count", "types"),
     [
-        ("template <class T> ", "T", 1, ["T", "float32"]),
-        ("template <class T, class I> ", "T", 1, ["T", "float32"]),
+        ("template <class T> ", "T", 2, ["T", "float32"]),
+        ("template <class T, class I> ", "T", 3, ["T", "float32"]),
         ("", "scalar_t", 2, ["scalar_t", "float32"]),
     ],
 )
-def test_the_types_of_a_template_are_asked_for_together(
+def test_a_type_that_the_arrays_decide_is_asked_for_with_two_dtypes(
     monkeypatch: pytest.MonkeyPatch, declared: str, name: str, count: int, types: list[str]
 ) -> None:
     compiled: list[str] = []

@@ -115,7 +115,7 @@ def test_every_way_to_launch_reads_the_edit(gpu: Gpu, file: Path) -> None:
         lambda k: k.launch(Stub(4), Stub(4), 4),
         lambda k: k.launch_vouched(Stub(4), Stub(4), 4),
         lambda k: k(Stub(4), y=Stub(4), n=4),
-        lambda k: k.run(cupyops.launch.arguments.check(k.declared, {"x": Stub(4), "y": Stub(4), "n": 4})),
+        lambda k: k.run(cupyops.launch.arguments.check(k, {"x": Stub(4), "y": Stub(4), "n": 4})),
     ]
     kernel = Kernel(file, "scale", Threads("n"), watch=True)
     for number, way in enumerate(ways):
