@@ -16,7 +16,7 @@ from cupyops.compile.cuda_text import scan
 from cupyops.compile.file_scope import variables
 from cupyops.dtypes import DTYPES
 from cupyops.errors import ExportError, expected
-from cupyops.launch import driver, elements, hooks, recording
+from cupyops.launch import debug, driver, elements, hooks, recording
 from cupyops.launch.geometry import MAX_GRID_X, MAX_GRID_YZ, Threads
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.module import Module
@@ -302,7 +302,7 @@ class _Bound:
         with on_stream(stream):
             kernel.forall(*threads)(*arguments)
         on_gpu = self._direct and not host().enabled() and torch.cuda.is_initialized()
-        if on_gpu and hooks.guard() is None and not recording.recording():
+        if on_gpu and not debug.enabled() and not recording.recording():
             device = torch.cuda.current_device()
             self.variants[device] = kernel.variant({}, device)
 

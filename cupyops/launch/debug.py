@@ -19,7 +19,7 @@ from cupyops.sharing import Setting
 from . import driver
 from .accessors import moved
 from .arguments import Arguments
-from .hooks import Guard, close_generated_launches, register_guard
+from .hooks import close_generated_launches
 from .signature import Parameter, Signature
 
 if TYPE_CHECKING:
@@ -154,6 +154,3 @@ class _Guarded:
     def copy_back(self) -> None:
         runtime = toolchain.cupy().cuda.runtime
         runtime.memcpyAsync(self.info.pointer, self.pointer, self.nbytes, runtime.memcpyDeviceToDevice, self.stream)
-
-
-register_guard(Guard(enabled, launch))

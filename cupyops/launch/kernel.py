@@ -22,7 +22,7 @@ from cupyops.dtypes import FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, expected
 from cupyops.sharing import computed_once, once
 
-from . import driver, hooks, planning, recording
+from . import debug, driver, hooks, planning, recording
 from .arguments import Arguments, bind, check
 from .configured import Configurable, configured
 from .definitions import declarations, the_kernel
@@ -388,13 +388,13 @@ class Kernel(Configurable, Listed):
             arguments.count_written(self.signature)
         with arguments.library.device(lead.device):
             stream = arguments.library.stream(lead.device)
-            guard = hooks.guard()
-            if guard is not None:
-                guard.submit(variant, self.signature, arguments, grid, stream)
+            debugged = debug.enabled()
+            if debugged:
+                debug.launch(variant, self.signature, arguments, grid, stream)
             else:
                 self._submit(variant, arguments, grid, stream)
         repeatable = not self.geometry.per_call and self.base is None
-        if repeatable and not (guard is not None or recording.recording() or watching(self)):
+        if repeatable and not (debugged or recording.recording() or watching(self)):
             open_launch(self, arguments, variant)
 
     def grid(self, variant: Any, sizes: Sequence[int]) -> Grid:

@@ -22,12 +22,11 @@ from cupyops.errors import CompileError
 from cupyops.sharing import computed_once
 
 from .asked import Asked, without_body
-from .definitions import declarations, declares, entry_in, only, without_overloads
+from .definitions import declarations, declares, entry_in, entry_of, only, split_name, without_overloads
 from .given_text import LinkedText, file_name, numbers
 from .locate import located
 from .scanned import Scanned
 from .signature import Signature
-from .template import entry_of, split_name
 from .told import answered
 
 __all__ = ["KernelSource", "signature_of"]

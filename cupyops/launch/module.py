@@ -8,10 +8,10 @@ from cupyops.compile.cuda_text import scan
 from cupyops.compile.project_headers import read
 from cupyops.errors import nearest
 
+from .definitions import overload
 from .geometry import Geometry
 from .given_text import check_text
 from .kernel import Kernel
-from .template import overload
 from .variables import Storage, Variables
 
 __all__ = ["Module"]

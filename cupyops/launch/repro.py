@@ -19,7 +19,7 @@ from cupyops.arrays import host
 from cupyops.compile.cache import write
 from cupyops.errors import LaunchError, expected
 
-from . import hooks
+from . import debug
 from .arguments import Arguments
 from .saved_memory import SavedMemory, in_lines
 from .tensor_map import TensorMap
@@ -239,7 +239,7 @@ def _copied_before(arguments: Arguments) -> SavedMemory | None:
     """Copies the arrays before a launch that may change them or end the GPU's context: in debug mode and simulated."""
     lead = arguments.lead
     simulated = lead.place == "cpu" and host().enabled()
-    if lead.fake or not (simulated or (lead.place == "cuda" and hooks.guard() is not None)):
+    if lead.fake or not (simulated or (lead.place == "cuda" and debug.enabled())):
         return None
     return SavedMemory.copied(arguments.infos)
 

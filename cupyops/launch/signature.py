@@ -28,11 +28,11 @@ from cupyops.dtypes import DTYPES, INTEGERS, bfloat16_bits
 from cupyops.errors import nearest
 from cupyops.sharing import computed_once
 
+from .definitions import Entry
 from .elements import resolved
 from .library_types import Element, library_type
 from .parameter import OPEN, Parameter
 from .scanned import Scanned
-from .template import Entry
 from .typenames import dtype_of, taken_apart
 
 __all__ = ["BFloat16Struct", "Parameter", "Signature"]

@@ -12,11 +12,11 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError
 
 from .accessors import accessor_of
+from .definitions import undecided
 from .elements import of_bytes, without_data
 from .library_types import Element, complex_of, library_type
 from .parameter import OPEN, Parameter
 from .scanned import Scanned
-from .template import undecided
 from .typenames import dtype_of, taken_apart
 
 __all__ = ["answered"]

@@ -16,8 +16,7 @@ from cupyops.compile.file_scope import variables
 from cupyops.compile.linking import joined, parts
 from cupyops.compile.source import named_kernels
 from cupyops.errors import CompileError
-from cupyops.launch.definitions import declarations
-from cupyops.launch.template import split_name
+from cupyops.launch.definitions import declarations, split_name
 
 from .ptx import translate_asm
 
