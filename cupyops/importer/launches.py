@@ -21,7 +21,7 @@ from cupyops.launch.geometry import MAX_GRID_X, MAX_GRID_YZ, Threads
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.module import Module
 from cupyops.launch.parameter import Parameter
-from cupyops.launch.planning import planning
+from cupyops.launch.recording import planning
 
 from .memory import DevicePointer, FakeMemory, dtype_of
 from .references import Pointer

@@ -12,7 +12,7 @@ from typing import Any
 from cupyops.errors import expected
 from cupyops.sizes import is_symbol
 
-from . import planning
+from . import recording
 from .arguments import bind, check
 from .geometry import MAX_BLOCK, Geometry, Grid, Threads, at_least, is_integer, policy
 from .untraced import untraced
@@ -124,7 +124,7 @@ class Configurable:
     def _launch_on(self: Any, given: int | tuple[Any, ...], /, *args: Any, **kwargs: Any) -> None:
         arguments = check(self, bind(self, args, kwargs))
         # With fake arrays the numbers may be symbols, and a comparison would fix the value of a symbol.
-        skipped = arguments.lead.fake and not planning.planning()
+        skipped = arguments.lead.fake and not recording.planning()
         kernel, threads = (self, (1, 1, 1)) if skipped else _configuration(self, given)
         kernel.run(arguments, threads, written=True)
 

@@ -22,7 +22,7 @@ from cupyops.dtypes import FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, expected
 from cupyops.sharing import computed_once, once
 
-from . import debug, driver, hooks, planning, recording
+from . import debug, driver, hooks, recording
 from .arguments import Arguments, bind, check
 from .configured import Configurable, configured
 from .definitions import declarations, the_kernel
@@ -356,7 +356,7 @@ class Kernel(Configurable, Listed):
         lead = arguments.lead
         self.met.setdefault(tuple(arguments.types.values()), arguments.types)
         if lead.fake:
-            planning.note(self, arguments, threads)
+            recording.plan(self, arguments, threads)
             return
         if self.shared_bytes is not None:
             copy = configured(self, self.geometry, self.shared_bytes.of(arguments.values))

@@ -21,13 +21,12 @@ from cupyops.dtypes import FLOATS
 from cupyops.errors import CompileError
 from cupyops.sharing import computed_once
 
-from .asked import Asked, without_body
+from .asked import Asked, answered, without_body
 from .definitions import declarations, declares, entry_in, entry_of, only, split_name, without_overloads
 from .given_text import LinkedText, file_name, numbers
 from .locate import located
 from .scanned import Scanned
 from .signature import Signature
-from .told import answered
 
 __all__ = ["KernelSource", "signature_of"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from cupyops.dtypes import DTYPES
 
 from .accessors import Accessor
-from .library_types import Element
+from .typenames import Element
 
 __all__ = ["OPEN", "Parameter"]
 

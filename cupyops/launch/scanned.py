@@ -11,10 +11,9 @@ from cupyops.compile.preprocess import CONDITIONALS, Preprocessed, preprocess
 from cupyops.dtypes import INTEGERS
 
 from .definitions import ATTRIBUTES, declarations, entry_in, overloads, parameter_types
-from .library_types import library_type
 from .parameter import OPEN, Parameter
 from .shape_comments import Piece, foreign_names, shape_comments, shape_of
-from .typenames import dtype_of, may_declare
+from .typenames import dtype_of, library_type, may_declare
 
 __all__ = ["Scanned"]
 

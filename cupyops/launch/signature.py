@@ -14,8 +14,7 @@ shape comment that may belong to two parameters, or to none, raises an error. A 
 that is not an integer of the kernel, gives no shape, with a warning. Non-``const`` pointers are outputs. With
 ``// (N) or null`` a call may give None, which is a null pointer in the kernel.
 
-:mod:`.scanned` reads the text. For types that the text does not determine, the compiler is asked (:mod:`.asked`,
-:mod:`.told`).
+:mod:`.scanned` reads the text. For types that the text does not determine, the compiler is asked (:mod:`.asked`).
 """
 
 import keyword
@@ -30,10 +29,9 @@ from cupyops.sharing import computed_once
 
 from .definitions import Entry
 from .elements import resolved
-from .library_types import Element, library_type
 from .parameter import OPEN, Parameter
 from .scanned import Scanned
-from .typenames import dtype_of, taken_apart
+from .typenames import Element, dtype_of, library_type, taken_apart
 
 __all__ = ["BFloat16Struct", "Parameter", "Signature"]
 

@@ -24,8 +24,7 @@ from cupyops.sharing import once
 
 from . import driver
 from .current import capturing, current_gpu
-from .library_types import library_type
-from .typenames import dtype_of
+from .typenames import dtype_of, library_type
 
 __all__ = ["GpuCode", "LoadedCode", "Storage", "Variables"]
 

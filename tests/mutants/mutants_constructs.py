@@ -6,7 +6,7 @@ _ARITHMETIC = "cupyops/importer/arithmetic.py"
 _HALVES = "cupyops/simulator/cuda/halves.h"
 _MACROS = "cupyops/compile/macros.py"
 _LAYOUTS = "cupyops/launch/asked.py"
-_TOLD = "cupyops/launch/told.py"
+_TOLD = "cupyops/launch/asked.py"
 _SPLICING = "cupyops/compile/splicing.py"
 _TRANSLATE = "cupyops/simulator/translate.py"
 _SOURCE = "cupyops/compile/source.py"
@@ -149,7 +149,7 @@ CONSTRUCTS = (
     ),
     (
         "an array by value has one element",
-        "cupyops/launch/library_types.py",
+        "cupyops/launch/typenames.py",
         "Element(name, dtype, int(array[2]), DTYPES[dtype].itemsize)",
         "Element(name, dtype, 1, DTYPES[dtype].itemsize)",
     ),
