@@ -23,7 +23,7 @@ from .hooks import close_generated_launches
 from .signature import Parameter, Signature
 
 if TYPE_CHECKING:
-    from .variant import Variant
+    from .load import Variant
 
 __all__ = ["debug_mode", "enabled", "set_debug"]
 

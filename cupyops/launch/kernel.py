@@ -32,14 +32,13 @@ from .given_text import check_text, checked_filename, file_name, linked_texts, m
 from .hooks import all_kernels
 from .kernel_source import KernelSource
 from .listing import Listed
-from .load import load
+from .load import Hardware, Variant, load
 from .locate import declaring_file, in_python, placed
 from .repro import keeps_call
 from .signature import Signature
 from .size_expressions import SharedBytes
 from .untraced import hide, untraced
 from .variables import Storage, Variables
-from .variant import Hardware, Variant
 from .watch import TextFile, rereads, watching
 
 __all__ = ["Kernel", "all_kernels"]

@@ -53,7 +53,7 @@ class Submitted:
     """One launch with its arguments.
 
     Attributes:
-        variant: the loaded kernel, a :class:`.variant.Variant`; in the simulator,
+        variant: the loaded kernel, a :class:`.load.Variant`; in the simulator,
             :class:`cupyops.simulator.simulated.Simulated`.
         arguments: the checked arguments, a :class:`.arguments.Arguments`.
         grid: blocks in x, y, z.

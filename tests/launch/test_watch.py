@@ -14,7 +14,7 @@ import cupyops
 from cupyops import CompileError, Kernel, Threads
 from cupyops.compile import toolchain
 from cupyops.launch import current, watch
-from cupyops.launch.variant import Variant
+from cupyops.launch.load import Variant
 from cupyops.sharing import Setting
 from tests.gpu.stub_gpu import TARGET, Driver, Stub
 
