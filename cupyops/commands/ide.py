@@ -16,10 +16,10 @@ from typing import Any
 import kernels_cu
 from cupyops import simulator
 from cupyops.compile import toolchain
+from cupyops.compile.cuda_text import scan
 from cupyops.compile.source import included
 from cupyops.dtypes import DTYPES
 from cupyops.installing import pip_install
-from cupyops.launch.definitions import code_only
 from cupyops.launch.kernel import Kernel, all_kernels
 
 __all__ = ["add_parser", "definitions", "guessed", "write"]
@@ -255,7 +255,7 @@ def _fragment(pattern: str, flags: Sequence[str]) -> str:
 
 def _defines(found: Mapping[str, str], text: str) -> list[str]:
     """Returns the flags that define names for one text, without the names that the text defines itself."""
-    bare = code_only(text)
+    bare = scan(text).bare
     own = [n for n in _USUAL if re.search(rf"\btypedef\b[^;]*\b{n}\s*;|\busing\s+{n}\s*=", bare)]
     own += [n for n in _USUAL if n in _DEFINED.findall(text) and n not in _ASKED.findall(text)]  # without #ifndef
     flags = [f"-U{name}" for name in own]
@@ -334,12 +334,12 @@ def guessed(text: str, headers: Mapping[str, str]) -> dict[str, str]:
     """
     near = {name: t for name, t in included(text, headers).items() if name in headers}
     everything = [text, *included(text, headers).values()]
-    code = "\n".join(map(code_only, everything))
+    code = "\n".join(scan(t).bare for t in everything)
     # A macro that an `#if` or `#ifdef` tests may be left undefined.
     own = {m for t in everything for m in (*_DEFINED.findall(t), *_ASKED.findall(t))}
     own |= {n for m in _ENUM.findall(code) for n in _MACRO.findall(m)}
     own |= {name for found in (_DECLARED, _TYPE_OWN) for m in found.findall(code) for name in m if name}
-    used = "\n".join(map(code_only, (text, *near.values())))
+    used = "\n".join(scan(t).bare for t in (text, *near.values()))
     types = dict.fromkeys(n for n in _POINTED.findall(used) if n not in own and not _standard(n))
     macros = dict.fromkeys(n for n in _MACRO.findall(used) if n not in own and not _builtin(n))
     return {n: _USUAL.get(n, "float") for n in types} | {n: _USUAL.get(n, "1") for n in macros}

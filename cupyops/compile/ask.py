@@ -47,7 +47,8 @@ class ParameterType:
     Attributes:
         spelling: the type in C++, ``float const*``.
         kind: of the element, which is what remains of the type without pointers, references and extents: ``"n"`` for a number
-            and for void, ``"e"`` for an enumeration, ``"s"`` for a class, ``"o"`` for a class without data, ``"i"`` for a class
+            and for void, ``"e"`` for an enumeration, ``"s"`` for a class, ``"m"`` for one whose members
+            differ in access or are those of bases, too, ``"o"`` for a class without data, ``"i"`` for a class
             without a definition.
         element: the type of the number, or the integer type of the enumeration; ``"void"`` for a class.
         size, alignment: of the element in bytes; 0 without a size.

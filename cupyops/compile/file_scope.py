@@ -13,7 +13,6 @@ from .preprocess import Preprocessed, preprocess
 __all__ = [
     "DeviceVariable",
     "folded",
-    "has_assert",
     "variables",
     "with_constants_of_classes",
 ]
@@ -242,12 +241,3 @@ def _pieces(bare: str, start: int) -> tuple[list[str], int]:
             if c == ";":
                 return pieces, at
     return [], len(bare)
-
-
-# A search is faster for a pattern that begins with letters than for one that begins with \b.
-_ASSERT = re.compile(r"assert(?:(?<!\wassert)|(?<=\b__assert)_fail)\s*\(")
-
-
-def has_assert(text: str) -> bool:
-    """Returns whether a text contains an ``assert``, or the function that it calls."""
-    return _ASSERT.search(text) is not None

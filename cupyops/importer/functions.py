@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from cupyops.launch.template import parameter_types
+from cupyops.launch.definitions import parameter_types
 
 from .blocks import Line
 from .cursors import python_name, takes_function

@@ -16,12 +16,12 @@ from cupyops.compile.cuda_text import scan
 from cupyops.compile.file_scope import variables
 from cupyops.dtypes import DTYPES
 from cupyops.errors import ExportError, expected
-from cupyops.launch import driver, elements, hooks, recording
+from cupyops.launch import debug, driver, elements, hooks, recording
 from cupyops.launch.geometry import MAX_GRID_X, MAX_GRID_YZ, Threads
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.module import Module
 from cupyops.launch.parameter import Parameter
-from cupyops.launch.planning import planning
+from cupyops.launch.recording import planning
 
 from .memory import DevicePointer, FakeMemory, dtype_of
 from .references import Pointer
@@ -302,7 +302,7 @@ class _Bound:
         with on_stream(stream):
             kernel.forall(*threads)(*arguments)
         on_gpu = self._direct and not host().enabled() and torch.cuda.is_initialized()
-        if on_gpu and hooks.guard() is None and not recording.recording():
+        if on_gpu and not debug.enabled() and not recording.recording():
             device = torch.cuda.current_device()
             self.variants[device] = kernel.variant({}, device)
 
@@ -448,6 +448,6 @@ def _packer(kernel: str, p: Parameter) -> Callable[[list[Any], Any], None] | Non
         return lambda values, value: values.extend(_plain(value))
     if p.element is None:
         return lambda values, value: values.append(value)
-    if p.element.record is None or elements.pointers(p.element.record):
+    if p.element.record is None or elements.takes_arrays(p.element.record):
         return None
     return lambda values, value: values.append(elements.packed(kernel, p, _plain(value)))

@@ -12,7 +12,7 @@ from typing import Any
 from cupyops.errors import expected
 from cupyops.sizes import is_symbol
 
-from . import planning
+from . import recording
 from .arguments import bind, check
 from .geometry import MAX_BLOCK, Geometry, Grid, Threads, at_least, is_integer, policy
 from .untraced import untraced
@@ -75,7 +75,6 @@ def configured(kernel: Any, geometry: Geometry, shared: int | None) -> Any:
     own = {} if shared is None else {"shared_bytes": None, "hardware": replace(kernel.hardware, shared=shared)}
     fresh: dict[str, Any] = {"_variants": {}, "_generated_variants": {}, "_simulated": {}, "copies": {}, "file": None}
     vars(found).update(geometry=geometry, base=kernel, **fresh, **own)
-    vars(found).pop("declared", None)
     found.close_generated_launch()
     if len(kernel.copies) >= _MOST_COPIES:
         kernel.copies.clear()
@@ -123,14 +122,14 @@ class Configurable:
 
     @untraced
     def _launch_on(self: Any, given: int | tuple[Any, ...], /, *args: Any, **kwargs: Any) -> None:
-        arguments = check(self.declared, bind(self.declared, args, kwargs))
+        arguments = check(self, bind(self, args, kwargs))
         # With fake arrays the numbers may be symbols, and a comparison would fix the value of a symbol.
-        skipped = arguments.lead.fake and not planning.planning()
+        skipped = arguments.lead.fake and not recording.planning()
         kernel, threads = (self, (1, 1, 1)) if skipped else _configuration(self, given)
         kernel.run(arguments, threads, written=True)
 
     @untraced
     def _launch_over(self: Any, counts: tuple[int, ...], /, *args: Any, **kwargs: Any) -> None:
-        arguments = check(self.declared, bind(self.declared, args, kwargs))
+        arguments = check(self, bind(self, args, kwargs))
         threads = counts if arguments.lead.fake else _triple(f"{self.name}.forall", "threads", counts, 0)
         self.run(arguments, threads, written=True)

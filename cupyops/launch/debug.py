@@ -5,9 +5,6 @@ another array does not surface at all. In debug mode a kernel gets copies of its
 of a known byte pattern, and the bands are compared with the pattern after the launch. Debug mode is slow.
 """
 
-import os
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,11 +19,11 @@ from cupyops.sharing import Setting
 from . import driver
 from .accessors import moved
 from .arguments import Arguments
-from .hooks import Guard, close_generated_launches, register_guard
+from .hooks import close_generated_launches
 from .signature import Parameter, Signature
 
 if TYPE_CHECKING:
-    from .variant import Variant
+    from .load import Variant
 
 __all__ = ["debug_mode", "enabled", "set_debug"]
 
@@ -101,53 +98,16 @@ def launch(
             for i, other in enumerate(signature.parameters):
                 if other.map_of == p.name:
                     values[i] = values[i].moved(band.pointer)
-    with _printed(variant.asserts) as printed:
-        failure = None
-        try:
-            _submit(variant, values, grid, stream)
-            runtime.streamSynchronize(stream)
-        except Exception as error:
-            failure = error
-    if failure is not None:
-        raise LaunchError(f"{what} failed: {failure}{_first(printed)}{driver.ended(failure)}. {told}") from failure
+    try:
+        _submit(variant, values, grid, stream)
+        runtime.streamSynchronize(stream)
+    except Exception as error:
+        raise LaunchError(f"{what} failed: {error}{driver.ended(error)}. {told}") from error
     for band in guarded:
         if found := band.trespass():
             raise LaunchError(f"{what} wrote outside its output `{band.parameter.name}`: {found}. {told}")
         band.copy_back()
     runtime.streamSynchronize(stream)
-
-
-@contextmanager
-def _printed(on: bool) -> Iterator[list[bytes]]:
-    """Yields a list. After the block, it has the lines that the process, including the CUDA driver, printed to stderr
-    in the block.
-
-    The driver prints the line of a failed assert. The lines are printed again after the block.
-    """
-    lines: list[bytes] = []
-    if not on:
-        yield lines
-        return
-    sys.stderr.flush()
-    former = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield lines
-        finally:
-            os.dup2(former, 2)
-            os.close(former)
-            file.seek(0)
-            text = file.read()
-            lines += text.splitlines()
-            while text:
-                text = text[os.write(2, text) :]
-
-
-def _first(lines: Sequence[bytes]) -> str:
-    """Returns the first failed assert among printed lines, for a message."""
-    asserts = [line.decode(errors="replace").strip() for line in lines if b"Assertion" in line]
-    return f". The GPU printed: {asserts[0]} ({len(asserts)} threads)" if asserts else ""
 
 
 def _submit(variant: "Variant", values: Sequence[Any], grid: Sequence[int], stream: int) -> None:
@@ -194,6 +154,3 @@ class _Guarded:
     def copy_back(self) -> None:
         runtime = toolchain.cupy().cuda.runtime
         runtime.memcpyAsync(self.info.pointer, self.pointer, self.nbytes, runtime.memcpyDeviceToDevice, self.stream)
-
-
-register_guard(Guard(enabled, launch))

@@ -14,13 +14,11 @@ from cupyops.dtypes import FLOATS, DType, bfloat16_bits
 from cupyops.errors import LaunchError, expected
 
 from .geometry import is_integer
-from .signature import Signature
 
 __all__ = [
     "ArgumentBuffer",
     "argument_buffer",
     "capability",
-    "check_parameters",
     "check_scalar",
     "ensure_context",
     "handle",
@@ -256,31 +254,6 @@ def libcuda() -> Any:
         return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
         return None
-
-
-def check_parameters(raw: Any, what: str, signature: Signature, fields: Sequence[tuple[int, int]]) -> None:
-    """Compares the parameter sizes read from the text with the sizes that the driver reports for the loaded kernel.
-
-    Drivers before CUDA 12.4 do not report the sizes. With such a driver nothing is compared.
-
-    Raises:
-        LaunchError: the sizes differ. The declaration was misread, and a launch would pass wrong values.
-    """
-    query = getattr(libcuda(), "cuFuncGetParamInfo", None)
-    if query is None:
-        return
-    function = ctypes.c_void_p(handle(raw))
-    reported: list[int] = []
-    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
-    while query(function, ctypes.c_size_t(len(reported)), ctypes.byref(offset), ctypes.byref(size)) == 0:
-        reported.append(size.value)
-    declared = [size for _, size in fields]
-    if reported != declared:
-        pairs = ", ".join(f"{p.name}: {d}" for p, d in zip(signature.parameters, declared, strict=True))
-        raise LaunchError(
-            f"{what}: the text declares parameters of {pairs} bytes, but the loaded kernel has {reported}. "
-            f"Declare parameters with plain types and no macros, so that the declaration can be read."
-        )
 
 
 @cache

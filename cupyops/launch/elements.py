@@ -3,36 +3,33 @@
 An array of ``float4`` is an array of float32 whose last dimension is 4. An array of a struct is an array of the struct's
 NumPy dtype, or an array of uint8 whose last dimension is the size of the struct. The kernel reads both in place.
 
-A struct is declared in the text, and the compiler reports its layout. A layout that is given, ``Kernel(...,
-structs={"Particle": dtype})``, is compared with the compiler's (:func:`difference`), so a field at another offset is an
-error and never a wrong value.
+A struct is declared in the text, and the compiler reports its layout. A struct without a known layout is its bytes.
 """
 
 import contextlib
 import ctypes
 import math
-import re
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from cupyops.arrays import Info
-from cupyops.dtypes import DTYPES
+from cupyops.arrays import Info, library_of
 from cupyops.errors import expected
 
-from .library_types import KNOWN, LARGEST_ALIGNMENT, Element
+from .parameter import Parameter
 
 __all__ = [
+    "Held",
     "check_elements",
     "conditions",
-    "difference",
+    "held_arrays",
+    "of_bytes",
     "packed",
-    "pointers",
+    "placed",
     "resolved",
     "seen",
-    "specification",
-    "struct_elements",
-    "unknown_struct",
+    "takes_arrays",
     "without_data",
 ]
 
@@ -52,88 +49,13 @@ def resolved(p: Any) -> Any:
     return replace(p, type=element.dtype, shape=shape)
 
 
-# Structs: the layout from Python
+# Structs
 
 
-def struct_elements(kernel: str, structs: Mapping[str, Any] | None) -> dict[str, Element]:
-    """Returns the elements of ``structs=``: a NumPy structured dtype or a subclass of ctypes.Structure for each name.
-
-    Raises:
-        TypeError: `structs` is not a mapping, a value gives no layout, a field cannot be in a kernel's memory, or a name is
-            not a C name.
-    """
-    if structs is None:
-        return {}
-    if not isinstance(structs, Mapping):
-        raise TypeError(expected(kernel, "structs", "be a mapping of names to layouts", type(structs).__name__))
-    import numpy
-
-    found = {}
-    for name, given in structs.items():
-        where = f"structs[{name!r}]"
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in KNOWN or name in DTYPES:
-            raise TypeError(expected(kernel, "structs", "have names of structs of the text", repr(name)))
-        wanted = "be a NumPy structured dtype or a ctypes.Structure"
-        try:
-            dtype = numpy.dtype(given)
-        except (TypeError, ValueError, NotImplementedError) as error:
-            raise TypeError(expected(kernel, where, wanted, f"{given!r} ({error})")) from None
-        if dtype.names is None or dtype.shape:
-            raise TypeError(expected(kernel, where, wanted, repr(given)))
-        for path, leaf, _ in _leaves(dtype, ()):
-            if leaf.hasobject or not leaf.isnative:
-                got = f"`{'.'.join(path)}` of {leaf}"
-                raise TypeError(expected(kernel, where, "have fields of numbers in this machine's byte order", got))
-        # The alignment of a struct divides its size. The largest such power of two is safe, and every whole struct of
-        # an allocation has it.
-        alignment = min(dtype.itemsize & -dtype.itemsize, LARGEST_ALIGNMENT)
-        found[name] = Element(name, "uint8", dtype.itemsize, alignment, dtype)
-    return found
-
-
-def _leaves(dtype: Any, path: tuple[str, ...], offset: int = 0) -> Iterator[tuple[tuple[str, ...], Any, int]]:
-    """Yields the path, the dtype and the offset of each field that is not a struct. For an array of structs, yields the
-    fields of the first element, and the array itself."""
-    for name in dtype.names:
-        field, at = dtype.fields[name][:2]
-        if field.base.names is None:
-            yield (*path, name), field, offset + at
-            continue
-        if field.shape:
-            yield (*path, name), field, offset + at
-        first = name + "[0]" * len(field.shape)
-        yield from _leaves(field.base, (*path, first), offset + at)
-
-
-def pointers(dtype: Any) -> list[str]:
-    """Returns the paths of the fields of a struct that take arrays, whose addresses the struct gets."""
-    return [".".join(path) for path, leaf, _ in _leaves(dtype, ()) if leaf.base.str[1:] == "u8"]
-
-
-def difference(kernel: str, name: str, wanted: Any, found: Any, size: int) -> str:
-    """Returns a message on what differs in two layouts of a struct, or ``""`` if they are equal.
-
-    Args:
-        kernel: the kernel's name.
-        name: the struct's name.
-        wanted: the dtype from Python.
-        found: the compiler's dtype of the members of these names.
-        size: the compiler's size of the struct.
-    """
-    compiled = {path: (leaf, offset) for path, leaf, offset in _leaves(found, ())}
-    told = [f"it has {size} bytes, and {wanted.itemsize} in Python"] if size != wanted.itemsize else []
-    for path, leaf, offset in _leaves(wanted, ()):
-        here, there = _shown(leaf, offset), _shown(*compiled[path]) if path in compiled else "absent"
-        # Fields for which NumPy has no dtype, such as bfloat16, are bytes in Python.
-        if here != there and not (leaf.base.kind == "V" and here.split()[-4:] == there.split()[-4:]):
-            told.append(f"`{'.'.join(path)}` is {there}, and {here} in Python")
-    differs = f"{kernel}: the struct {name} of the text has another layout than structs[{name!r}]: {'; '.join(told)}"
-    return f"{differs}. numpy.dtype([...], align=True) has C's offsets" if told else ""
-
-
-def _shown(dtype: Any, offset: int) -> str:
-    kind = {"f": "float", "i": "signed", "u": "unsigned"}.get(dtype.base.kind, "")
-    return f"{kind} {dtype.itemsize} bytes at {offset}".strip()
+def takes_arrays(dtype: Any) -> bool:
+    """Returns whether a struct by value has a field that takes an array, whose address the struct gets."""
+    fields = (dtype.fields[name][0].base for name in dtype.names or ())
+    return dtype.str[1:] == "u8" or any(map(takes_arrays, fields))
 
 
 def without_data(size: int) -> Any:
@@ -144,25 +66,11 @@ def without_data(size: int) -> Any:
     return numpy.dtype(layout)
 
 
-def unknown_struct(kernel: str, name: str, struct: str) -> TypeError:
-    """Returns the error that a parameter is of a struct whose layout Python does not know."""
-    return TypeError(
-        f"{kernel}: `{name}` is of the struct {struct}, whose layout Python does not know; give it: "
-        f"structs={{{struct!r}: a NumPy structured dtype or a ctypes.Structure}}"
-    )
+def of_bytes(size: int) -> Any:
+    """Returns the dtype of a class whose layout is not known, for which a call passes the bytes."""
+    import numpy
 
-
-def specification(dtype: Any) -> dict[str, Any]:
-    """Returns a structured dtype as a dictionary of strings and numbers, from which ``numpy.dtype`` makes it again."""
-    fields = [dtype.fields[name][:2] for name in dtype.names]
-    formats = [f.str if f.base.names is None and not f.shape else _format(f) for f, _ in fields]
-    offsets = [offset for _, offset in fields]
-    return {"names": list(dtype.names), "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize}
-
-
-def _format(field: Any) -> Any:
-    base = field.base.str if field.base.names is None else specification(field.base)
-    return (base, tuple(field.shape)) if field.shape else base
+    return numpy.dtype(f"V{size}")
 
 
 # Arguments
@@ -179,7 +87,7 @@ def seen(kernel: str, p: Any, array: Any, info: Info) -> Info:
     dtype = getattr(array, "dtype", None)
     if not hasattr(dtype, "fields") or dtype != p.element.record:
         wanted = f"be an array of the dtype {p.element.record} ({p.element.name}), or of uint8 with {p.element.width} as its last dimension"
-        raise TypeError(expected(kernel, p.name, wanted, info.dtype))
+        raise TypeError(expected(kernel, p.name, wanted, dtype if hasattr(dtype, "fields") else info.dtype))
     width = p.element.width
     shape, strides = (*info.shape, width), (*(s * width for s in info.strides), 1)
     return replace(info, dtype="uint8", shape=shape, strides=strides, size=info.size * width)
@@ -236,16 +144,18 @@ def packed(kernel: str, p: Any, value: Any, simulated: bool = False) -> Any:
         return value
     import numpy
 
+    known = element.record.names is not None
     if isinstance(value, bytes):
         given: Any = value
-    elif not element.record.names and (value == () or isinstance(value, int)):
+    elif known and not element.record.names and (value == () or isinstance(value, int)):
         given = bytes(element.width)
     elif isinstance(value, ctypes.Structure):
-        given = bytes(value) if numpy.dtype(type(value)) == element.record else b""
+        given = bytes(value) if not known or numpy.dtype(type(value)) == element.record else b""
     else:
-        of_record = getattr(value, "dtype", None) == element.record and math.prod(numpy.shape(value)) == 1
-        given = value.tobytes() if of_record and isinstance(value, (numpy.void, numpy.ndarray)) else b""
-        if isinstance(value, tuple):
+        fits = getattr(value, "dtype", None) == element.record or not known
+        one = isinstance(value, (numpy.void, numpy.ndarray)) and math.prod(numpy.shape(value)) == 1
+        given = value.tobytes() if fits and one else b""
+        if known and isinstance(value, tuple):
             with contextlib.suppress(TypeError, ValueError, OverflowError):
                 fields = numpy.array(value, element.record)
                 filled = numpy.zeros((), element.record)  # bytes outside of fields are 0
@@ -253,6 +163,90 @@ def packed(kernel: str, p: Any, value: Any, simulated: bool = False) -> Any:
                     filled[name] = fields[name]
                 given = filled.tobytes()
     if len(given) != element.width:
-        wanted = f"be a {element.name}: one element of the dtype {element.record}, a tuple of its fields, or an object of its ctypes.Structure"
-        raise TypeError(expected(kernel, p.name, wanted, repr(value)))
+        wanted = (
+            f"one element of the dtype {element.record}, a tuple of its fields, or an object of its ctypes.Structure"
+        )
+        if not known:
+            wanted = f"{element.width} bytes, or an object of numpy or ctypes of this size: its layout is not known"
+        raise TypeError(expected(kernel, p.name, f"be a {element.name}: {wanted}", repr(value)))
     return given
+
+
+# Arrays in the tuple that is passed for a struct by value. A field of 64 bits without a sign takes an array, and the struct gets the
+# address of its first element, or None, and the struct gets 0.
+
+
+class Held(NamedTuple):
+    """An array that a struct by value points to.
+
+    Attributes:
+        parameter: the array as a parameter of its own. Its name is the field's with that of the struct's parameter,
+            ``params.weights``.
+        array: the array.
+        owner: the name of the struct's parameter.
+        offset: where the address is in the struct, in bytes.
+    """
+
+    parameter: Parameter
+    array: Any
+    owner: str
+    offset: int
+
+
+def held_arrays(p: Parameter, value: Any) -> tuple[Any, list[Held]]:
+    """Returns the argument for a struct by value with 0 in place of arrays and of None, and the arrays."""
+    if p.element is None or p.element.record is None or not isinstance(value, tuple):
+        return value, []
+    found: list[Held] = []
+    return _without(p.element.record, value, p.name, 0, p.name, found), found
+
+
+def _without(dtype: Any, value: Any, path: str, offset: int, owner: str, found: list[Held]) -> Any:
+    import numpy
+
+    if dtype.subdtype is not None and isinstance(value, (tuple, list)):
+        base, shape = dtype.subdtype
+        inner = numpy.dtype((base, shape[1:])) if shape[1:] else base
+        parts = ((inner, v, f"{path}[{i}]", offset + i * inner.itemsize) for i, v in enumerate(value))
+    elif dtype.names is not None and isinstance(value, tuple) and len(value) == len(dtype.names):
+        fields = ((name, *dtype.fields[name][:2]) for name in dtype.names)
+        parts = ((of, v, f"{path}.{name}", offset + at) for (name, of, at), v in zip(fields, value, strict=True))
+    elif dtype == numpy.uint64:
+        if value is None:
+            return 0
+        if _is_array(value):
+            pointed, read_only = (dtype.metadata or {}).get("pointer", ("", False))
+            kind = Parameter(path, pointed or "uint8", pointer=True, const=read_only, untyped=not pointed)
+            found.append(Held(kind, value, owner, offset))
+            return 0
+        return value
+    else:
+        return value
+    plain = [_without(*part, owner, found) for part in parts]
+    return plain if dtype.subdtype is not None else tuple(plain)  # NumPy tells arrays from structs
+
+
+def _is_array(value: Any) -> bool:
+    try:
+        library_of(value)
+    except TypeError:
+        return False
+    return True
+
+
+def placed(owner: str, packed: Any, held: Collection[Held], pointers: Mapping[str, int]) -> Any:
+    """Returns the bytes of a struct with the addresses of its arrays.
+
+    Args:
+        owner: the name of the struct's parameter.
+        packed: the bytes without the addresses.
+        held: the arrays of all structs of a call.
+        pointers: the addresses, by the names of the arrays.
+    """
+    own = [one for one in held if one.owner == owner]
+    if not own:
+        return packed
+    memory = bytearray(packed)
+    for one in own:
+        struct.pack_into("=Q", memory, one.offset, pointers[one.parameter.name])
+    return bytes(memory)

@@ -29,23 +29,8 @@ __all__ = ["TensorAccess", "deciding", "open_launch", "write_launch"]
 
 # Names that the code of the generated launch uses. A kernel parameter with such a name is renamed.
 _OWN_WORDS = frozenset(
-    (
-        "launch",
-        "device",
-        "variant",
-        "variants",
-        "plain",
-        "current_device",
-        "unit",
-        "min",
-        "max",
-        "gx",
-        "gy",
-        "gz",
-        "buffer",
-    )
-    + ("checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
-    + ("written", "packed", "any", "overlaps")
+    "launch device variant variants plain current_device unit min max gx gy gz buffer checked launch_kernel stream type "  # noqa: SIM905
+    "IndexError Exception TensorMap grad_enabled written packed any overlaps".split()
 )
 
 
@@ -281,11 +266,6 @@ def write_launch(
     return functions[0], functions[1], variants
 
 
-def _points(p: Parameter) -> bool:
-    """Returns whether a struct by value has a field that takes an array."""
-    return p.element is not None and p.element.record is not None and bool(elements.pointers(p.element.record))
-
-
 _OPENING = held_across_fork(threading.RLock())  # held while a generated launch is installed
 
 
@@ -299,7 +279,8 @@ def open_launch(kernel: Any, arguments: Arguments, variant: Any) -> None:
     """
     tensors = getattr(arguments.library, "tensor_access", None)
     # The checked launch finds the arrays of structs by value. The generated launch runs where its first array is.
-    if tensors is None or kernel.nullable or not arguments.infos or any(_points(p) for p in kernel.signature.objects):
+    records = (p.element.record for p in kernel.signature.objects if p.element.record is not None)
+    if tensors is None or kernel.nullable or not arguments.infos or any(map(elements.takes_arrays, records)):
         return
     given = [
         [arguments.values[p.name] for p in deciding(kernel.signature, vouched=vouched)] for vouched in (False, True)

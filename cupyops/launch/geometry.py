@@ -263,8 +263,41 @@ class GridStride(InX):
         return target.multiprocessors * self.blocks_per_multiprocessor
 
 
+class InThree(Geometry):
+    """The base class of policies in x, y and z, with a block of up to three numbers."""
+
+    block: int | tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        where, given = type(self).__name__, self.block if isinstance(self.block, tuple | list) else (self.block,)
+        numbers = tuple(at_least(where, "block", n) for n in given)
+        if not 1 <= len(numbers) <= 3:
+            raise ValueError(expected(where, "block", "be threads in x, y, z, such as (32, 8, 1)", self.block))
+        # The class is frozen, so that policies can be compared and hashed.
+        object.__setattr__(self, "block", (*numbers, 1, 1)[:3])
+
+    @property
+    def threads(self) -> Grid:
+        x, y, z = self.block  # type: ignore[misc]  # __post_init__ makes it a tuple of three
+        return x, y, z
+
+    def grid_for(self, target: Target, functions: Mapping[str, Any] = MIN) -> Callable[..., Grid]:
+        config = super().grid_for(target, functions)
+
+        def grid(*sizes: int) -> Grid:
+            x, y, z = config(*sizes)
+            if max(y, z) > MAX_GRID_YZ and x and y and z:
+                raise ValueError(
+                    f"a grid of {x} x {y} x {z} blocks: CUDA has at most {MAX_GRID_YZ} blocks in y and z. "
+                    f"Put the longest dimension in x, or use larger blocks than {self.threads}"
+                )
+            return (x, y, z)
+
+        return grid
+
+
 @dataclass(frozen=True)
-class Threads(Geometry):
+class Threads(InThree):
     """Launches one thread per index in up to three dimensions: ``Threads("N", "M")``.
 
     With ``Threads()`` each call configures its launch: ``kernel[n](...)``, ``kernel.forall(N, M)(...)``,
@@ -292,8 +325,7 @@ class Threads(Geometry):
             raise ValueError(f"Threads: z={self.z!r} needs a y before it")
         if self.y is not None and self.x is None:
             raise ValueError(f"Threads: y={self.y!r} needs an x before it")
-        # The class is frozen, so that policies can be compared and hashed.
-        object.__setattr__(self, "block", block_of("Threads", self.block))
+        super().__post_init__()
 
     @property
     def per_call(self) -> bool:
@@ -304,15 +336,6 @@ class Threads(Geometry):
         return tuple(dict.fromkeys(s for s in (self.x, self.y, self.z) if s is not None))
 
     @property
-    def threads(self) -> Grid:
-        x, y, z = self.block  # type: ignore[misc]  # __post_init__ makes it a tuple of three
-        return x, y, z
-
-    @property
-    def constants(self) -> dict[str, int]:
-        return {}
-
-    @property
     def blocks(self) -> tuple[str, str, str]:
         sizes = ("x", "y", "z") if self.per_call else (self.x, self.y, self.z)
         x, y, z = (
@@ -320,38 +343,6 @@ class Threads(Geometry):
             for size, threads in zip(sizes, self.threads, strict=True)
         )
         return x, y, z
-
-    def grid_for(self, target: Target, functions: Mapping[str, Any] = MIN) -> Callable[..., Grid]:
-        return within_limits(super().grid_for(target, functions), self.threads)
-
-
-def block_of(where: str, block: Any) -> Grid:
-    """Returns the threads of a block in x, y, z, of which y and z may be left out.
-
-    Raises:
-        TypeError, ValueError: `block` is neither an integer of at least 1, nor a tuple of one to three such integers.
-    """
-    given = tuple(block) if isinstance(block, tuple | list) else (block,)
-    numbers = tuple(at_least(where, "block", n) for n in given)
-    if not 1 <= len(numbers) <= 3:
-        raise ValueError(expected(where, "block", "be threads in x, y, z, such as (32, 8, 1)", block))
-    x, y, z = (*numbers, 1, 1)[:3]
-    return x, y, z
-
-
-def within_limits(config: Callable[..., Grid], block: Grid) -> Callable[..., Grid]:
-    """Returns the function of a grid that raises ValueError for more blocks in y or z than CUDA has."""
-
-    def grid(*sizes: int) -> Grid:
-        x, y, z = config(*sizes)
-        if max(y, z) > MAX_GRID_YZ and x and y and z:
-            raise ValueError(
-                f"a grid of {x} x {y} x {z} blocks: CUDA has at most {MAX_GRID_YZ} blocks in y and z. "
-                f"Put the longest dimension in x, or use larger blocks than {block}"
-            )
-        return (x, y, z)
-
-    return grid
 
 
 def policy(kernel: str, geometry: Any) -> Geometry:

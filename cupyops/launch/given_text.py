@@ -14,9 +14,8 @@ from cupyops.compile.project_headers import includes, read
 from cupyops.compile.source import included
 from cupyops.errors import expected
 
-from .definitions import entry_in
+from .definitions import entry_in, split_name
 from .geometry import at_least
-from .template import numbers_of, split_name
 
 __all__ = [
     "LinkedText",
@@ -192,7 +191,7 @@ def file_name(name: str) -> str:
 def numbers(text: str, name: str) -> dict[str, int]:
     """Returns the numbers that a kernel's name gives for the parameters of a template: 128 in ``softmax<float, 128>``."""
     entry = entry_in(text, name) if "<" in name else None
-    return numbers_of(entry) if entry else {}
+    return entry.numbers() if entry else {}
 
 
 def macros(kernel: str, constants: Mapping[str, int], of_geometry: Mapping[str, int]) -> dict[str, int]:

@@ -1,28 +1,21 @@
-"""The registries of kernels, and of guards, which launch in place of the driver.
-
-Debug mode registers a guard, so that the module :mod:`cupyops.launch.kernel` need not import debug mode.
-"""
+"""The registries of kernels, of objects that repeat their launches, and of memory that kernels reach by addresses in other memory."""
 
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from cupyops.sharing import held_across_fork, once
 
 __all__ = [
     "KERNELS",
-    "Guard",
     "all_kernels",
     "close_generated_kernels",
     "close_generated_launches",
     "declare_later",
-    "guard",
     "hand_over",
     "handed_over",
     "on_close",
-    "register_guard",
 ]
 
 # All kernels of the process, by weak references.
@@ -50,32 +43,6 @@ def _declare() -> None:
     for operator, declare in list(_LATER.items()):
         declare()
         del _LATER[operator]
-
-
-@dataclass(frozen=True)
-class Guard:
-    """Launches kernels in place of the driver.
-
-    Attributes:
-        enabled: returns whether the guard is active now.
-        submit: launches; takes the kernel's variant, its signature, the checked arguments, the grid and the stream.
-    """
-
-    enabled: Callable[[], bool]
-    submit: Callable[..., None]
-
-
-_GUARDS: list[Guard] = []
-
-
-def register_guard(guard: Guard) -> None:
-    """Registers a guard. While the guard is enabled, its `submit` makes every launch."""
-    _GUARDS.append(guard)
-
-
-def guard() -> Guard | None:
-    """Returns the first enabled guard, or None."""
-    return next((g for g in _GUARDS if g.enabled()), None)
 
 
 # By the first address: the owner, and the address behind the last byte, of memory whose address is a value in other memory.

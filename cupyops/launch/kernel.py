@@ -11,7 +11,7 @@ The checked launch, in this module, takes arrays of every known library and rais
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import kernels_cu
 from cupyops.arrays import Device, host
@@ -22,35 +22,26 @@ from cupyops.dtypes import FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, expected
 from cupyops.sharing import computed_once, once
 
-from . import driver, hooks, planning, recording
-from .arguments import Arguments, Declared, bind, check
+from . import debug, driver, hooks, recording
+from .arguments import Arguments, bind, check
 from .configured import Configurable, configured
 from .definitions import declarations, the_kernel
-from .elements import struct_elements
 from .generated import open_launch
 from .geometry import MAX_GRID_X, Geometry, Grid, policy
 from .given_text import check_text, checked_filename, file_name, linked_texts, macros, numbers, prepared
 from .hooks import all_kernels
 from .kernel_source import KernelSource
 from .listing import Listed
-from .load import load
+from .load import Hardware, Variant, load
 from .locate import declaring_file, in_python, placed
 from .repro import keeps_call
 from .signature import Signature
 from .size_expressions import SharedBytes
 from .untraced import hide, untraced
 from .variables import Storage, Variables
-from .variant import Hardware, Variant
 from .watch import TextFile, rereads, watching
 
 __all__ = ["Kernel", "all_kernels"]
-
-
-class Launchable(Protocol):
-    """A kernel that is ready to run on a GPU or in the simulator. `grid` computes the grid from the sizes."""
-
-    @property
-    def grid(self) -> Callable[..., Grid]: ...
 
 
 class Kernel(Configurable, Listed):
@@ -80,8 +71,6 @@ class Kernel(Configurable, Listed):
         choices: the dtypes of the undeclared types that :func:`cupyops.warmup` and the compile command compile; by
             default one choice for each of ``dtypes``, with this dtype for all undeclared types.
         watch: follow the edits of the file that ``text`` names, see :func:`cupyops.watch`.
-        structs: the layout of each struct of the parameters, ``{"Particle": dtype}``: a NumPy structured dtype or a
-            ctypes.Structure.
         link: texts, or paths of files, that are compiled apart and linked with this text. ``options=("-dlto",)`` optimizes
             across them.
         storage: of a :class:`.module.Module`, whose kernels share code.
@@ -127,7 +116,6 @@ class Kernel(Configurable, Listed):
         cooperative: bool = False,
         choices: Sequence[Mapping[str, str]] | None = None,
         watch: bool = False,
-        structs: Mapping[str, Any] | None = None,
         link: Sequence[str | os.PathLike[str]] = (),
         storage: Storage | None = None,
         nullable: bool = False,
@@ -158,7 +146,6 @@ class Kernel(Configurable, Listed):
             known,
             (*options, *self.hardware.options),
             declaring_file(),
-            struct_elements(name, structs),
             linked_texts(name, link),
             () if storage is None else storage.kernels,
         )
@@ -179,7 +166,7 @@ class Kernel(Configurable, Listed):
         hooks.KERNELS.add(self)
         # A text of kernels_cu is read at the first use, so that importing cupyops reads no text.
         if self.by_an_author and not isinstance(text, kernels_cu.Text):
-            self.source.signature(self._sizes, self.dtypes)  # raises, and asks no compiler
+            self.source.signature(self._sizes, self.dtypes, asked=False)  # raises, and asks no compiler
 
     @property
     def text(self) -> str:
@@ -209,18 +196,13 @@ class Kernel(Configurable, Listed):
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
-        found = self.source.signature(self._sizes, self.dtypes, self.source.ask)
+        found = self.source.signature(self._sizes, self.dtypes)
         return found.nullable() if self.nullable else found
 
     @property
     def _sizes(self) -> tuple[str, ...]:
         """The parameters that count blocks or bytes of shared memory."""
         return (*self.geometry.sizes, *(self.shared_bytes.names if self.shared_bytes else ()))
-
-    @computed_once
-    def declared(self) -> Declared:
-        """The declaration against which calls are checked."""
-        return Declared(self.name, self.signature, self.geometry, self.dtypes, self.constants)
 
     @untraced
     def __call__(self, /, *args: Any, **kwargs: Any) -> None:
@@ -348,7 +330,7 @@ class Kernel(Configurable, Listed):
                 f"{self.name}: say how many threads: {self.name}[n](...), {self.name}.forall(N, M)(...), {self.name}[grid, "
                 f"block](...); or declare a policy such as Threads('n')"
             )
-        arguments = check(self.declared, bind(self.declared, args, kwargs))
+        arguments = check(self, bind(self, args, kwargs))
         self.run(arguments, written=True)
 
     @untraced
@@ -357,7 +339,7 @@ class Kernel(Configurable, Listed):
 
         The body has just allocated the outputs, so autograd has saved none of them, or the text does not write them.
         """
-        self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
+        self.run(check(self, bind(self, args, kwargs), vouched=True))
 
     @rereads
     @keeps_call
@@ -373,7 +355,7 @@ class Kernel(Configurable, Listed):
         lead = arguments.lead
         self.met.setdefault(tuple(arguments.types.values()), arguments.types)
         if lead.fake:
-            planning.note(self, arguments, threads)
+            recording.plan(self, arguments, threads)
             return
         if self.shared_bytes is not None:
             copy = configured(self, self.geometry, self.shared_bytes.of(arguments.values))
@@ -405,16 +387,16 @@ class Kernel(Configurable, Listed):
             arguments.count_written(self.signature)
         with arguments.library.device(lead.device):
             stream = arguments.library.stream(lead.device)
-            guard = hooks.guard()
-            if guard is not None:
-                guard.submit(variant, self.signature, arguments, grid, stream)
+            debugged = debug.enabled()
+            if debugged:
+                debug.launch(variant, self.signature, arguments, grid, stream)
             else:
                 self._submit(variant, arguments, grid, stream)
         repeatable = not self.geometry.per_call and self.base is None
-        if repeatable and not (guard is not None or recording.recording() or watching(self)):
+        if repeatable and not (debugged or recording.recording() or watching(self)):
             open_launch(self, arguments, variant)
 
-    def grid(self, variant: "Launchable", sizes: Sequence[int]) -> Grid:
+    def grid(self, variant: Any, sizes: Sequence[int]) -> Grid:
         """Returns the grid of a launch.
 
         Raises:

@@ -1,9 +1,8 @@
-"""The text of a kernel with everything that determines the compiled code: constants, headers, options and layouts of
-structs."""
+"""The text of a kernel with everything that determines the compiled code: constants, headers and options."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import kernels_cu
@@ -16,19 +15,18 @@ from cupyops.compile.device_half import NO_CLANG, device_half, may_have_host_hal
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import known_macros
 from cupyops.compile.project_headers import includes
-from cupyops.compile.source import KERNEL, assemble, included, named_kernels
+from cupyops.compile.source import KERNEL, assemble, included
 from cupyops.compile.system_headers import found_in, header
+from cupyops.dtypes import FLOATS
 from cupyops.errors import CompileError
+from cupyops.sharing import computed_once
 
-from .asked import Asked, without_body
-from .declaration import check_declaration
-from .definitions import declarations, declares, entry_in, only, without_overloads
+from .asked import Asked, answered, without_body
+from .definitions import declarations, declares, entry_in, entry_of, only, split_name, without_overloads
 from .given_text import LinkedText, file_name, numbers
-from .library_types import Element
 from .locate import located
+from .scanned import Scanned
 from .signature import Signature
-from .template import entry_of, split_name
-from .told import Ask
 
 __all__ = ["KernelSource", "signature_of"]
 
@@ -48,7 +46,6 @@ class KernelSource:
         headers: header texts by name for ``#include "name"``, in addition to the shared headers.
         options: NVRTC options in addition to :data:`cupyops.compile.compiler.OPTIONS`.
         declared_in: the Python file that holds the text, or None.
-        structs: the layouts of structs that Python gives, by name.
         linked: the texts that are linked with this text.
         module: the names of the kernels of a :class:`.module.Module`, which has them in one binary; empty for a kernel
             with a binary of its own.
@@ -62,7 +59,6 @@ class KernelSource:
     headers: Mapping[str, str]
     options: tuple[str, ...]
     declared_in: Any
-    structs: Mapping[str, Element] = field(default_factory=dict)
     linked: tuple[LinkedText, ...] = ()
     module: tuple[str, ...] = ()
     answers: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
@@ -141,34 +137,21 @@ class KernelSource:
     @property
     def identity(self) -> list[object]:
         """A key for the types of the parameters."""
-        given = {name: str(element.record) for name, element in self.structs.items()}
         own = {name: kernels_cu.headers()[name] for name in self.included() if name not in self.headers}
         return [
             self.text,
             self.name,
-            *map(sorted, (self.constants.items(), self.headers.items(), own.items(), given.items())),
+            *map(sorted, (self.constants.items(), self.headers.items(), own.items())),
         ]
 
-    def declaration(
-        self, choices: Sequence[Mapping[str, str]], twins: Mapping[str, str] | None
-    ) -> tuple[str, list[str]]:
-        """Returns a final text that declares the kernel without a body, and the kernel's address under each choice of
-        types, as C++ expressions.
-
-        Args:
-            choices: choices of types, which differ in the arguments of the kernel's template alone.
-            twins: see :meth:`final`.
-        """
-        first, *others = [{name: d for name, d in types.items() if name.isidentifier()} for types in choices]
+    def declaration(self, types: Mapping[str, str], twins: Mapping[str, str] | None) -> tuple[str, str]:
+        """Returns a final text that declares the kernel without a body, and the kernel's address as an expression of C++. The
+        arguments are those of :meth:`final`."""
+        types = {name: dtype for name, dtype in types.items() if name.isidentifier()}
         texts = {name: only(source, self.name) for name, source in self._of_device().items()}
         texts[""] = without_body(texts[""], self.name)
-        own, (address,), _ = self._assembled(texts, (self.name,), first, twins, asked=True)
-        entry = entry_in(self.text, self.name)
-        if not others or entry is None:
-            return own, [address]
-        (_, expression), *_ = named_kernels(own)
-        entry = replace(entry, path=expression.partition("<")[0])
-        return own, [address, *(f"&{entry.expression(self.name, types, self._shared)}" for types in others)]
+        own, (address,), _ = self._assembled(texts, (self.name,), types, twins, asked=True)
+        return own, address
 
     @property
     def _shared(self) -> dict[str, int]:
@@ -176,22 +159,19 @@ class KernelSource:
         mine = numbers(self.text, self.name) if self.module else {}
         return {name: value for name, value in self.constants.items() if name not in mine}
 
-    def ask(
-        self, types: Mapping[str, str], positions: Sequence[int], others: Sequence[Mapping[str, str]] = ()
-    ) -> Asked:
+    def ask(self, types: Mapping[str, str], positions: Sequence[int] = ()) -> Asked:
         """Returns the compiler's answers about the parameters of the kernel.
 
         Args:
             types: the dtypes of the types that the arrays decide.
             positions: the places of the parameters whose classes are asked for.
-            others: further choices, which differ in arguments of the kernel's template.
 
         Raises:
             CompileError: the compiler refuses the text.
             MissingDependencyError: there is no compiler.
         """
         try:
-            return Asked(self, types, positions, others)
+            return Asked(self, types, positions)
         except CompileError as error:
             raise self.located(error) from error.__cause__
 
@@ -201,7 +181,7 @@ class KernelSource:
         return {**self.headers, "": self.text, **(self._half(self.text, self.headers, self._roots()) or {})}
 
     def _roots(self) -> list[str]:
-        return [*self.kernels(), *self.structs, *self.defines.values()]
+        return [*self.kernels(), *self.defines.values()]
 
     def _half(self, text: str, headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str] | None:
         """Returns the code that names reach, of a text (under ``""``) and of the headers that it includes; None if
@@ -221,25 +201,27 @@ class KernelSource:
         """Returns a line for messages if the text may have host code and libclang is not installed."""
         return f"\n{NO_CLANG}" if self._half(self.text, self.headers, self._roots()) is None else ""
 
-    def signature(
-        self,
-        sizes: Sequence[str],
-        dtypes: Sequence[str],
-        ask: Ask | None = None,
-    ) -> Signature:
+    @computed_once
+    def scanned(self) -> Scanned:
+        """The declaration of the kernel. See :class:`.Scanned` for the errors."""
+        return Scanned(self.text, self.name, self.included(), self.defines)
+
+    def signature(self, sizes: Sequence[str], dtypes: Sequence[str] = FLOATS, *, asked: bool = True) -> Signature:
         """Returns the parameters of the kernel.
 
         Args:
             sizes: the size parameters of the geometry.
             dtypes: the dtypes of the types that the arrays decide.
-            ask: :meth:`ask`, or None for the parameters whose types the text determines. The other parameters have no types then.
+            asked: whether the compiler is asked for the types that the text leaves open.
 
         Raises:
             TypeError, ValueError: the declaration fits no call.
             CompileError: the compiler refuses the text.
         """
-        found = Signature.parse(self.text, self.name, self.included(), self.defines, self.structs, ask, dtypes)
-        check_declaration(found, sizes, self.constants)
+        scanned = self.scanned
+        types = answered(scanned, self.ask, dtypes) if asked else scanned.parameters
+        found = Signature.of(scanned, types)
+        found.check(sizes, self.constants)
         return found
 
     @property
@@ -290,15 +272,7 @@ def signature_of(text: str, kernel: str) -> Signature:
         CompileError: the compiler refuses the text.
     """
     entry = entry_in(text, kernel)
-    open_ones = (
-        [p for p in (entry.parameters if entry else ()) if p.name and p.name not in entry.arguments()] if entry else []
-    )
-    constants = {p.name: 1 for p in open_ones if p.kind == "value" and p.default is None}
-    types = {p.name: "float32" for p in open_ones if p.kind == "type" and p.default is None}
+    left = [p for p in entry.parameters if p.name not in entry.arguments()] if entry else []
+    constants = {p.name: 1 for p in left if p.kind == "value" and p.name and p.default is None}
     source = KernelSource(text, kernel, file_name(kernel), {**numbers(text, kernel), **constants}, {}, (), "")
-    headers = source.included()
-
-    def ask(given: Mapping[str, str], positions: Sequence[int], others: Sequence[Mapping[str, str]] = ()) -> Asked:
-        return source.ask({**types, **given}, positions, [{**types, **other} for other in others])
-
-    return Signature.parse(text, kernel, headers, {}, {}, ask)
+    return Signature.of(source.scanned, answered(source.scanned, source.ask, FLOATS))

@@ -38,24 +38,51 @@ class Listed:
         """
         return _binary(self, dtype, architecture, assembly=True).code.rstrip(b"\0").decode()
 
-    def sass(self, dtype: Any = None, architecture: int | None = None) -> str:
+    def sass(self: Any, dtype: Any = None, architecture: int | None = None) -> str:
         """Returns the machine code, by ``cuobjdump`` or ``nvdisasm`` of a CUDA toolkit. The arguments are those of
         :meth:`ptx`.
 
         Raises:
             MissingDependencyError: none of the two tools is installed.
         """
-        return _disassembled(self, dtype, architecture)
+        found = [(tool, option) for name, option in _TOOLS if (tool := _tool(name))]
+        if not found:
+            raise MissingDependencyError(
+                f"{self.name}.sass() needs cuobjdump or nvdisasm of a CUDA toolkit, in PATH or in CUDA_HOME/bin, and finds "
+                f"neither; {self.name}.ptx() needs no tool"
+            )
+        binary = _binary(self, dtype, architecture)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "kernel.cubin")
+            path.write_bytes(binary.code + b"\0")  # CuPy's getCUBIN cuts the last byte, as if it ended a string
+            tool, option = found[0]
+            done = subprocess.run([tool, option, str(path)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{tool} {option} failed on {self.name}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
 
     @property
     def registers(self) -> int:
         """Registers of a thread, for the dtype and the architecture that :meth:`ptx` takes by default."""
-        return _resources(self)[0]
+        return self._resources[0]
 
     @property
     def spills(self) -> int:
         """Bytes of registers that a thread stores to and loads from local memory; 0 is best."""
-        return _resources(self)[1]
+        return self._resources[1]
+
+    @property
+    def _resources(self: Any) -> tuple[int, int]:
+        """Registers, and spilled bytes.
+
+        Raises:
+            LaunchError: the GPU is newer than NVRTC. The driver then compiles the kernel, and reports neither.
+        """
+        binary = _binary(self, None, None)
+        name = self.source.named(binary)
+        if name not in binary.resources:
+            raise LaunchError(f"the compiler's log has no report of {self.name}: the driver compiles it for this GPU")
+        return binary.resources[name]
 
 
 def _types(kernel: Any, dtype: Any) -> Mapping[str, str]:
@@ -91,43 +118,7 @@ def _binary(kernel: Any, dtype: Any, architecture: int | None, *, assembly: bool
         raise kernel.source.located(error) from error.__cause__
 
 
-def _disassembled(kernel: Any, dtype: Any, architecture: int | None) -> str:
-    """Returns the machine code of a kernel, as ``cuobjdump`` or ``nvdisasm`` prints it.
-
-    Raises:
-        MissingDependencyError: none of the two is installed.
-    """
-    found = [(tool, option) for name, option in _TOOLS if (tool := _tool(name))]
-    if not found:
-        raise MissingDependencyError(
-            f"{kernel.name}.sass() needs cuobjdump or nvdisasm of a CUDA toolkit, in PATH or in CUDA_HOME/bin, and finds "
-            f"neither; {kernel.name}.ptx() needs no tool"
-        )
-    binary = _binary(kernel, dtype, architecture)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(binary.code + b"\0")  # CuPy's getCUBIN cuts the last byte, as if it ended a string
-        tool, option = found[0]
-        done = subprocess.run([tool, option, str(path)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{tool} {option} failed on {kernel.name}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
-
-
 def _tool(name: str) -> str | None:
     homes = [os.environ[variable] for variable in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(variable)]
     folders = [str(Path(home, "bin")) for home in (*homes, "/usr/local/cuda")]
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
-
-
-def _resources(kernel: Any) -> tuple[int, int]:
-    """Returns the registers of a thread and the bytes that a thread spills to local memory.
-
-    Raises:
-        LaunchError: the GPU is newer than NVRTC. The driver then compiles the kernel, and reports neither.
-    """
-    binary = _binary(kernel, None, None)
-    name = kernel.source.named(binary)
-    if name not in binary.resources:
-        raise LaunchError(f"the compiler's log has no report of {kernel.name}: the driver compiles it for this GPU")
-    return binary.resources[name]

@@ -8,10 +8,10 @@ from cupyops.compile.cuda_text import scan
 from cupyops.compile.project_headers import read
 from cupyops.errors import nearest
 
+from .definitions import overload
 from .geometry import Geometry
 from .given_text import check_text
 from .kernel import Kernel
-from .template import overload
 from .variables import Storage, Variables
 
 __all__ = ["Module"]
@@ -29,7 +29,7 @@ class Module:
         kernels: the names of the module's kernels, with the arguments of templates: ``["scale<float>", "scale<double>"]``;
             by default every ``__global__`` function that is not a template.
         constants: values of macros. The macros of launch policies, such as ``BLOCK_THREADS``, are not defined.
-        headers, options, structs, link, filename: as for :class:`.Kernel`.
+        headers, options, link, filename: as for :class:`.Kernel`.
 
     Raises:
         ValueError: the text has no kernel, or :class:`.Kernel` raises the error for one of them.
@@ -63,7 +63,6 @@ class Module:
         constants: Mapping[str, int] | None = None,
         headers: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
-        structs: Mapping[str, Any] | None = None,
         link: Sequence[str | os.PathLike[str]] = (),
         filename: str | None = None,
     ) -> None:
@@ -76,7 +75,6 @@ class Module:
             "constants": constants,
             "headers": {**beside, **(headers or {})},
             "options": tuple(options),
-            "structs": structs,
             "link": link,
             "filename": filename or "module.cu",
         }

@@ -1,12 +1,12 @@
 """One parameter of a kernel."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cupyops.dtypes import DTYPES
 
 from .accessors import Accessor
-from .library_types import Element
+from .typenames import Element
 
 __all__ = ["OPEN", "Parameter"]
 
@@ -49,7 +49,27 @@ class Parameter:
     untyped: bool = False
     accessor: Accessor | None = None
     optional: bool = False
-    asked: bool = False
+    asked: bool = field(default=False, compare=False)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether a call gives a number, or a tuple of numbers."""
+        return not self.pointer and self.map_of is None and (self.element is None or self.length is not None)
+
+    def packing(self, types: Mapping[str, str], constants: Mapping[str, int]) -> tuple[str, int, int, int]:
+        """Returns the codes of :mod:`struct` for the parameter, its bytes, its alignment, and how many values are packed."""
+        if self.map_of is not None:
+            return "128s", 128, 64, 1
+        if self.accessor is not None:
+            return (*self.accessor.packing(constants), 8, self.accessor.values(constants))
+        if self.pointer:
+            return "Q", 8, 8, 1
+        aligned = self.element.alignment if self.element else 0
+        if self.element is not None and self.element.record is not None:
+            return f"{self.element.width}s", self.element.width, aligned, 1
+        dtype = DTYPES[self.c_type(types)]
+        count = 1 if self.length is None else int(constants.get(self.length, self.length))
+        return f"{count}{dtype.code}", dtype.itemsize * count, aligned or dtype.itemsize, count
 
     def c_type(self, types: Mapping[str, str]) -> str:
         """Returns the name of the parameter's dtype under a choice of types."""

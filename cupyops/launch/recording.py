@@ -1,9 +1,13 @@
 """Records the kernels that a block of code launches. Operator checks and benchmarks report the recorded launches. The
-code of compiled graphs repeats them."""
+code of compiled graphs repeats them.
+
+A launch on fake arrays does nothing. While a plan is made, it is handed to the planner instead, for code that launches without Python:
+with the sizes of the arrays as symbols, so that the plan holds for all sizes.
+"""
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +17,18 @@ from cupyops.sharing import Setting
 from .geometry import Grid
 from .hooks import close_generated_kernels, close_generated_launches
 
-__all__ = ["Launch", "Submitted", "note", "recorded", "recording", "submitted", "watched"]
+__all__ = [
+    "Launch",
+    "Submitted",
+    "note",
+    "plan",
+    "planning",
+    "recorded",
+    "recording",
+    "submitted",
+    "watched",
+    "while_planning",
+]
 
 
 @dataclass(frozen=True)
@@ -38,7 +53,7 @@ class Submitted:
     """One launch with its arguments.
 
     Attributes:
-        variant: the loaded kernel, a :class:`.variant.Variant`; in the simulator,
+        variant: the loaded kernel, a :class:`.load.Variant`; in the simulator,
             :class:`cupyops.simulator.simulated.Simulated`.
         arguments: the checked arguments, a :class:`.arguments.Arguments`.
         grid: blocks in x, y, z.
@@ -95,3 +110,26 @@ def recorded() -> Iterator[list[Launch]]:
     with _records.during(record):
         close_generated_launches()  # only the checked launch records launches
         yield record
+
+
+# ``planner(kernel, arguments, threads)`` with the checked arguments of the launch, and the threads of a kernel without a policy.
+Planner = Callable[[Any, Any, Any], None]
+# With the identifier of the thread whose launches it receives.
+_PLANNER: Setting[tuple[int, Planner | None]] = Setting((0, None))
+
+
+def planning() -> bool:
+    """Returns whether the calling thread makes a plan."""
+    return _PLANNER.now[0] == threading.get_ident()
+
+
+def while_planning(planner: Planner) -> AbstractContextManager[None]:
+    """Hands the calling thread's launches on fake arrays to a planner while a block of code runs."""
+    return _PLANNER.during((threading.get_ident(), planner))
+
+
+def plan(kernel: Any, arguments: Any, threads: Any) -> None:
+    """Hands a launch on fake arrays to the planner of the calling thread, if there is one."""
+    thread, planner = _PLANNER.now
+    if planner is not None and thread == threading.get_ident():
+        planner(kernel, arguments, threads)

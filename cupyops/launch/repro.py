@@ -19,9 +19,8 @@ from cupyops.arrays import host
 from cupyops.compile.cache import write
 from cupyops.errors import LaunchError, expected
 
-from . import hooks
+from . import debug
 from .arguments import Arguments
-from .elements import specification
 from .saved_memory import SavedMemory, in_lines
 from .tensor_map import TensorMap
 
@@ -172,8 +171,6 @@ def _declaration(kernel: Any) -> str:
     given |= {"constants": constants} if constants else {}
     given |= {"headers": dict(kernel.headers)} if kernel.headers else {}
     given |= {"options": options} if options else {}
-    structs = {name: specification(element.record) for name, element in kernel.source.structs.items()}
-    given |= {"structs": structs} if structs else {}
     usual = {"shared": 0, "since": 0, "exactly": False, "cooperative": False}
     given |= {name: found for name, value in usual.items() if (found := getattr(hardware, name)) != value}
     lines = [
@@ -242,7 +239,7 @@ def _copied_before(arguments: Arguments) -> SavedMemory | None:
     """Copies the arrays before a launch that may change them or end the GPU's context: in debug mode and simulated."""
     lead = arguments.lead
     simulated = lead.place == "cpu" and host().enabled()
-    if lead.fake or not (simulated or (lead.place == "cuda" and hooks.guard() is not None)):
+    if lead.fake or not (simulated or (lead.place == "cuda" and debug.enabled())):
         return None
     return SavedMemory.copied(arguments.infos)
 

@@ -14,36 +14,51 @@ shape comment that may belong to two parameters, or to none, raises an error. A 
 that is not an integer of the kernel, gives no shape, with a warning. Non-``const`` pointers are outputs. With
 ``// (N) or null`` a call may give None, which is a null pointer in the kernel.
 
-:mod:`.scanned` reads the text. For types that the text does not determine, the compiler is asked (:mod:`.asked`,
-:mod:`.told`).
+:mod:`.scanned` reads the text. For types that the text does not determine, the compiler is asked (:mod:`.asked`).
 """
 
-import re
+import keyword
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from typing import Any
 
-from cupyops.compile.cuda_text import scan
-from cupyops.compile.macros import macros_in
-from cupyops.compile.preprocess import CONDITIONALS, preprocess
-from cupyops.dtypes import DTYPES, FLOATS, INTEGERS
+from cupyops.dtypes import DTYPES, INTEGERS, bfloat16_bits
+from cupyops.errors import nearest
 from cupyops.sharing import computed_once
 
-from .definitions import declarations, entry_in, overloads
-from .elements import resolved, unknown_struct
-from .library_types import Element, library_type
-from .packing import BFloat16Struct
+from .definitions import Entry
+from .elements import resolved
 from .parameter import OPEN, Parameter
-from .scanned import Names, Scanned
-from .shape_comments import foreign_names
-from .template import Entry, parameter_types, undecided
-from .told import Ask, answered, taken_apart
-from .typenames import dtype_of, may_declare
+from .scanned import Scanned
+from .typenames import Element, dtype_of, library_type, taken_apart
 
-__all__ = ["Parameter", "Signature"]
+__all__ = ["BFloat16Struct", "Parameter", "Signature"]
 
-_MAP_BYTES = 128
+
+class BFloat16Struct:
+    """A :class:`struct.Struct` that packs some of its numbers as bfloat16.
+
+    Args:
+        layout: the format, with ``H`` in place of each bfloat16.
+        places: the positions of the bfloat16 numbers among the values.
+    """
+
+    def __init__(self, layout: str, places: Sequence[int]) -> None:
+        self._struct, self._places = struct.Struct(layout), tuple(places)
+        self.size = self._struct.size
+
+    def pack_into(self, buffer: Any, offset: int, *values: Any) -> None:
+        self._struct.pack_into(buffer, offset, *self._rounded(values))
+
+    def pack(self, *values: Any) -> bytes:
+        return self._struct.pack(*self._rounded(values))
+
+    def _rounded(self, values: Sequence[Any]) -> list[Any]:
+        rounded = list(values)
+        for place in self._places:
+            rounded[place] = bfloat16_bits(rounded[place])
+        return rounded
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,19 @@ class Signature:
     kernel: str
     parameters: tuple[Parameter, ...]
     entry: Entry | None = None
+
+    @classmethod
+    def parse(
+        cls, text: str, kernel: str, headers: Mapping[str, str] | None = None, defines: Mapping[str, str] | None = None
+    ) -> "Signature":
+        """Returns the parameters of a kernel as far as the text tells. The arguments and the errors are those of :class:`.Scanned`."""
+        scanned = Scanned(text, kernel, headers or {}, defines)
+        return cls.of(scanned, scanned.parameters)
+
+    @classmethod
+    def of(cls, scanned: Scanned, parameters: Sequence[Parameter]) -> "Signature":
+        """Returns the signature of a scanned declaration whose parameters have these types."""
+        return cls(scanned.kernel, tuple(map(resolved, scanned.completed(parameters))), scanned.entry)
 
     @computed_once
     def names(self) -> tuple[str, ...]:
@@ -93,39 +121,16 @@ class Signature:
     ) -> tuple[struct.Struct | BFloat16Struct, list[tuple[int, int]]]:
         """Returns the memory layout of the arguments: a :class:`struct.Struct` that packs all values in order, and the
         (offset, size) of each parameter in bytes."""
-        codes, fields, offset = [], [], 0
-        values = 0
+        layout, fields, offset, values = "=", [], 0, 0
         bfloat16s: list[int] = []
         for p in self.parameters:
-            if p.map_of is not None:
-                pad = -offset % 64
-                codes.append(f"{pad}x{_MAP_BYTES}s")
-                fields.append((offset + pad, _MAP_BYTES))
-                offset += pad + _MAP_BYTES
-                values += 1
-                continue
-            count, aligned = 1, p.element.alignment if p.element else 0
-            if p.accessor is not None:
-                codes.append(f"{-offset % 8}x{p.accessor.packing(constants)[0]}")
-                fields.append((offset + -offset % 8, p.accessor.packing(constants)[1]))
-                offset = sum(fields[-1])
-                values += p.accessor.values(constants)
-                continue
-            if p.pointer:
-                code, size = "Q", 8
-            elif p.element is not None and p.element.record is not None:
-                code, size = "s", p.element.width
-            else:
-                dtype = DTYPES[p.c_type(types)]
-                count = int(constants.get(p.length, p.length)) if p.length is not None else 1
-                bfloat16s += range(values, values + count) if dtype.name == "bfloat16" else ()
-                code, size = dtype.code, dtype.itemsize
-            pad = -offset % (size if p.pointer or not aligned else aligned)
-            codes.append(f"{pad}x{size if code == 's' else count}{code}")
-            fields.append((offset + pad, size * count))
-            offset += pad + size * count
+            code, size, alignment, count = p.packing(types, constants)
+            offset += (pad := -offset % alignment)
+            layout += f"{pad}x{code}"
+            fields.append((offset, size))
+            offset += size
+            bfloat16s += range(values, values + count) if p.is_number and p.c_type(types) == "bfloat16" else ()
             values += count
-        layout = "=" + "".join(codes)
         return BFloat16Struct(layout, bfloat16s) if bfloat16s else struct.Struct(layout), fields
 
     @computed_once
@@ -139,102 +144,73 @@ class Signature:
         found = (p.element for p in self.parameters if p.element is not None and not p.element.handle)
         return {e.name.rpartition("::")[2]: e for e in found}
 
-    @classmethod
-    def parse(
-        cls,
-        text: str,
-        kernel: str,
-        headers: Mapping[str, str] | None = None,
-        defines: Mapping[str, str] | None = None,
-        structs: Mapping[str, Element] = MappingProxyType({}),
-        ask: Ask | None = None,
-        dtypes: Sequence[str] = FLOATS,
-    ) -> "Signature":
-        """Parses the declaration of ``kernel`` in CUDA C++ text.
+    def check(self, sizes: Sequence[str], constants: Mapping[str, int]) -> None:
+        """Raises if no call can fit the declaration.
 
         Args:
-            text: CUDA C++.
-            kernel: the kernel's name, also with namespaces and template arguments.
-            headers: the texts of the included headers, by name.
-            defines: macros that are defined before the text; None if they are not known yet, so that any name may be in a
-                shape.
-            structs: the layouts of structs that Python gives, by name.
-            ask: returns the compiler's answers for a choice of types. It is called if the text has other types than numbers of C and
-                names that nothing declares. Without it, such parameters have no type yet: :attr:`known` is False.
-            dtypes: the dtypes of the types that the arrays decide.
+            sizes: the size parameters of the geometry.
+            constants: macro name to integer.
 
         Raises:
-            ValueError: the text has no ``__global__`` function of this name (the message suggests the closest name).
-            TypeError: no Python value can be passed for a parameter.
-            CompileError: the compiler refuses the text.
+            TypeError: no array decides the type of a parameter; or a type cannot be passed by value.
+            ValueError: a size is not an integer parameter; or a parameter of the template has no argument.
         """
-        conditional = any(directive.name in CONDITIONALS for directive in scan(text).directives)
-        followed = preprocess(text, headers or {}, defines or {}) if conditional else preprocess("", {}, {})
-        try:
-            code = scan(followed.compiled("", text))
-            first, *others = declarations(code, kernel)
-        except ValueError:
-            code = scan(text)  # a condition removes the kernel, or the error is of the whole text
-            first, *others = declarations(code, kernel)
-        entry = entry_in(text, kernel)
-        given = entry.arguments() if entry else {}
-        hidden = entry.names if entry else frozenset[str]()
-        found = preprocess(text, headers or {}, defines or {}, first.start)
-        # The declaration may use the constants of the kernel by name.
-        numbers = {name for name, value in (defines or {}).items() if value.lstrip("-").isdigit()}
-        plain = {name: value for name, value in found.macros.items() if name not in numbers}
-        names = Names(
-            macros_in(plain, found.functions, hidden),
-            frozenset[str]().union(*map(may_declare, (text, *(headers or {}).values()))) - hidden,
-            given,
-            entry.packs() if entry else {},
-            structs,
-        )
-        decided = all(followed.live("", f.start) is not None for f in (first, *others))
-        if decided and len({parameter_types(code.bare[f.parameters : f.end]) for f in (first, *others)}) > 1:
-            raise ValueError(
-                f"{kernel}: the text has several functions of this name; name one with the types of its parameters: "
-                f"{overloads(code, (first, *others))}"
+        kernel, bindings = self.kernel, self.bindings
+        if not self.known:
+            return  # the compiler has not been asked
+        if self.entry is not None:
+            self.entry.expression(kernel, dict.fromkeys(bindings, "float32"), constants)
+        numbers = [p for p in self.parameters if not p.pointer]
+        if (arrays := [p for p in self.parameters if p.pointer]) and all(p.nullable for p in arrays):
+            raise TypeError(
+                f"{kernel}: at least one array must not be `or null`: the launch runs on the GPU of this array"
             )
-        declared = Scanned(kernel, text, code, first, names, followed)
-        parameters = declared.parameters(None)
-        for other in others:
-            if Scanned(kernel, text, code, other, names, followed).parameters(None) != parameters:
-                lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
-                raise ValueError(
-                    f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
-                    f"decide which one is compiled; declare it once, or give each kernel a name of its own"
+        named = {a.name for a in arrays}
+        for p in self.parameters:
+            if p.map_of is not None:
+                if p.map_of not in named:
+                    raise TypeError(
+                        f"{kernel}: `{p.name}` is the tensor map of `{p.map_of}`, and the kernel has no array `{p.map_of}`"
+                    )
+                continue
+            if p.type == "TensorMap":
+                raise TypeError(
+                    f"{kernel}: declare `{p.name}` as const __grid_constant__ TensorMap, and name it after its array: x_map for x"
                 )
-        if ask is not None and any(p.type == OPEN for p in parameters):
-            types = entry.parameters if entry else ()
-            open_types = [
-                p.name for p in types if p.kind == "type" and p.name and p.name not in given and p.default is None
-            ]
-            words = " ".join(declared.bases())
-            if re.search(r"\b(?:scalar_t|acc_t)\b", words) and {"scalar_t", "acc_t"}.isdisjoint(
-                names.declared | hidden
-            ):
-                open_names = ["scalar_t", *open_types]
-            else:
-                open_names = open_types
-            for parameter in types:
-                # An array decides T by T* and by Vector<T>*, and not by T::pointer.
-                if parameter.name in open_types and not re.search(rf"\b{parameter.name}\b(?!\s*::)", words):
-                    raise ValueError(undecided(kernel, entry, parameter))
-            found_types = answered(kernel, parameters, declared.bases(), open_names, open_types, ask, dtypes, structs)
-            parameters = declared.parameters(found_types)
-            for p, base in zip(parameters, declared.bases(), strict=True):
-                if p.asked and p.untyped and p.type == "uint8" and p.shape is not None:
-                    raise unknown_struct(kernel, p.name, base.removeprefix("struct "))
-        integers = {p.name for p in parameters if not p.pointer and p.type in (*INTEGERS, OPEN) and p.length is None}
-        constants = {*(defines or {}), *(entry.names if entry else ())}
-        parameters = tuple(
-            replace(p, shape=None)
-            if defines is not None and p.shape and foreign_names(kernel, p.name, p.shape, integers, constants)
-            else p
-            for p in parameters
-        )
-        return cls(kernel, tuple(map(resolved, parameters)), entry)
+            if p.type == "acc_t" and "scalar_t" not in bindings:
+                raise TypeError(
+                    f"{kernel}: `{p.name}` is an acc_t, which follows scalar_t, and no array is of scalar_t"
+                )
+            if p.type not in DTYPES and p.type != "acc_t" and p.type not in bindings:
+                raise TypeError(
+                    f"{kernel}: no array of the call decides the type {p.type!r} of `{p.name}`; pass acc_t or a C type by value, or give "
+                    f"the text that declares the type; if a build defines it as a macro, give options=('-D{p.type}=...',)"
+                )
+            if p.accessor is not None and p.accessor.bits not in (32, 64):
+                raise TypeError(
+                    f"{kernel}: the accessor `{p.name}` must have indices of 32 or 64 bits; if a parameter of the template is their "
+                    f"type, give it in the kernel's name"
+                )
+            if p.accessor is not None and p.nullable:
+                raise TypeError(
+                    f"{kernel}: `{p.name}` is an accessor, which has the sizes of an array: leave out `or null`"
+                )
+            if p.length is not None and not p.length.isdigit() and p.length not in constants:
+                raise TypeError(
+                    f"{kernel}: the length of `{p.name}`, {p.length}, must be a number or one of the kernel's constants"
+                )
+        integers = {p.name for p in numbers if p.type in INTEGERS and p.length is None}
+        counted = {t for p in self.parameters for t in p.shape or () if not t.isdigit()}
+        for size in (*sizes, *sorted(counted - constants.keys())):
+            if size in sizes and (keyword.iskeyword(size) or size in ("min", "unit")):
+                raise ValueError(
+                    f"{kernel}: `{size}` counts threads, and its name is reserved in grid expressions; rename it to `{size}_`"
+                )
+            if size not in integers:
+                raise ValueError(
+                    f"{kernel}: `{size}` counts threads or elements, but the kernel has no integer parameter of this name"
+                    f"{_other_case(size, integers) or nearest(size, integers)}"
+                )
 
     def compare(self, spellings: Sequence[str], types: Mapping[str, str]) -> str:
         """Returns what is wrong with the types of a compiled kernel's parameters, or ``""``.
@@ -245,6 +221,10 @@ class Signature:
             spellings: the types as the compiler spells them, ``float const*``.
             types: the dtypes of the types that the arrays decide.
         """
+        if spellings and len(spellings) != len(self.parameters):
+            return (
+                f"the launch passes {len(self.parameters)} arguments, and the compiler sees {len(spellings)} parameters"
+            )
         for p, spelling in zip(self.parameters, spellings, strict=False):
             depth, _, _, base = taken_apart(spelling)
             dtype, element, decided = p.c_type(types), library_type(base), p.untyped and types.get(p.type)
@@ -264,3 +244,8 @@ class Signature:
                 passed = f"an array of {of}" if p.pointer else f"a {of}"
                 return f"`{p.name}`: the launch passes {passed}, and the compiler says that it is `{spelling}`"
         return ""
+
+
+def _other_case(word: str, names: Collection[str]) -> str:
+    """Returns the name that differs from a word in the case of its letters alone, as a question, or an empty string."""
+    return next((f"; did you mean {name!r}?" for name in sorted(names) if name.lower() == word.lower()), "")

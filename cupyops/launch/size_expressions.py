@@ -10,7 +10,7 @@ from typing import Any
 from cupyops.codegen import write
 from cupyops.errors import expected
 
-from .geometry import MIN, Geometry, Grid, Target, at_least, block_of, is_integer, within_limits
+from .geometry import InThree, at_least, is_integer
 
 __all__ = ["Blocks", "SharedBytes", "size_expression"]
 
@@ -59,7 +59,7 @@ def size_expression(where: str, argument: str, text: Any) -> tuple[str, tuple[st
 
 
 @dataclass(frozen=True)
-class Blocks(Geometry):
+class Blocks(InThree):
     """Launches the blocks that expressions of size parameters count: ``Blocks("ceil(N / 32)", "M", block=(32, 8))``.
 
     An expression has size parameters of the kernel, integers, ``+ - * // %``, ``min``, ``max``, and ``ceil(a / b)``. The
@@ -82,25 +82,16 @@ class Blocks(Geometry):
     def __post_init__(self) -> None:
         for axis in "xyz":
             size_expression("Blocks", axis, getattr(self, axis))
-        # The class is frozen, so that policies can be compared and hashed.
-        object.__setattr__(self, "block", block_of("Blocks", self.block))
+        super().__post_init__()
 
     @property
     def sizes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for axis in "xyz" for name in size_expression("", "", getattr(self, axis))[1]))
 
     @property
-    def threads(self) -> Grid:
-        x, y, z = self.block  # type: ignore[misc]  # __post_init__ makes it a tuple of three
-        return x, y, z
-
-    @property
     def blocks(self) -> tuple[str, str, str]:
         x, y, z = (size_expression("", "", getattr(self, axis))[0] for axis in "xyz")
         return x, y, z
-
-    def grid_for(self, target: Target, functions: Mapping[str, Any] = MIN) -> Callable[..., Grid]:
-        return within_limits(super().grid_for(target, functions), self.threads)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from cupyops.sharing import once
 
 from . import driver
 from .current import capturing, current_gpu
-from .library_types import vector_of
-from .typenames import c_dtype
+from .typenames import dtype_of, library_type
 
 __all__ = ["GpuCode", "LoadedCode", "Storage", "Variables"]
 
@@ -41,11 +40,7 @@ class LoadedCode(ABC):
     def __init__(self, kernel: Any, types: Mapping[str, str], text: str) -> None:
         self.what = kernel.describe(types).removesuffix("<>")
         self.variables = variables(parts(text)[0])
-        self._types, self._constants, self._structs = (
-            types,
-            kernel.constants,
-            {**kernel.signature.structs, **kernel.source.structs},
-        )
+        self._types, self._constants, self._structs = types, kernel.constants, kernel.signature.structs
 
     @abstractmethod
     def locate(self, variable: DeviceVariable) -> tuple[int, int] | None:
@@ -106,10 +101,10 @@ class LoadedCode(ABC):
         struct = self._structs.get(variable.type)
         if struct is not None and struct.record is not None:
             return struct.record, ()
-        if vector := struct or vector_of(variable.type):
+        if (vector := struct or library_type(variable.type)) and not vector.handle:
             return numpy_dtype(vector.dtype), (vector.width,)
         decided = self._types.get("scalar_t" if variable.type == "acc_t" else variable.type)
-        name = DTYPES[decided].acc if decided and variable.type == "acc_t" else decided or c_dtype(variable.type)
+        name = DTYPES[decided].acc if decided and variable.type == "acc_t" else decided or dtype_of(variable.type)
         return (numpy_dtype(name) if name else None), ()
 
     def _number(self, expression: str) -> int | None:

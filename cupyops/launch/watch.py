@@ -8,6 +8,7 @@ read, parsed or compiled, the launch prints the reason and runs the last good te
 The parameters of a kernel cannot change, because the callers pass them.
 """
 
+import copy
 import functools
 import os
 import sys
@@ -20,6 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from cupyops.arrays import host
 from cupyops.compile.project_headers import read
 from cupyops.environment import switched
 from cupyops.errors import CompileError, MissingDependencyError
@@ -47,9 +49,6 @@ _replaced: list[Any] = []
 
 # The files of kernels that were declared with watch=True.
 _always: "weakref.WeakSet[TextFile]" = weakref.WeakSet()
-
-# The attributes of a kernel that depend on the text.
-_PARTS = ("source", "_variants", "_generated_variants", "_simulated")
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -97,7 +96,6 @@ class TextFile:
         self.due = 0.0
         self.stamps: Any = None
         self.seen: Any = None
-        self.good: dict[str, Any] | None = None
         if always:
             _always.add(self)
 
@@ -123,24 +121,12 @@ def watching(kernel: Any) -> bool:
 
 
 def rereads(method: Method) -> Method:
-    """Decorates a method of a kernel that compiles the text.
-
-    The method of a watched kernel first looks for an edit. If the edited text does not compile, the method prints the
-    compiler's message and runs again with the last good text.
-    """
+    """Decorates a method of a kernel that compiles the text: the method of a watched kernel first looks for an edit."""
 
     @functools.wraps(method)
     def call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        if not watching(kernel):
-            return method(kernel, *args, **kwargs)
-        _look(kernel)
-        source = kernel.source
-        try:
-            return method(kernel, *args, **kwargs)
-        except (CompileError, MissingDependencyError) as error:
-            given: Any = args[0] if args else kwargs.get("arguments", kwargs.get("types"))
-            if not _restored(kernel, source, getattr(given, "types", given), error):
-                raise
+        if watching(kernel):
+            _look(kernel)
         return method(kernel, *args, **kwargs)
 
     return cast(Method, call)
@@ -181,7 +167,13 @@ def _read(kernel: Any, file: TextFile) -> None:
     if not usable:
         _tell(file, f"the edit is not used, and {kernel.name} keeps the last good text: {seen}")
         return
-    _give(kernel, source)
+    try:
+        fresh = _compiled(kernel, source)
+    except (CompileError, MissingDependencyError) as error:
+        _tell(file, f"the edit does not compile, and {kernel.name} runs the last good text. {error}")
+        return
+    _replaced.append(kernel._variants)
+    vars(kernel).update(fresh)
     _tell(file, f"the edit is live in {kernel.name}")
 
 
@@ -214,7 +206,7 @@ def _check(kernel: Any, source: KernelSource) -> None:
         TypeError: the declaration of a parameter is wrong.
     """
     check_text(source.text, kernel.name)
-    signature = source.signature(kernel.geometry.sizes, kernel.dtypes, source.ask)
+    signature = source.signature(kernel.geometry.sizes, kernel.dtypes)
     if signature != kernel.signature:
         pairs = zip_longest(kernel.signature.parameters, signature.parameters)
         changed = ", ".join(f"`{(old or new).name}`" for old, new in pairs if old != new)
@@ -227,34 +219,24 @@ def _check(kernel: Any, source: KernelSource) -> None:
         (f"#include <{names[0]}>: {reason}" for reason, names in source.left_out().items() if reason not in known), ""
     ):
         raise ValueError(missing)
-    for types in list(kernel.met.values()):
-        source.final(types)
 
 
-def _give(kernel: Any, source: KernelSource) -> None:
-    state = {name: vars(kernel).get(name, {}) for name in _PARTS}
-    if state["_variants"] or state["_simulated"] or kernel.file.good is None:
-        kernel.file.good = state
-    _replaced.append(state["_variants"])
-    # New dictionaries: a thread that compiles the old text meanwhile stores the kernel in the old dictionary.
-    vars(kernel).update(source=source, _variants={}, _generated_variants={}, _simulated={})
+def _compiled(kernel: Any, source: KernelSource) -> dict[str, Any]:
+    """Returns the attributes of a kernel with another text, compiled for the dtypes and GPUs that the kernel has run on.
 
-
-def _restored(kernel: Any, source: KernelSource, types: Mapping[str, str], error: Exception) -> bool:
-    """Restores the last good text if that text has run with the types of the call."""
-    with _reading:
-        good = kernel.file.good
-        if kernel.source is not source:  # another thread has restored the text, or an edit has replaced the text
-            return True
-        if good is None or good["source"] is source:
-            return False
-        wanted = tuple(types.values())
-        # The keys are the device and the types, and in the simulator its modes and the types.
-        if not any(key[1:] == wanted for key in (*good["_variants"], *good["_simulated"])):
-            return False
-        vars(kernel).update(good)
-    _tell(kernel.file, f"the edit does not compile, and {kernel.name} runs the last good text. {error}")
-    return True
+    Raises:
+        CompileError, MissingDependencyError: the text does not compile.
+    """
+    fresh = {"source": source, "_variants": {}, "_generated_variants": {}, "_simulated": {}}
+    copied = copy.copy(kernel)
+    vars(copied).update(fresh)
+    names = list(kernel.signature.bindings)
+    for device, *dtypes in list(kernel._variants):
+        copied.variant(dict(zip(names, dtypes, strict=True)), device)
+    # The keys in the simulator are its mode and the types.
+    for dtypes in {key[1:] for key in vars(kernel).get("_simulated", ())} if host().enabled() else ():
+        host().code(copied, dict(zip(names, dtypes, strict=True)))
+    return fresh
 
 
 def _capturing(kernel: Any) -> bool:

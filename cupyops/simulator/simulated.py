@@ -20,8 +20,8 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError
 from cupyops.launch import driver
 from cupyops.launch.accessors import numbers
+from cupyops.launch.elements import Held, placed
 from cupyops.launch.geometry import Grid, Target
-from cupyops.launch.held import Held, placed
 from cupyops.sharing import held_across_fork, once
 
 from . import build, flags, host

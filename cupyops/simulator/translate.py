@@ -16,8 +16,7 @@ from cupyops.compile.file_scope import variables
 from cupyops.compile.linking import joined, parts
 from cupyops.compile.source import named_kernels
 from cupyops.errors import CompileError
-from cupyops.launch.definitions import code_only, declarations
-from cupyops.launch.template import split_name
+from cupyops.launch.definitions import declarations, split_name
 
 from .ptx import translate_asm
 
@@ -105,7 +104,7 @@ def _with_references(text: str, what: str) -> str:
     """Returns a final text with references in place of its declarations of shared memory."""
     if "__shared__" not in text:
         return text
-    bare = code_only(text)
+    bare = scan(text).bare
     found, at = [], 0
     for number, (start, end) in enumerate(_shared_declarations(bare)):
         found += [
@@ -137,7 +136,7 @@ def _word(words: str, found: re.Match[str]) -> str:
 def _with_template(text: str) -> str:
     """Returns a final text with the word ``template`` in the calls of member templates, ``a.template get<1>()``."""
     start = max(text.find("#line"), 0)
-    bare = code_only(text)
+    bare = scan(text).bare
     calls = [*_MEMBER_CALL.finditer(bare, start)]
     names = {*_MEMBER_TEMPLATE.findall(bare)} if calls else set()
     pieces, at = [text[:start]], start
@@ -187,7 +186,7 @@ def _with_headers(text: str) -> str:
     needed = ["ptx.h"] if has_ptx else ["simd.h"] if _SIMD.search(text) else []
     for name, types in _HEADERS_OF_TYPES:
         if types.search(text):
-            read = [code_only(text), *(d.rest for d in scan(text).directives if d.name == "define")]
+            read = [scan(text).bare, *(d.rest for d in scan(text).directives if d.name == "define")]
             needed += [name] if any(map(types.search, read)) else []
     start = max(text.find("#line"), 0)
     return text[:start] + "".join(f"#include <{name}>\n" for name in needed) + text[start:]

@@ -131,10 +131,10 @@ class Tuned:
 
     def choice(self, *args: Any, **kwargs: Any) -> Kernel:
         """Returns the kernel that a call with these arguments launches. Raises the errors of the call."""
-        return self._chosen(check(self._first.declared, bind(self._first.declared, args, kwargs)))
+        return self._chosen(check(self._first, bind(self._first, args, kwargs)))
 
     def _vouched_choice(self, *args: Any) -> Kernel:
-        return self._chosen(check(self._first.declared, bind(self._first.declared, args, {}), vouched=True))
+        return self._chosen(check(self._first, bind(self._first, args, {}), vouched=True))
 
     def _chosen(self, arguments: Arguments) -> Kernel:
         if arguments.lead.fake or arguments.lead.place != "cuda":

@@ -103,4 +103,4 @@ def test_every_declaration_of_this_package_can_be_read() -> None:
     shipped = [kernel for kernel in all_kernels() if isinstance(kernel.text, kernels_cu.Text)]
     assert len(shipped) > 100
     for kernel in shipped:
-        assert kernel.declared.signature.kernel == kernel.name
+        assert kernel.signature.kernel == kernel.name

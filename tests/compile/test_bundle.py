@@ -335,7 +335,6 @@ gpus.compute_capability = sys.argv[1]
 toolchain.cupy = lambda: gpus
 loaded = []
 driver.load = lambda binary, name: loaded.append(binary) or gpus
-driver.check_parameters = lambda *args: None
 from ops import halve
 try:
     halve.variant({"scalar_t": "float32", "half_t": "float64"}, 0)

@@ -11,7 +11,7 @@ from cupyops import CompileError, Kernel, Threads
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.preprocess import preprocess
 from cupyops.compile.source import assemble
-from cupyops.launch.definitions import code_only, only, the_kernel
+from cupyops.launch.definitions import only, the_kernel
 from cupyops.launch.signature import Signature
 
 # Conditions
@@ -237,7 +237,7 @@ def test_the_measure_tells_time_that_grows_with_the_square() -> None:
 
 def test_code_only_keeps_places() -> None:
     text = "a \"b{\" /* c\n} */ d\n#define E {\\\n }\n'{' 1'000 '}' // f\nextern \"C\""
-    code = code_only(text)
+    code = scan(text).bare
     assert len(code) == len(text)
     assert [i for i, c in enumerate(code) if c == "\n"] == [i for i, c in enumerate(text) if c == "\n"]
     assert code.split() == ["a", "d", "1'000", "extern", '"C"']

@@ -14,7 +14,7 @@ from cupyops.arrays import Info
 from cupyops.launch import debug, driver
 from cupyops.launch.generated import TensorAccess
 from cupyops.launch.geometry import Geometry, Grid, Target
-from cupyops.launch.variant import Variant
+from cupyops.launch.load import Variant
 from cupyops.sharing import Setting
 
 TARGET = Target(itemsize=4, multiprocessors=132)

@@ -223,7 +223,7 @@ def install() -> Machine:
     from cupyops import arrays
     from cupyops.compile import compiler, toolchain
     from cupyops.launch import driver
-    from cupyops.launch.variant import Variant
+    from cupyops.launch.load import Variant
 
     compiler.compile_text = _compile_text
     cupy = _cupy(machine)

@@ -15,7 +15,7 @@ from cupyops.arrays import Info
 from cupyops.launch import debug, driver
 from cupyops.launch.generated import TensorAccess
 from cupyops.launch.geometry import Target
-from cupyops.launch.variant import Variant
+from cupyops.launch.load import Variant
 from cupyops.sharing import Setting
 from cupyops.tuning import records as tuning
 from tests.gpu.stub_gpu import Stub, StubLibrary

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import kernels_cu
-from cupyops.launch.definitions import code_only
+from cupyops.compile.cuda_text import scan
 from cupyops.launch.kernel import all_kernels
 from cupyops.launch.signature import Signature
 from tests.naive import without_naive
@@ -18,7 +18,7 @@ EVERY_SOURCE = pytest.mark.parametrize("name", kernels_cu.names())
 
 
 def kernels_of(text: str) -> list[str]:
-    return re.findall(r"__global__[^;{]*?(\w+)\s*\(\s*(?:const|\w+\*)", code_only(text))
+    return re.findall(r"__global__[^;{]*?(\w+)\s*\(\s*(?:const|\w+\*)", scan(text).bare)
 
 
 def test_names_and_headers_are_the_files_of_the_folder() -> None:
@@ -54,7 +54,7 @@ def test_every_declaration_can_be_read_and_is_launched_by_somebody(name: str) ->
 
     text = kernels_cu.source(name)
     kernels = kernels_of(text)
-    assert len(kernels) == len(set(kernels)) == code_only(text).count("__global__") > 0
+    assert len(kernels) == len(set(kernels)) == scan(text).bare.count("__global__") > 0
     declared = {k.name for k in all_kernels() if k.text is text}
     assert set(without_naive(kernels)) == set(without_naive([*declared])), cupyops.__name__
     for kernel in kernels:

@@ -256,7 +256,7 @@ def test_debug_mode_and_graphs_get_the_sizes_with_the_address() -> None:
     x = torch.empty(M, K, N)
     given = [x, torch.empty(N, dtype=torch.float64), 1, torch.empty(M, K), torch.zeros(M, dtype=torch.int64)]
     with cupyops.simulate():
-        found = check(kernel().declared, dict(zip(kernel().signature.names, given, strict=True)))
+        found = check(kernel(), dict(zip(kernel().signature.names, given, strict=True)))
     assert found.addresses[0] == (x.data_ptr(), M, K, N, K * N, N, 1)
     assert found.addresses[1:3] == [(given[1].data_ptr(), N, 1), 1]
     assert found.accessors["y"] == (M, K, K, 1)
@@ -276,7 +276,7 @@ def test_debug_mode_and_graphs_get_the_sizes_with_the_address() -> None:
 def test_a_declaration_that_no_launch_can_fill(declared: str, words: str) -> None:
     text = f'#include "pytorch.cuh"\nextern "C" __global__ void f(const float* other, {declared}, int n) {{}}'
     with pytest.raises(TypeError, match=words):
-        Kernel(text, "f", Threads("n")).declared  # noqa: B018
+        Kernel(text, "f", Threads("n")).signature  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_declaration_that_no_launch_can_fill(declared: str, words: str) -> Non
 def test_an_accessor_that_is_no_type_is_shown_with_the_compilers_words(declared: str, words: str) -> None:
     text = f'#include "pytorch.cuh"\nextern "C" __global__ void f(const float* other, {declared}, int n) {{}}'
     with pytest.raises(CompileError, match=rf"f.cu:2: error: {words}.*\n  extern") as caught:
-        Kernel(text, "f", Threads("n")).declared  # noqa: B018
+        Kernel(text, "f", Threads("n")).signature  # noqa: B018
     assert "Cupyops" not in str(caught.value)
 
 

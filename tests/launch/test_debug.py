@@ -12,7 +12,7 @@ from cupyops.arrays import CupyLibrary, Info
 from cupyops.launch import debug, driver
 from cupyops.launch.arguments import Arguments
 from cupyops.launch.geometry import Target
-from cupyops.launch.variant import Variant
+from cupyops.launch.load import Variant
 
 # A tuple before the output: in memory it is two values.
 TEXT = """extern "C" __global__ void fill(

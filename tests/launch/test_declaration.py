@@ -6,13 +6,12 @@ import torch
 import cupyops
 from cupyops import CompileError, Kernel, Threads
 from cupyops.compile.compiler import OPTIONS, compile_text
-from cupyops.launch.declaration import check_declaration
 from cupyops.launch.signature import Signature
 
 
 def checked(declaration: str, sizes: tuple[str, ...] = (), text: str = "", **constants: int) -> None:
     text += f'extern "C" __global__ void k({declaration}) {{}}'
-    check_declaration(Signature.parse(text, "k"), sizes, constants)
+    Signature.parse(text, "k").check(sizes, constants)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +135,7 @@ def test_what_stands_behind_the_kernel_does_not_count() -> None:
 
 def test_macros_of_options_and_constants_decide() -> None:
     text = (
-        "#ifdef WIDE\n#define real double\n#elif BITS == 16\n#define real half\n#else\n#define real float\n#endif\n"
+        "#ifdef WIDE\n#define real double\n#elif BITS == 16\n#define real __half\n#else\n#define real float\n#endif\n"
         + REAL
     )
     for options, constants, dtype in (

@@ -9,7 +9,6 @@ import pytest
 from cupyops import LaunchError
 from cupyops.compile.cache import Binary
 from cupyops.launch import driver
-from cupyops.launch.signature import Signature
 
 TEXT = """extern "C" __global__ void scale(
     const scalar_t* x, scalar_t* y, acc_t factor, int M, long long N) {}"""
@@ -76,32 +75,6 @@ def test_argument_buffers_share_nothing() -> None:
         first, second = (ctypes.c_void_p * 2).from_address(buffer.addresses)
         assert second - first == 8
         assert ctypes.string_at(first, 12) == bytes([i]) * 12
-
-
-@pytest.mark.parametrize("reported", [[8, 8, 4, 4, 8], [8, 8, 4, 4], [8, 8, 4, 4, 4], [], None])
-def test_what_the_loaded_kernel_reports_must_be_what_the_text_declares(
-    monkeypatch: pytest.MonkeyPatch, reported: list[int] | None
-) -> None:
-    def query(function: Any, index: Any, offset: Any, size: Any) -> int:
-        assert (function.value, reported is not None) == (42, True)
-        if index.value >= len(reported or ()):
-            return 1
-        size._obj.value = (reported or ())[index.value]
-        return 0
-
-    library = SimpleNamespace() if reported is None else SimpleNamespace(cuFuncGetParamInfo=query)
-    monkeypatch.setattr(driver, "libcuda", lambda: library)
-    signature = Signature.parse(TEXT, "scale")
-    fields = signature.packing({"scalar_t": "float32"}, {})[1]
-    raw = SimpleNamespace(ptr=42)
-    if reported in ([8, 8, 4, 4, 8], None):
-        driver.check_parameters(raw, "scale<float32>", signature, fields)
-    else:
-        words = (
-            r"scale<float32>: the text declares parameters of x: 8, y: 8, factor: 4, M: 4, N: 8 bytes, but .* has \["
-        )
-        with pytest.raises(LaunchError, match=words):
-            driver.check_parameters(raw, "scale<float32>", signature, fields)
 
 
 def test_a_kernel_is_loaded_from_its_file_where_it_has_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

@@ -1,7 +1,6 @@
 """The generated launch of kernels with vectors, structs and textures, variables of a GPU, and what debug mode quotes."""
 
 import ctypes
-import os
 import re
 import runpy
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cupyops import Kernel, LaunchError, Threads, debug_mode, save_repro, simulate
+from cupyops import Kernel, LaunchError, Threads, save_repro, simulate
 from cupyops.compile.cache import Binary
-from cupyops.launch import debug, driver, variables
-from cupyops.launch.elements import specification
+from cupyops.launch import driver, variables
 from cupyops.launch.generated import launch_source
-from cupyops.launch.repro import literal
 from cupyops.launch.signature import Signature
 from tests.launch.test_generated import Array, Gpu, Written
 from tests.support import without_python_file
@@ -69,7 +66,7 @@ def call(**changed: Any) -> list[Any]:
 def mixed(monkeypatch: pytest.MonkeyPatch) -> tuple[Gpu, Written]:
     gpu = Gpu(monkeypatch)
     monkeypatch.setattr(Gpu, "tensors", _of_strided)
-    written = Written(gpu, Kernel(TEXT, "mixed", Threads("n"), structs={"Pair": PAIR}).signature, Threads("n"), {}, {})
+    written = Written(gpu, Kernel(TEXT, "mixed", Threads("n")).signature, Threads("n"), {}, {})
     dtypes = ("float32", "int16", None)
     for launch in (written.launch, written.vouched):
         launch.__globals__["variants"].update({(0, *dtypes): written.variants[0]})
@@ -123,26 +120,15 @@ def test_a_kernel_without_them_has_the_launch_that_it_had() -> None:
     assert not any(word in source for word in ("packed", "shape[", "stride", "%"))
 
 
-def test_a_struct_of_the_text_needs_its_layout() -> None:
-    unknown = re.sub(r"(struct Pair \{)", r"\1 int (*function)(int); int bits : 3;", TEXT)
+def test_a_struct_without_a_known_layout_is_its_bytes() -> None:
+    unknown = re.sub(r"(struct Pair \{)", r"\1 int bits : 3;", TEXT)
     assert unknown != TEXT
-    with pytest.raises(
-        TypeError, match=r"mixed: `one` is of the struct Pair, whose layout Python does not know; give it: struct"
-    ):
-        Kernel(unknown, "mixed", Threads("n")).signature  # noqa: B018 - raises
-    for given, words in (
-        ({"Pair": "f4"}, r"`structs\['Pair'\]` must be a NumPy structured dtype or a ctypes.Structure"),
-        ({"Pair": PAIR.newbyteorder()}, "must have fields of numbers in this machine's byte order, got `a` of"),
-        ([PAIR], "`structs` must be a mapping of names to layouts, got list"),
-        ({"float4": PAIR}, "`structs` must have names of structs of the text, got 'float4'"),
-    ):
-        with pytest.raises(TypeError, match=words):
-            Kernel(TEXT, "mixed", Threads("n"), structs=given)
-
-
-def test_a_layout_can_be_written_into_a_file() -> None:
-    nested = np.dtype([("p", PAIR, (2, 3)), ("f", "f2"), ("g", "u1", (4,))], align=True)
-    assert np.dtype(eval(literal(specification(nested)))) == nested
+    found = {p.name: p for p in Kernel(unknown, "mixed", Threads("n")).signature.parameters}
+    for name in ("pairs", "one"):
+        element = found[name].element
+        assert element is not None
+        assert (element.width, element.alignment, element.record) == (16, 8, np.dtype("V16"))
+    assert found["pairs"].shape is not None
 
 
 @pytest.mark.simulator
@@ -154,9 +140,7 @@ def test_a_failure_with_structs_and_linked_texts_can_be_repeated(tmp_path: Path)
     extern "C" __global__ void bad(int* y,  // (n)
         Pair one, float2 pair, int n) { y[threadIdx.x + limit(one.a) + int(pair.y)] = 1; }"""
     )
-    bad = Kernel(
-        main, "bad", Threads("n", block=32), structs={"Pair": PAIR}, link=["__device__ int limit(int a) { return a; }"]
-    )
+    bad = Kernel(main, "bad", Threads("n", block=32), link=["__device__ int limit(int a) { return a; }"])
     with simulate(sanitize=True), pytest.raises(LaunchError) as caught:
         bad(np.zeros(32, "i4"), ONE, (0.5, 2.0), 32)
     file = tmp_path / "again.py"
@@ -230,18 +214,6 @@ def test_a_variable_of_a_gpu_is_copied_behind_all_work_or_behind_a_stream(monkey
 # Debug mode
 
 
-def test_what_the_gpu_prints_is_quoted_and_still_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    line = b"k.cu:7: void k(float *): block: [0,0,0], thread: [3,0,0] Assertion `x` failed.\n"
-    with debug_mode(), debug._printed(on=True) as lines:
-        os.write(2, line * 2 + b"another line\n")
-    assert debug._first(lines) == f". The GPU printed: {line.decode().strip()} (2 threads)"
-    assert capfd.readouterr().err == (line * 2).decode() + "another line\n"
-    with debug._printed(on=False) as lines:
-        os.write(2, line)
-    assert not lines
-    assert debug._first(lines) == ""
-
-
 @pytest.mark.parametrize(
     ("declaration", "name"),
     [
@@ -254,7 +226,7 @@ def test_what_the_gpu_prints_is_quoted_and_still_printed(capfd: pytest.CaptureFi
 )
 def test_elements_are_found_behind_type_names_and_template_arguments(declaration: str, name: str) -> None:
     text = f"#include <cuda_fp16.h>\nstruct Pair {{ int a; double b; }}; {declaration} {{}}"
-    (x,) = Kernel(text, name, 1, structs={"Pair": PAIR}).signature.parameters
+    (x,) = Kernel(text, name, 1).signature.parameters
     assert x.element is not None
     assert x.element.name in ("Pixel", "float4", "Half", "Pair", "P")
 

@@ -258,7 +258,6 @@ def test_shared_memory_that_a_gpu_does_not_have(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("cupyops.launch.load.target_for", "sm_{}".format)
     monkeypatch.setattr("cupyops.launch.load.binary_for", lambda *args: Binary(b"", "", {}, 0.0))
     monkeypatch.setattr(driver, "load", lambda binary, name: gpus)
-    monkeypatch.setattr(driver, "check_parameters", lambda *args: None)
     monkeypatch.setattr(driver, "allow_shared_memory", refused)
     with pytest.raises(LaunchError) as caught:
         softclip(shared=300_000).variant({"scalar_t": "float32"}, 0)

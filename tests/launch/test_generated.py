@@ -14,8 +14,8 @@ from cupyops import Elementwise, GridStride, LaunchError, Rows, Threads
 from cupyops.launch import driver
 from cupyops.launch.generated import TensorAccess, deciding, launch_source, write_launch
 from cupyops.launch.geometry import Geometry, Target
+from cupyops.launch.load import Hardware, Variant
 from cupyops.launch.signature import Signature
-from cupyops.launch.variant import Hardware, Variant
 
 TEXT = """
 extern "C" __global__ void many(

@@ -8,7 +8,7 @@ import torch
 
 import cupyops
 from cupyops import Kernel, LaunchError, Threads, save_repro
-from cupyops.launch.held import Held, _without
+from cupyops.launch.elements import Held, _without
 from tests.launch.devices import device_of  # noqa: F401 - the fixture `device`
 
 TEXT = """

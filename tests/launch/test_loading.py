@@ -42,7 +42,6 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Gpus:
     monkeypatch.setattr("cupyops.launch.load.target_for", "sm_{}".format)
     monkeypatch.setattr("cupyops.launch.load.binary_for", lambda *args: Binary(b"", "", {}, 0.0))
     monkeypatch.setattr(driver, "load", lambda binary, name: found)
-    monkeypatch.setattr(driver, "check_parameters", lambda *args: None)
     return found
 
 
@@ -104,29 +103,12 @@ def test_a_text_is_compiled_for_its_gpu_with_the_options_of_its_kernel(
     assert given == [(text, "scale<float16>", "sm_90", ("--maxrregcount=32",))]
 
 
-def test_declared_sizes_are_compared_with_those_of_the_loaded_kernel(
-    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared: list[Any] = []
-    monkeypatch.setattr(driver, "check_parameters", lambda *args: compared.append(args))
-    scale().variant({"scalar_t": "float64"}, 0)
-    ((raw, what, _, fields),) = compared
-    assert (raw, what) == (gpus, "scale<float64>")
-    assert [size for _, size in fields] == [8, 8, 8, 4, 8]
-
-
 def test_a_grid_has_blocks_for_the_multiprocessors_of_the_gpu(gpus: Gpus) -> None:
     units = []
     for count in (132, 66):
         gpus.attributes["MultiProcessorCount"] = count
         units.append(scale(GridStride("N", blocks_per_multiprocessor=3)).variant({"scalar_t": "float32"}, 0).unit)
     assert units == [396, 198]
-
-
-@pytest.mark.parametrize(("line", "asserts"), [("", False), ("assert(n > 0);", True)])
-def test_a_loaded_kernel_knows_whether_its_text_asserts(gpus: Gpus, line: str, asserts: bool) -> None:
-    text = f'extern "C" __global__ void one(float* x, long long n) {{ {line} }}'
-    assert Kernel(text, "one", Elementwise("n")).variant({}, 0).asserts is asserts
 
 
 @pytest.mark.parametrize("declared", ["", "__device__ int calls;"])

@@ -150,6 +150,14 @@ def compared(kernel: Kernel, **types: str) -> None:
     kernel.compare(binary.types, types)
 
 
+def test_the_number_of_parameters_is_compared() -> None:
+    kernel = Kernel(COPY.replace("real", "float"), "k", 32)
+    with pytest.raises(
+        CompileError, match="k.cu:2: k: the launch passes 3 arguments, and the compiler sees 2 parameters"
+    ):
+        kernel.compare(["void (*)(float const*, float*)"], {})
+
+
 @pytest.mark.simulator
 def test_a_specialization_that_a_constant_chooses() -> None:
     kernel = Kernel(REAL + "constexpr bool DOUBLE = true; using real = Real<DOUBLE>::type;" + COPY, "k", Threads("n"))
@@ -245,12 +253,12 @@ def test_what_no_compiler_can_tell_is_refused_in_plain_words(text: str, name: st
 @pytest.mark.parametrize(
     ("declared", "name", "count", "types"),
     [
-        ("template <class T> ", "T", 1, ["T", "float32"]),
-        ("template <class T, class I> ", "T", 1, ["T", "float32"]),
+        ("template <class T> ", "T", 2, ["T", "float32"]),
+        ("template <class T, class I> ", "T", 3, ["T", "float32"]),
         ("", "scalar_t", 2, ["scalar_t", "float32"]),
     ],
 )
-def test_the_types_of_a_template_are_asked_for_together(
+def test_a_type_that_the_arrays_decide_is_asked_for_with_two_dtypes(
     monkeypatch: pytest.MonkeyPatch, declared: str, name: str, count: int, types: list[str]
 ) -> None:
     compiled: list[str] = []

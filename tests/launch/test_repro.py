@@ -251,7 +251,8 @@ def test_debug_mode_copies_the_arrays_before_a_launch_that_ends_the_context(
         memory.lost = True
         raise LaunchError("scale failed: an illegal memory access")
 
-    monkeypatch.setattr("cupyops.launch.hooks.guard", lambda: SimpleNamespace(submit=lost))
+    monkeypatch.setattr("cupyops.launch.debug.enabled", lambda: True)
+    monkeypatch.setattr("cupyops.launch.debug.launch", lost)
     values = np.arange(4, dtype=np.float32)
     x, y = Stub(2, 2), Stub(2, 2)
     x.info, y.info = repro_info(x, values.ctypes.data), repro_info(y, values.ctypes.data)

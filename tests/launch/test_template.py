@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cupyops import Elementwise, Kernel, Threads
-from cupyops.launch.template import split_name
+from cupyops.launch.definitions import split_name
 
 TEXT = """\
 namespace a {

@@ -5,8 +5,8 @@ _NUMBERS = "cupyops/importer/numbers.py"
 _ARITHMETIC = "cupyops/importer/arithmetic.py"
 _HALVES = "cupyops/simulator/cuda/halves.h"
 _MACROS = "cupyops/compile/macros.py"
-_LAYOUTS = "cupyops/launch/layouts.py"
-_TOLD = "cupyops/launch/told.py"
+_LAYOUTS = "cupyops/launch/asked.py"
+_TOLD = "cupyops/launch/asked.py"
 _SPLICING = "cupyops/compile/splicing.py"
 _TRANSLATE = "cupyops/simulator/translate.py"
 _SOURCE = "cupyops/compile/source.py"
@@ -86,7 +86,7 @@ CONSTRUCTS = (
     ),
     (
         "a bfloat16 is packed at the wrong place",
-        "cupyops/launch/packing.py",
+        "cupyops/launch/signature.py",
         "rounded[place] = bfloat16_bits(rounded[place])",
         "rounded[0] = bfloat16_bits(rounded[place])",
     ),
@@ -144,12 +144,12 @@ CONSTRUCTS = (
     (
         "a type that is asked for is no pointer",
         _TOLD,
-        "pointer = depth == 1",
+        "pointer = depth > 0",
         "pointer = p.pointer",
     ),
     (
         "an array by value has one element",
-        "cupyops/launch/library_types.py",
+        "cupyops/launch/typenames.py",
         "Element(name, dtype, int(array[2]), DTYPES[dtype].itemsize)",
         "Element(name, dtype, 1, DTYPES[dtype].itemsize)",
     ),

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -143,8 +142,7 @@ def test_arguments_of_every_kind(launches: Launches) -> None:
     extern "C" __global__ void kinds(
         const half_t* x, half_t* y, const float* none, __half h, __nv_bfloat16 b, bool yes, unsigned long long large, Int64s<2> two, Ends ends) {}
     """
-    ends = numpy.dtype([("first", "i4"), ("last", "f8")], align=True)
-    kernel = Kernel(text, "kinds", Threads("large"), structs={"Ends": ends}, nullable=True)
+    kernel = Kernel(text, "kinds", Threads("large"), nullable=True)
 
     def body(x: Tensor) -> Tensor:
         y = torch.empty_like(x)

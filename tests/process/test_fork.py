@@ -168,10 +168,10 @@ child_amid(begun, first, first)
 """
 
 DECLARING = """
-from cupyops.launch import kernel_source as module
+from cupyops.launch.signature import Signature
 
 begun = threading.Event()
-check = module.check_declaration
+check = Signature.check
 
 def slow(*arguments):
     if not begun.is_set():
@@ -179,7 +179,7 @@ def slow(*arguments):
         threading.Event().wait(1)
     return check(*arguments)
 
-module.check_declaration = slow
+Signature.check = slow
 child_amid(begun, lambda: Kernel(TEXT, "twice", Threads("n")), lambda: Kernel("// of the child\\n" + TEXT, "twice", Threads("n")))
 """
 

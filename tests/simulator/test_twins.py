@@ -12,9 +12,9 @@ import autograd_bridge  # noqa: F401  (makes torch.ops.cupyops)
 import cupyops
 import kernels_cu
 from cupyops import Kernel, Rows, Threads
+from cupyops.compile.cuda_text import scan
 from cupyops.launch import driver
 from cupyops.launch import recording as launches
-from cupyops.launch.definitions import code_only
 from cupyops.launch.tensor_map import tensor_map
 from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.config import LONG, SHORT, Sm90Config
@@ -103,12 +103,12 @@ def test_every_header_of_ptx_has_a_twin_that_declares_the_same_functions() -> No
         assert functions_in(twins()[name]) >= functions_in(text) - {"shared_address_in"}, (
             name
         )  # which bulk.cuh alone calls
-        assert "asm" not in code_only(twins()[name]), name
+        assert "asm" not in scan(twins()[name]).bare, name
 
 
 def functions_in(text: str) -> set[str]:
     """Names of the functions that a header defines."""
-    return set(re.findall(r"^(?!#)[^;{}=]*?\b(\w+)\([^;{}]*\) \{", code_only(text), re.MULTILINE))
+    return set(re.findall(r"^(?!#)[^;{}=]*?\b(\w+)\([^;{}]*\) \{", scan(text).bare, re.MULTILINE))
 
 
 @pytest.mark.simulator

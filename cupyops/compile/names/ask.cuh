@@ -2,6 +2,7 @@
 
 // CupyopsAskedParameters
 // `n` is a number, a pointer or void, followed by its type; `e` an enumeration, whose integer type follows; `s` a class,
+// `m` a class whose members differ in access, or are those of bases, too,
 // `o` a class without data, `i` a class without a definition. A class may have no name, and then it is not an argument
 // of a template.
 struct __half;
@@ -45,7 +46,7 @@ template <class CupyopsAskedT> struct CupyopsAskedKind<CupyopsAskedT, 'i'> : Cup
     static constexpr char CupyopsAskedIs = 'i';
 };
 template <class CupyopsAskedT> struct CupyopsAskedKind<CupyopsAskedT, 's'> : CupyopsAskedSame<void> {
-    static constexpr char CupyopsAskedIs = __is_empty(CupyopsAskedT) ? 'o' : 's';
+    static constexpr char CupyopsAskedIs = __is_empty(CupyopsAskedT) ? 'o' : __is_standard_layout(CupyopsAskedT) ? 's' : 'm';
 };
 template <> struct CupyopsAskedKind<__half, 's'> : CupyopsAskedSame<__half> {
     static constexpr char CupyopsAskedIs = 'n';

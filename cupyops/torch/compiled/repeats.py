@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cupyops.codegen import write
-from cupyops.launch import driver, hooks, recording, watch
+from cupyops.launch import debug, driver, hooks, recording, watch
 
 __all__ = ["READS", "Call", "Record", "Site", "recorded"]
 
@@ -70,7 +70,7 @@ class Site:
     def begin(self, *args: Any) -> Any:
         """Calls the body and records its launches. Later calls repeat the launches, or call the body if the record
         cannot be repeated."""
-        if hooks.guard() is not None or recording.recording() or watch.active():
+        if debug.enabled() or recording.recording() or watch.active():
             return self.body(*args)  # debug mode, recordings and edits need the checked launch in every call
         found, record = recorded(self.body, args, READS | _PRODUCTS if self.eager else READS)
         # An operator that no function has called, torch.ops.aten.add_ for instance, is not among the steps.

@@ -15,7 +15,7 @@ from cupyops import simulator
 from cupyops.arrays import Info, register
 from cupyops.dtypes import DTYPES
 from cupyops.launch.generated import TensorAccess
-from cupyops.launch.planning import planning
+from cupyops.launch.recording import planning
 from cupyops.launch.untraced import hide
 
 __all__ = [

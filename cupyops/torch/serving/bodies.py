@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from cupyops.errors import ExportError
-from cupyops.launch.planning import while_planning
+from cupyops.launch.recording import while_planning
 from cupyops.sizes import is_symbol
 from cupyops.torch.core.layouts import on_fakes
 from cupyops.torch.core.operator import Operator, operator_of

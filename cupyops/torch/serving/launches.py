@@ -142,7 +142,7 @@ class Launches:
         return ExportError(f"package: {self.operator} cannot be packaged: {why}")
 
     def plan(self, kernel: Any, arguments: Arguments, threads: Sequence[Any]) -> None:
-        """Calls the operator of a launch, which the trace records. The planner of :mod:`cupyops.launch.planning`."""
+        """Calls the operator of a launch, which the trace records. The planner of :func:`cupyops.launch.recording.while_planning`."""
         types = arguments.types
         values, given = self._values(kernel, arguments)
         device: Any = arguments.lead.device if arguments.lead.place == "cuda" else None
