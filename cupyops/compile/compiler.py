@@ -17,6 +17,7 @@ from cupyops.errors import CompileError
 from . import linking, signing
 from .ask import QUESTIONS, answer_in, asked_in, demangled
 from .cache import Binary, DiskCache, default_folder
+from .folded import folded
 from .source import named_kernels
 from .standard import for_libraries
 from .system_headers import folders_in, folders_of, found_in
@@ -282,6 +283,8 @@ def _compiled(text: str, what: str, target: str, options: Sequence[str], relocat
             if _NARROWED in log and _TOLERANT not in options:
                 # nvcc takes braces that narrow a number for a constructor.
                 return _compiled(text, what, target, (*options, _TOLERANT), relocatable, instances)
+            if (constant := folded(text, log)) != text:
+                return _compiled(constant, what, target, options, relocatable, instances)
             raise CompileError(_explain(what, target, options, log)) from error
         log = _log(compiler, program)
         types = tuple(answer_in(demangled(compiler.getLoweredName(program, name))) for name in asked)

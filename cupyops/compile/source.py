@@ -16,7 +16,6 @@ from cupyops.dtypes import DTYPES
 from .absent import leave_out
 from .cpp_library import specializations
 from .cuda_text import LINKAGE, scan
-from .file_scope import folded, with_constants_of_classes
 from .header_list import SAME
 from .own_integers import renamed
 from .preprocess import CONDITIONALS, OF_COMPILER, defines_of, known_macros, preprocess
@@ -166,8 +165,7 @@ def assemble(
         lines += [f"#define {other} {OF_COMPILER[name]}"] if asking != spliced else []
         spliced = asking
     own_code = "\n".join(own_texts)
-    spliced = with_constants_of_classes(spliced, own_code)
-    spliced = spliced if simulated else folded(specializations(spliced, own_code), own_code)
+    spliced = spliced if simulated else specializations(spliced, own_code)
     spliced = _unmarked(spliced) if _LAMBDA.search(own_code) else spliced
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
     return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", LINKAGE.sub(r"\g<0> ", spliced))
