@@ -16,8 +16,9 @@ from cupyops.sharing import computed_once
 
 from .definitions import Blocks, Function, functions
 
-__all__ = ["LINKAGE", "Code", "Directive", "Function", "scan"]
+__all__ = ["CONDITIONALS", "LINKAGE", "Code", "Directive", "Function", "scan"]
 
+CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
 LINKAGE = re.compile(r'extern(?<!\wextern)\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a literal with a suffix
 # An unterminated comment extends to the end of the text. An unterminated string or character extends to the end of the
 # line.
@@ -119,7 +120,8 @@ class Code:
 
     @computed_once
     def _blocks(self) -> Blocks:
-        return Blocks(_INITIALIZER.sub(r"\1 \2 ", _first_branches(self)))
+        conditionals = [(d.start, d.name) for d in self.directives if d.name in CONDITIONALS]
+        return Blocks(_INITIALIZER.sub(r"\1 \2 ", self.bare), conditionals)
 
     def scope(self, place: int) -> tuple[str, ...] | None:
         """Returns the names of the namespaces around an offset, or None inside a function, a class or another block."""
@@ -196,42 +198,3 @@ def _literal(condition: str) -> bool | None:
         return None
     value = found[3] == "true" if found[2] is None else int(found[2], 16 if found[2][:2] in ("0x", "0X") else 10) != 0
     return value != bool(found[1])
-
-
-def _first_branches(code: Code) -> str:
-    """Returns code with the first branch alone of each conditional whose branches have braces without a match.
-
-    Such branches are `if (a) {` before `#else` and `if (b) {` after it.
-    """
-    bare = code.bare
-    blank: list[tuple[int, int]] = []
-    opened: list[
-        tuple[int, int | None, int]
-    ] = []  # the depth before, the depth after the first branch, the branch's start
-    depth = at = 0
-    for directive in code.directives:
-        if directive.name not in _CONDITIONALS:
-            continue
-        depth += bare.count("{", at, directive.start) - bare.count("}", at, directive.start)
-        at = directive.end
-        if directive.name in ("if", "ifdef", "ifndef"):
-            opened.append((depth, None, at))
-        elif opened:
-            before, after, start = opened.pop()
-            if after is None:
-                after = depth
-            elif after != before or depth != after:
-                blank.append((start, directive.start))
-            depth = after
-            if directive.name != "endif":
-                opened.append((before, after, at))
-                depth = before
-    pieces, at = [], 0
-    for start, end in sorted(blank):
-        if end > at:  # else it lies in a branch that is blank already
-            pieces += [bare[at:start], re.sub(r"[^\n]", " ", bare[start:end])]
-            at = end
-    return "".join(pieces) + bare[at:]
-
-
-_CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))

@@ -9,9 +9,9 @@ linear in the length of any text.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["BOUNDS", "Blocks", "Function", "functions", "split"]
 
@@ -90,39 +90,61 @@ class _Scope(NamedTuple):
 _OUTERMOST = _Scope(None, ())
 
 
-class Blocks:
-    """The braces and semicolons of a text, and the matching brace or parenthesis of each."""
+# Whether a text is extern "C", and its namespaces; None inside another block.
+_Inside = tuple[_Scope | None, bool]
+# The open braces, the innermost first, each with its place among the marks and what is around it; and what is inside the innermost.
+_State = tuple[Any, _Inside]
 
-    def __init__(self, bare: str) -> None:
+
+class Blocks:
+    """The braces and semicolons of a text, and the matching brace or parenthesis of each.
+
+    Of a conditional whose branches leave other braces open, such as `if (a) {` before `#else` and `if (b) {` after it, the first
+    branch counts after the conditional.
+
+    Args:
+        bare: the text without comments, directives and literals.
+        conditionals: the offsets and the names of the conditional directives.
+    """
+
+    def __init__(self, bare: str, conditionals: Iterable[tuple[int, str]]) -> None:
         self._length = len(bare)
         self._marks: list[int] = []
         self._ends: list[int] = []  # offset after the closing brace or the semicolon
-        # After each brace or semicolon: the namespaces (None inside another block), and whether the text is extern "C".
-        self._scopes: list[tuple[_Scope | None, bool]] = []
-        opened: list[tuple[int, tuple[_Scope | None, bool]]] = []
-        now: tuple[_Scope | None, bool] = (_OUTERMOST, False)
+        self._places: list[int] = []
+        self._insides: list[_Inside] = []  # after each place
+        state: _State = (None, (_OUTERMOST, False))
+        branches: list[tuple[_State, _State | None]] = []  # before the conditional, and after its first branch
         behind = 0
-        for match in _BRACE.finditer(bare):
-            place = match.start()
-            self._marks.append(place)
-            self._ends.append(place + 1 if bare[place] == ";" else self._length)
-            if bare[place] == "{":
-                opened.append((len(self._marks) - 1, now))
-                scope, linkage = now
-                if bare.find('"C"', behind, place) >= 0 and _LINKAGE.fullmatch(bare, behind, place):
-                    linkage = True
-                elif scope is not None:
-                    # Only the last word `namespace` is examined, so that the time stays linear in the text.
-                    word = bare.rfind("namespace", behind, place)
-                    named = _NAMESPACE.fullmatch(bare, word, place) if word >= 0 else None
-                    names = named[1].replace("::", " ").split() if named else []
-                    scope = _Scope(scope, tuple(names or [""])) if named else None
-                now = (scope, linkage)
-            elif bare[place] == "}" and opened:
-                at, now = opened.pop()
-                self._ends[at] = self._ends[-1] = place + 1
-            behind = place + 1
-            self._scopes.append(now)
+        for place, mark in sorted([*((m.start(), m[0]) for m in _BRACE.finditer(bare)), *conditionals]):
+            opened, (scope, linkage) = state
+            if mark.startswith("if"):
+                branches.append((state, None))
+            elif mark.startswith("e"):
+                before, after = branches.pop() if branches else (state, None)
+                after = after or state
+                state = after if mark == "endif" else before
+                branches += [] if mark == "endif" else [(before, after)]
+            else:
+                self._marks.append(place)
+                self._ends.append(place + 1 if mark == ";" else self._length)
+                if mark == "{":
+                    opened = len(self._marks) - 1, (scope, linkage), opened
+                    if bare.find('"C"', behind, place) >= 0 and _LINKAGE.fullmatch(bare, behind, place):
+                        linkage = True
+                    elif scope is not None:
+                        # Only the last word `namespace` is examined, so that the time stays linear in the text.
+                        word = bare.rfind("namespace", behind, place)
+                        named = _NAMESPACE.fullmatch(bare, word, place) if word >= 0 else None
+                        names = named[1].replace("::", " ").split() if named else []
+                        scope = _Scope(scope, tuple(names or [""])) if named else None
+                elif mark == "}" and opened:
+                    at, (scope, linkage), opened = opened
+                    self._ends[at] = self._ends[-1] = place + 1
+                behind = place + 1
+                state = opened, (scope, linkage)
+            self._places.append(place)
+            self._insides.append(state[1])
         self._closing = _parentheses(bare)
 
     def end(self, start: int) -> int:
@@ -144,9 +166,9 @@ class Blocks:
     def linkage(self, place: int) -> bool:
         return self._at(place)[1]
 
-    def _at(self, place: int) -> "tuple[_Scope | None, bool]":
-        at = bisect_right(self._marks, place)
-        return self._scopes[at - 1] if at else (_OUTERMOST, False)
+    def _at(self, place: int) -> _Inside:
+        at = bisect_right(self._places, place)
+        return self._insides[at - 1] if at else (_OUTERMOST, False)
 
 
 def _parentheses(bare: str) -> dict[int, int]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from .cuda_text import Directive, scan
+from .cuda_text import CONDITIONALS, Directive, scan
 from .declarations import WORD
 from .system_headers import in_text
 
@@ -52,7 +52,6 @@ _COMPARED = {
     ast.LtE: operator.le,
     ast.GtE: operator.ge,
 }
-CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
 _DEPTH = 16  # macros within one another
 # Macros that NVRTC defines or that texts have as with nvcc, and those of other compilers.
 OF_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__NVCC__": "1", "__cplusplus": "201703"}
