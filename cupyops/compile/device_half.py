@@ -84,9 +84,8 @@ def _may_have(text: str, known: frozenset[str]) -> bool:
 
 def names_host(code: str) -> bool:
     """Returns whether code uses names that NVRTC does not have."""
-    if any(pattern.search(code) for pattern in (_FOREIGN, _OF_STD_ALONE, foreign_thrust())) or unknown(code):
-        return True
-    return next(foreign(code, ""), None) is not None
+    patterns = (_FOREIGN, _OF_STD_ALONE, foreign_thrust())
+    return any(pattern.search(code) for pattern in patterns) or bool(unknown(code) or foreign(code))
 
 
 def device_half(
