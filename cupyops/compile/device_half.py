@@ -54,8 +54,8 @@ def may_have_host_half(text: str, headers: Mapping[str, str], defines: Mapping[s
     texts = {"": text, **headers}
     known = frozenset((*texts, *kernels_cu.headers()))
     # A build of a project defines macros that a condition on other macros may remove here.
-    return any(_may_have(source, known) for source in texts.values()) or any(
-        preprocess(text, headers, defines).unknown(texts)
+    return any(_may_have(source, known) for source in texts.values()) or bool(
+        preprocess(text, headers, defines).free(texts)
     )
 
 

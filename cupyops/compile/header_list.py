@@ -111,25 +111,9 @@ HEADERS = (
     ),
     SystemHeader(
         (
-            "cub/device/*",
-            "cub/*",
-            "cublas*",
-            "cudnn*",
-            "cufft*",
-            "cusparse*",
-            "cusolver*",
-            "nccl.h",
-            "curand.h",
-        )
-        + (
-            "cuda_occupancy.h",
-            "cuda_profiler_api.h",
-            "cuda_gl_interop.h",
-            "nvtx3/*",
-            "nvToolsExt.h",
-            "cudaTypedefs.h",
-            "cutensor*.h",
-            "NvInfer*.h",
+            *("cub/device/*", "cub/*", "cublas*", "cudnn*", "cufft*", "cusparse*", "cusolver*", "nccl.h", "curand.h"),
+            *("cuda_occupancy.h", "cuda_profiler_api.h", "cuda_gl_interop.h", "nvtx3/*", "nvToolsExt.h", "cudaTypedefs.h"),
+            *("cutensor*.h", "NvInfer*.h"),
         ),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone",
         host=True,
@@ -149,17 +133,7 @@ HEADERS = (
         of_project=True,
     ),
     SystemHeader(
-        ("cutlass/*", "cute/*"),
-        reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
-        host=True,
-    ),
-    SystemHeader(
-        ("glm/*",),
-        reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
-        host=True,
-    ),
-    SystemHeader(
-        ("Eigen/*", "unsupported/Eigen/*"),
+        ("cutlass/*", "cute/*", "glm/*", "Eigen/*", "unsupported/Eigen/*"),
         reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
         host=True,
     ),

@@ -5,12 +5,11 @@ or a macro that an undecided branch defines. A macro that an undecided branch de
 """
 
 import ast
-import itertools
 import operator
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -94,11 +93,13 @@ class Preprocessed:
         includes: the ``#include`` directives of the text and of its headers.
     """
 
-    def __init__(self, headers: Mapping[str, str], defines: Mapping[str, str], own: frozenset[str]) -> None:
+    def __init__(
+        self, text: str, headers: Mapping[str, str], defines: Mapping[str, str | None], own: frozenset[str]
+    ) -> None:
         self.macros: dict[str, str | None] = {**OF_COMPILER, **defines}
         self.functions: dict[str, tuple[tuple[str, ...], str]] = {}
         self.includes: list[Include] = []
-        self._headers, self._own = headers, own
+        self._text, self._headers, self._defines, self._own = text, headers, defines, own
         self._states: dict[str, tuple[list[int], list[bool | None]]] = {}
 
     def live(self, where: str, place: int) -> bool | None:
@@ -112,50 +113,42 @@ class Preprocessed:
         at = bisect_right(offsets, place)
         return states[at - 1] if at else where in self._states
 
+    def spans(self, where: str, text: str) -> list[tuple[int, int, bool | None]]:
+        """Returns the spans of a text between conditional directives: start, end, and whether the code there is compiled."""
+        offsets, states = self._states.get(where, ([], []))
+        return list(zip([0, *offsets], [*offsets, len(text)], [True, *states], strict=True))
+
     def compiled(self, where: str, text: str) -> str:
         """Returns a text with blanks for what conditions remove."""
-        offsets, states = self._states.get(where, ([], []))
-        edges = [0, *offsets, len(text)]
-        pieces = (text[start:end] for start, end in itertools.pairwise(edges))
-        blank = (state is False for state in (None, *states))
-        return "".join(re.sub(r"[^\n]", " ", p) if gone else p for p, gone in zip(pieces, blank, strict=True))
+        pieces = ((text[start:end], state is False) for start, end, state in self.spans(where, text))
+        return "".join(re.sub(r"[^\n]", " ", piece) if gone else piece for piece, gone in pieces)
 
-    def unknown(self, texts: Mapping[str, str]) -> Iterator[tuple[str, str, Directive]]:
-        """Yields names in conditions that are neither macros of the texts nor of a compiler, each with the text and the
-        directive.
+    def free(self, texts: Mapping[str, str]) -> list[str]:
+        """Returns the names in conditions that are neither macros of the texts nor of a compiler.
 
         Args:
             texts: the text and its headers, by name.
         """
+        found: dict[str, None] = {}
         for where, text in texts.items():
             for directive in scan(text).directives:
                 # An #elif does not depend on the state of the branch before it.
                 read = directive.name.startswith("elif") or self.live(where, directive.start - 1) is not False
-                if not read or directive.name not in CONDITIONALS:
-                    continue
-                names = [
-                    n
-                    for n in WORD.findall(_FEATURE.sub(" ", directive.rest))
-                    if n not in _OF_BUILDS and n not in self._own and self.is_free(n)
-                ]
-                if names and self._undecided(directive, names):
-                    yield names[0], where, directive
+                if read and directive.name in CONDITIONALS:
+                    found |= dict.fromkeys(WORD.findall(_FEATURE.sub(" ", directive.rest)))
+        return [name for name in found if name not in _OF_BUILDS and name not in self._own and self.is_free(name)]
+
+    def with_undecided(self, names: Sequence[str]) -> "Preprocessed":
+        """Returns the result for names that may or may not be macros."""
+        defines = {**self._defines, **dict.fromkeys(names)}
+        found = Preprocessed(self._text, self._headers, defines, self._own.union(names))
+        found.follow("", self._text, True)
+        return found
 
     def is_free(self, name: str, sure: bool = True) -> bool:
         """Returns whether neither the texts nor (for certain, if `sure`) a compiler defines a name, and it is not of another platform."""
         known = name in _WORDS or name in _OTHER_COMPILERS or _OTHER_PLATFORM.search(name)
         return not known and name not in self.macros and (not sure or self.is_defined(name) is False)
-
-    def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
-        """Returns whether a condition is undecided while some names may or may not be macros."""
-        before, self._own = self._own, self._own | set(names)
-        self.macros.update(dict.fromkeys(names))
-        try:
-            return self._condition(directive.name.replace("el", "", 1), directive.rest) is None
-        finally:
-            self._own = before
-            for name in set(names):
-                del self.macros[name]
 
     def follow(self, where: str, text: str, outer: bool | None, until: int | None = None) -> None:
         """Follows the directives of a text up to an offset."""
@@ -374,7 +367,7 @@ def preprocess(
         defines: macros that are defined before the text.
         until: the offset at which to stop.
     """
-    result = Preprocessed(headers, defines, frozenset[str]().union(*map(_defined_in, (text, *headers.values()))))
+    result = Preprocessed(text, headers, defines, frozenset[str]().union(*map(_defined_in, (text, *headers.values()))))
     result.follow("", text, True, until)
     return result
 

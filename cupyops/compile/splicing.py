@@ -116,4 +116,6 @@ def _is_guarded(text: str) -> bool:
     """Returns whether a header has an include guard: ``#pragma once``, or a macro that it tests and defines."""
     directives = scan(text).directives
     asked = {guard[1] for d in directives if d.name in ("ifndef", "if") and (guard := _GUARD.fullmatch(d.rest))}
-    return any(_is_once(d) or (d.name == "define" and not asked.isdisjoint(WORD.findall(d.rest)[:1])) for d in directives)
+    return any(
+        _is_once(d) or (d.name == "define" and not asked.isdisjoint(WORD.findall(d.rest)[:1])) for d in directives
+    )
