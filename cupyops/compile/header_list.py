@@ -112,7 +112,14 @@ HEADERS = (
     SystemHeader(
         (
             *("cub/device/*", "cub/*", "cublas*", "cudnn*", "cufft*", "cusparse*", "cusolver*", "nccl.h", "curand.h"),
-            *("cuda_occupancy.h", "cuda_profiler_api.h", "cuda_gl_interop.h", "nvtx3/*", "nvToolsExt.h", "cudaTypedefs.h"),
+            *(
+                "cuda_occupancy.h",
+                "cuda_profiler_api.h",
+                "cuda_gl_interop.h",
+                "nvtx3/*",
+                "nvToolsExt.h",
+                "cudaTypedefs.h",
+            ),
             *("cutensor*.h", "NvInfer*.h"),
         ),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone",

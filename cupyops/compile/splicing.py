@@ -21,8 +21,8 @@ class Splicing:
         known: the texts of the headers, by name.
         own: the names of the headers that are not the shared ones.
         hidden: by name, the macros without which a header is compiled.
-        live: the places, name and offset, of the directives in code that is compiled. An unknown header may be in other code,
-            or lie in a folder of the options.
+        live: the places, name and offset, of the directives in code that is compiled. The compiler reads the directive of an unknown
+            header in other code, or of one in a folder of the options.
         undecided: the places of the directives of which nobody knows before the compiler whether their code is compiled.
         system_lines: returns the lines that take the place of the directive of a system header, or None if the directive stays.
     """
@@ -64,8 +64,8 @@ class Splicing:
             given = name in self.known and in_text(name, directive.rest[:1] == '"')
             system = bool(name) and not given and not missing and (bracketed or header(name) is not None)
             instead = self.system_lines(name, directive.rest[0]) if system else None
-            dead = bool(name) and not system and not given and place not in self.live
-            if not once and (not name or (system and instead is None) or dead):
+            stays = (system and instead is None) or not (system or given or missing)
+            if not once and (not name or stays):
                 continue
             pieces.append(text[at : directive.start])
             line += text.count("\n", at, directive.end)

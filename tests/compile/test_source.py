@@ -134,6 +134,11 @@ def test_an_unknown_header_is_left_out_with_a_warning() -> None:
     assert '#line 3 "mine.cuh"\nint b;' in found
 
 
+def test_the_compiler_decides_whether_an_unknown_header_is_included() -> None:
+    text = '#if __CUDA_ARCH__ < 500\n#include "none.h"\n#endif\nint k;'
+    assert text in assemble(text, "k.cu", {}, {})
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
