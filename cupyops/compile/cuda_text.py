@@ -127,6 +127,10 @@ class Code:
         """Returns the names of the namespaces around an offset, or None inside a function, a class or another block."""
         return self._blocks.scope(place)
 
+    def closing(self, opening: int) -> int:
+        """Returns the offset of the bracket that closes the parenthesis or the square bracket at an offset, or -1."""
+        return self._blocks.closing(opening)
+
     def end_of_function(self, start: int) -> int:
         """Returns the offset after the closing brace of the next body, or after the semicolon of a prototype."""
         return self._blocks.end(start)

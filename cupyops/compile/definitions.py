@@ -29,6 +29,7 @@ _STOP = re.compile(r"[;{}(]")
 _TOKEN = re.compile(r"(?P<linkage>\bextern\s*\"C\")|\w+|[^\s\w]")
 _WORD = re.compile(r"\s*([A-Za-z_]\w*)")
 _OF_TYPE = re.compile(r"\s*(?:typename|class)\b")
+_PATH = re.compile(r"\w*(?:\s*::\s*\w+)*")
 _BLANK = re.compile(r"\s*")
 _OPENING = re.compile(r"\s*\(")
 _ANGLE = re.compile(r"\s*<")
@@ -97,7 +98,7 @@ _State = tuple[Any, _Inside]
 
 
 class Blocks:
-    """The braces and semicolons of a text, and the matching brace or parenthesis of each.
+    """The braces and semicolons of a text, and the matching bracket of each.
 
     Of a conditional whose branches leave other braces open, such as `if (a) {` before `#else` and `if (b) {` after it, the first
     branch counts after the conditional.
@@ -145,14 +146,14 @@ class Blocks:
                 state = opened, (scope, linkage)
             self._places.append(place)
             self._insides.append(state[1])
-        self._closing = _parentheses(bare)
+        self._closing = _brackets(bare)
 
     def end(self, start: int) -> int:
         at = bisect_left(self._marks, start)
         return self._ends[at] if at < len(self._marks) else self._length
 
     def closing(self, opening: int) -> int:
-        """Returns the offset of the parenthesis that closes the one at an offset, or -1."""
+        """Returns the offset of the bracket that closes the parenthesis or the square bracket at an offset, or -1."""
         return self._closing.get(opening, -1)
 
     def scope(self, place: int) -> tuple[str, ...] | None:
@@ -171,17 +172,17 @@ class Blocks:
         return self._insides[at - 1] if at else (_OUTERMOST, False)
 
 
-def _parentheses(bare: str) -> dict[int, int]:
-    """Returns the offset of the closing parenthesis of each opening one. No pair contains a brace."""
+def _brackets(bare: str) -> dict[int, int]:
+    """Returns the offset of the closing bracket of each parenthesis and square bracket. No pair contains a brace."""
     found: dict[int, int] = {}
-    opened: list[int] = []
-    for match in re.finditer(r"[(){}]", bare):
-        if match[0] == "(":
-            opened.append(match.start())
-        elif match[0] != ")":
-            opened.clear()
-        elif opened:
-            found[opened.pop()] = match.start()
+    opened: dict[str, list[int]] = {"(": [], "[": []}
+    for match in re.finditer(r"[][(){}]", bare):
+        if match[0] in opened:
+            opened[match[0]].append(match.start())
+        elif match[0] in "{}":
+            opened = {"(": [], "[": []}
+        elif places := opened["(" if match[0] == ")" else "["]:
+            found[places.pop()] = match.start()
     return found
 
 
@@ -298,12 +299,12 @@ def _named(bare: str, at: int, blocks: Blocks) -> tuple[int, str, bool, tuple[st
         if stop[0] != "(":
             return 0, "", False, (), stop.end()
         closing = blocks.closing(stop.start())
-        end = _rstrip(bare, at, stop.start())
-        special = bare[end - 1 : end] == ">"
+        piece = bare[at : stop.start()].rstrip()
+        special = piece.endswith(">")
         if special:
-            end = _rstrip(bare, at, _opening_angle(bare, at, end))
-        start = _word_before(bare, at, end)
-        name = bare[start:end]
+            piece = piece[: _opening_angle(piece)].rstrip()
+        # A reversed search takes time linear in the text.
+        *scope, name = "".join(_PATH.match(piece[::-1])[0][::-1].split()).split("::")  # type: ignore[index]
         if not name:
             return 0, "", False, (), stop.end()
         follows = _WORD.match(bare, closing + 1) if closing >= 0 else None
@@ -313,38 +314,17 @@ def _named(bare: str, at: int, blocks: Blocks) -> tuple[int, str, bool, tuple[st
                 return 0, "", False, (), stop.end()
             at = closing + 1
             continue
-        return start, name, special, _qualifiers(bare, at, start), stop.end()
+        return at + len(piece) - len(name), name, special, tuple(scope), stop.end()
 
 
-def _rstrip(bare: str, start: int, end: int) -> int:
-    """Returns the offset after the last code between two offsets."""
-    return start + len(bare[start:end].rstrip())
-
-
-def _word_before(bare: str, start: int, end: int) -> int:
-    while end > start and (bare[end - 1].isalnum() or bare[end - 1] == "_"):
-        end -= 1
-    return end
-
-
-def _opening_angle(bare: str, start: int, end: int) -> int:
-    """Returns the offset of the angle bracket that the last character before `end` closes."""
+def _opening_angle(piece: str) -> int:
+    """Returns the offset of the angle bracket that the last character of a piece of code closes."""
     depth = 0
-    for at in range(end - 1, start - 1, -1):
-        depth += (bare[at] == ">") - (bare[at] == "<")
+    for at in range(len(piece) - 1, -1, -1):
+        depth += (piece[at] == ">") - (piece[at] == "<")
         if not depth:
             return at
-    return start
-
-
-def _qualifiers(bare: str, start: int, end: int) -> tuple[str, ...]:
-    """Returns the namespaces in ``a::b::`` before an offset."""
-    found: list[str] = []
-    while (before := _rstrip(bare, start, end)) - 2 >= start and bare[before - 2 : before] == "::":
-        before = _rstrip(bare, start, before - 2)
-        end = _word_before(bare, start, before)
-        found.insert(0, bare[end:before])
-    return tuple(found)
+    return 0
 
 
 def _behind(bare: str, at: int, blocks: Blocks) -> int:
