@@ -61,11 +61,7 @@ def read(
             return text, {}
         return _with_headers(_as_read(text), options, None, given, constants)
     path = Path(text)
-    try:
-        source = _decoded(path)
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"{path}: it and what it includes must be UTF-8 outside comments ({problem.reason})") from None
-    return _with_headers(source, options, path.parent, given, constants)
+    return _with_headers(_text_of(path, "it and what it includes"), options, path.parent, given, constants)
 
 
 def _with_headers(
@@ -175,7 +171,7 @@ def headers_in(
             known = names.get(file)
             if known is None:
                 known = names[file] = next(n for n in (name, str(file)) if n not in found and n not in given)
-                found[known] = _text_of(file)
+                found[known] = _text_of(file, "a header")
                 todo.append((known, found[known], file.parent))
             if known == name:
                 continue
@@ -220,24 +216,17 @@ def _as_read(text: str) -> str:
     return _OF_WINDOWS.sub(lambda m: m[0].replace("\\", "/"), text) if _OF_WINDOWS.search(text) else text
 
 
-def _text_of(file: Path) -> str:
-    try:
-        return _decoded(file)
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"{file}: a header must be UTF-8 outside comments ({problem.reason})") from None
-
-
-def _decoded(file: Path) -> str:
+def _text_of(file: Path, what: str) -> str:
     """Returns the text of a file. Comments and literals may have any encoding, as for nvcc.
 
     Raises:
-        UnicodeDecodeError: code or a directive is not UTF-8.
+        ValueError: code or a directive is not UTF-8.
     """
     try:
         return _as_read(file.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
+    except UnicodeDecodeError as problem:
         text = file.read_text(encoding="latin-1").removeprefix(_MARK_OF_BYTES)  # each byte is a character
         code = scan(text)
         if code.bare.isascii() and all(d.rest.isascii() for d in code.directives):
             return _as_read(text)
-        raise
+        raise ValueError(f"{file}: {what} must be UTF-8 outside comments ({problem.reason})") from None
