@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from .ask import QUESTIONS
 from .cuda_text import Code, scan
+from .definitions import split
 from .preprocess import Preprocessed, preprocess
 
 __all__ = [
@@ -21,7 +22,6 @@ _QUALIFIERS = re.compile(
     r"\b(?:__device__|__constant__|__managed__|__restrict__|static|inline|constexpr|const|volatile|extern|struct)\b|\"C\""
 )
 _DECLARATOR = re.compile(r"(?P<type>[\w\s:<>]*?)(?P<stars>(?:\*\s*)*)\b(?P<name>\w+)\s*(?P<sizes>(?:\[[^\[\]]*\]\s*)*)")
-_MARK = re.compile(r"[()\[\]{},;=<>]")
 # The words that may lie between `__device__` and the parenthesis of a function. The number of repetitions bounds the
 # time of a match.
 _HEAD = re.compile(r"(?:[\w\s*&:]|<[\w\s,*&:]{0,99}>|\boperator\[\]){1,400}\(")
@@ -77,20 +77,22 @@ def _functions_alone(text: str) -> bool:
 
 def _variables(code: Code, followed: Preprocessed) -> Iterator[DeviceVariable]:
     bare = _ATTRIBUTE.sub(lambda m: " " * len(m[0]), code.bare)
-    seen = 0
+    end = 0
     for match in _SPACE.finditer(bare):
-        if match.start() < seen or not followed.live("", match.start()):
+        # Nearly all are functions, whose scopes take as long as the scan.
+        if match.start() < end or not followed.live("", match.start()) or _HEAD.match(bare, match.end()):
+            continue
+        if (scope := code.scope(match.start())) is None:
             continue
         start = max(bare.rfind(c, 0, match.start()) for c in ";{}") + 1
-        pieces, end = _pieces(bare, start)
-        # Nearly all are functions. Finding the scopes takes as long as the scan, and a function does not need its
-        # scope.
-        if (not pieces and end < len(bare)) or (scope := code.scope(match.start())) is None:
-            continue
-        seen = end
-        internal = re.search(r"\bstatic\b", pieces[0]) is not None if pieces else False
+        end = code.end_of_function(match.start())
+        while bare[end - 1] != ";" and end < len(bare):  # the end of an initializer in braces
+            end = code.end_of_function(end)
+        # Each declarator without its initializer.
+        pieces = [split(piece, "=")[0][1].partition("{")[0] for _, piece in split(bare[start : end - 1])]
         # The compiler makes up the symbol of a static variable in a namespace.
-        if not pieces or re.search(r"\btemplate\b", pieces[0]) or (internal and scope):
+        internal = re.search(r"\bstatic\b", pieces[0]) is not None and scope
+        if internal or re.search(r"\btemplate\b", pieces[0]):
             continue
         outside = re.search(r"\bextern\b(?!\s*\"C\")", pieces[0]) is not None
         of_c = re.search(r"\bextern\s*\"C\"", pieces[0]) is not None
@@ -112,30 +114,6 @@ def _mangled(scope: tuple[str, ...], name: str) -> str:
     """Returns the symbol of a variable in namespaces, by the Itanium C++ ABI."""
     spaces = "".join(f"{len(space)}{space}" for space in scope)
     return f"_ZN{spaces}{len(name)}{name}E"
-
-
-def _pieces(bare: str, start: int) -> tuple[list[str], int]:
-    """Splits the declaration at an offset into its declarators, without initializers. Returns the offset of its end, too.
-
-    Returns no declarator for a function, and the offset of its parenthesis.
-    """
-    pieces, depth, begin, cut = [], 0, start, -1
-    for match in _MARK.finditer(bare, start):
-        c, at = match[0], match.start()
-        if c == "(" and depth == 0 and cut < 0:
-            return [], at
-        if c in "={" and depth == 0 and cut < 0:
-            cut = at
-        if (c == "<" and cut < 0) or c in "([{":
-            depth += 1
-        elif (c == ">" and cut < 0) or c in ")]}":
-            depth -= 1
-        elif c in ",;" and depth <= 0:
-            pieces.append(bare[begin : at if cut < 0 else cut])
-            begin, cut = at + 1, -1
-            if c == ";":
-                return pieces, at
-    return [], len(bare)
 
 
 # A search is faster for a pattern that begins with letters than for one that begins with \b.
