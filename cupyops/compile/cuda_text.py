@@ -42,7 +42,7 @@ _CONTINUED = re.compile(r"\\(?=\r?\n)")  # the end of a line that the next line 
 # The braces of an initializer, as in the default argument `int n = {3}`: no block begins there.
 _INITIALIZER = re.compile(r"(=[ \t]*)\{([^{};()]*)\}")
 _DEFINED = re.compile(r"(\w+)\s(.*)", re.DOTALL)  # a macro without parameters
-_LITERAL = re.compile(r"(!?)(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(true|false))")
+_LITERAL = re.compile(r"(?P<not>!?)(?:(?P<zero>(?:0[xX])?0+[uUlL]*|false)|(?:0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|true)")
 
 
 @dataclass(frozen=True)
@@ -176,20 +176,15 @@ def _follow(conditions: list[_Condition], directive: Directive) -> bool:
     name = directive.name
     if name in ("if", "ifdef", "ifndef"):
         outer = bool(conditions) and conditions[-1].dead
-        value = _literal(directive.rest) if name == "if" else None
-        conditions.append(_Condition(outer or value is False, value is True, outer))
-    elif name in ("elif", "elifdef", "elifndef", "else"):
-        if conditions:
-            last = conditions[-1]
-            value = True if name == "else" else _literal(directive.rest) if name == "elif" else None
-            last.dead = last.within_dead or last.settled or value is False
-            last.settled = last.settled or value is True
-    elif name == "endif":
-        if conditions:
-            conditions.pop()
-    else:
-        return False
-    return True
+        conditions.append(_Condition(outer, False, outer))
+    if name == "endif":
+        del conditions[-1:]
+    elif name in CONDITIONALS and conditions:
+        value = True if name == "else" else _literal(directive.rest) if name in ("if", "elif") else None
+        last = conditions[-1]
+        last.dead = last.within_dead or last.settled or value is False
+        last.settled = last.settled or value is True
+    return name in CONDITIONALS
 
 
 def _literal(condition: str) -> bool | None:
@@ -198,7 +193,4 @@ def _literal(condition: str) -> bool | None:
     Returns None for another condition.
     """
     found = _LITERAL.fullmatch(re.sub(r"[()\s]", "", condition)) if len(condition) < 100 else None
-    if found is None:
-        return None
-    value = found[3] == "true" if found[2] is None else int(found[2], 16 if found[2][:2] in ("0x", "0X") else 10) != 0
-    return value != bool(found[1])
+    return None if found is None else bool(found["zero"]) == bool(found["not"])
