@@ -23,6 +23,7 @@ _NO_CONSTANT = re.compile(
 _READS = re.compile(r'the value of variable "(?:\w+::)*(\w+)" \(declared at line (\d+)\)')
 _LINE = re.compile(r'[ \t]*#[ \t]*line[ \t]+(\d+)[ \t]+"(.*)"')
 _MARKED = "constexpr const"  # only a text that has been here has both words
+_CONST = re.compile(r"(?<!constexpr )\bconst\b")
 _DECLARATION = re.compile(rf"\b(?:static\s+)?{_MARKED}\b[^;]*;")
 
 
@@ -34,41 +35,48 @@ def folded(text: str, log: str) -> str:
         text: what was compiled.
         log: the messages of NVRTC, g++ or clang.
     """
-    lines = text.split("\n")
-    places = _places(lines)
+    places, changes = _places(text), dict[int, tuple[int, str]]()
 
     def mark(file: str, number: str, name: str) -> bool:
-        at = places.get((file, int(number)), 0)
-        found = [*re.finditer(rf"(?<!constexpr )\bconst\b(?=[^;{{}}]*\b{name}\b\s*(?:[=\[{{(,;]|$))", lines[at])]
-        if found:
-            lines[at] = f"{lines[at][: found[-1].start()]}{_MARKED}{lines[at][found[-1].end() :]}"
-        return bool(found)
+        line = places.get((file, int(number)), (0, 0))
+        for declared in re.compile(rf"\b{name}\b\s*(?:[=\[{{(,;]|$)", re.MULTILINE).finditer(text, *line):
+            head = max(text.rfind(c, 0, declared.start()) for c in ";{}") + 1
+            if found := [*_CONST.finditer(text, head, declared.start())]:
+                changes[found[-1].start()] = found[-1].end(), _MARKED
+                return True
+        return False
 
     for file, number, column in _OF_HOST.findall(log):
-        mark(file, number, _name_at(lines[places.get((file, int(number)), 0)], int(column) - 1))
+        mark(file, number, _name_at(text[slice(*places.get((file, int(number)), (0, 0)))], int(column) - 1))
     for message in log.split("\n\n"):
         if found := _OF_NVRTC.match(message):
             mark(found[1], found[2], _name_at(found[3], len(found[4])))
         elif found := _NO_CONSTANT.match(message):
             marked = [mark(found[1], number, name) for name, number in _READS.findall(message)]
-            at = places.get((found[1], int(found[2])), 0)
-            lines[at] = lines[at] if any(marked) else _DECLARATION.sub(";", lines[at])
-    return "\n".join(lines)
+            start, end = places.get((found[1], int(found[2])), (0, 0))
+            for declared in () if any(marked) else _DECLARATION.finditer(text):
+                if declared.start() < end and start < declared.end():
+                    changes[declared.start()] = declared.end(), ";" + "\n" * declared[0].count("\n")
+    for start in sorted(changes, reverse=True):
+        end, instead = changes[start]
+        text = f"{text[:start]}{instead}{text[end:]}"
+    return text
 
 
 def _name_at(line: str, column: int) -> str:
     """Returns the word at a column, or the word before it."""
-    return ([word[0] for word in re.finditer(r"\w+", line) if word.start() <= column] or [""])[-1]
+    return ([word[0] for word in re.finditer(r"\w+", line) if word.start() <= column] or ["const"])[-1]
 
 
-def _places(lines: list[str]) -> dict[tuple[str, int], int]:
-    """Returns the index of each line by the file and the number that directives give the line."""
-    found: dict[tuple[str, int], int] = {}
-    file, number = "cupyops.cu", 1
-    for at, line in enumerate(lines):
+def _places(text: str) -> dict[tuple[str, int], tuple[int, int]]:
+    """Returns the span of each line by the file and the number that directives give the line."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    file, number, at = "cupyops.cu", 1, 0
+    for line in text.split("\n"):
         if directive := _LINE.match(line):
             file, number = directive[2], int(directive[1])
         else:
-            found.setdefault((file, number), at)
+            found.setdefault((file, number), (at, at + len(line)))
             number += 1
+        at += len(line) + 1
     return found

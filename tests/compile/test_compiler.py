@@ -344,8 +344,8 @@ def test_a_kernel_that_has_only_a_prototype_is_refused(declared: str) -> None:
 @pytest.mark.parametrize(
     ("constants", "value"),
     [
-        ("const double a = 2.; static const double b = 1. / a,\n c = a + b;", "b + c"),
-        ("namespace n { const double a = sqrt(2.), b = 2; const double c = a; }", "1"),
+        ("const double a = 2.; static const double\n b = 1. / a,\n c = a + b;", "b + c"),
+        ("namespace n { const double a = sqrt(2.), b = 2; const double\nc =\n a; }", "__LINE__"),
         (
             "struct A { static const float half = .5f; template <class T> struct B { static const T one = T(1); }; };",
             "A::B<float>::one",
