@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = ["BOUNDS", "Blocks", "Function", "functions", "split"]
+__all__ = ["BOUNDS", "Blocks", "Function", "angles", "functions", "split"]
 
 BOUNDS = frozenset(("__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__"))
 # Words that take parentheses and stand beside a function's name or after its parameters.
@@ -245,7 +245,7 @@ def _head(bare: str, begin: int, end: int, blocks: Blocks) -> _Head:
             found.linkage = True
         elif word == "template":
             found = found if found.linkage or within else _Head(token.start())
-            closed = _angles(bare, at, end)
+            closed = angles(bare, at, end)
             if closed is None:
                 if _ANGLE.match(bare, at, end):
                     return _Head(end)
@@ -271,7 +271,7 @@ def _head(bare: str, begin: int, end: int, blocks: Blocks) -> _Head:
     return found
 
 
-def _angles(bare: str, at: int, end: int) -> tuple[str, int] | None:
+def angles(bare: str, at: int, end: int) -> tuple[str, int] | None:
     """Returns the text between the angle brackets that follow an offset, and the offset after them."""
     opening = _ANGLE.match(bare, at, end)
     if opening is None:
