@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .cuda_text import Directive, scan
 from .declarations import SPACE_OF_MACRO
+from .macros import expanded, macros_in
 from .preprocess import known_macros, preprocess
 from .system_headers import folders_in, header, in_text
 
@@ -122,12 +123,10 @@ def _computed(text: str) -> list[Directive]:
 def _named(text: str, headers: Mapping[str, str], defines: Mapping[str, str]) -> str:
     """Returns a text with the names of headers in place of the macros that stand for them where the directives before decide."""
     for directive in reversed(_computed(text)):
-        macros = preprocess(text, headers, defines, directive.start).macros
-        name: str | None = directive.rest.strip()
-        for _ in range(_COMPUTED_DEPTH):
-            name = macros.get(name or "", name)
-        if name is not None and re.fullmatch(r'["<][^">]+[">]', name.strip()):
-            text = f"{text[: directive.start]}#include {name.strip()}{text[directive.end :]}"
+        found = preprocess(text, headers, defines, directive.start)
+        name = expanded(directive.rest, macros_in(found.macros, found.functions, frozenset()))
+        if re.fullmatch(r'["<][^">]+[">]', name):
+            text = f"{text[: directive.start]}#include {name}{text[directive.end :]}"
     return text
 
 

@@ -60,8 +60,8 @@ def with_pytorch(text: str, headers: Mapping[str, str], kernels: str = "") -> tu
     if not any(_directives(source, headers) for source in texts.values()):
         return text, dict(headers), []
     code = "\n".join([*map(_code, texts.values()), kernels])
-    used = any(pattern.search(code) for pattern in (_QUALIFIED, _USED, _MAY_BE_FLOAT16))
-    if not used and _bare_names().isdisjoint(WORD.findall(code)):
+    names = _bare_names() | _names() if _USED.search(code) else _bare_names()
+    if not (_QUALIFIED.search(code) or _MAY_BE_FLOAT16.search(code) or names & {*WORD.findall(code)}):
         return text, dict(headers), []
     for where, source in texts.items():
         for start, end in reversed(_directives(source, headers)):
