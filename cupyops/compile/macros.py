@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .cuda_text import Directive
 
-__all__ = ["Macro", "expanded", "macro_of", "macros_in"]
+__all__ = ["Macro", "expanded", "macro_of"]
 
 _TOKEN = re.compile(
     r"[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|'?[\w.])*|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|\s+|/\*.*?\*/|//[^\n]*|##|<<<|>>>|->|::|.",
@@ -33,7 +33,7 @@ class Macro:
 
 
 def macro_of(directive: Directive) -> Macro | None:
-    """Returns the macro of a directive ``#define``."""
+    """Returns the macro of a directive ``#define``; None for another directive."""
     found = _DEFINITION.match(directive.rest)
     if directive.name != "define" or found is None:
         return None
@@ -42,21 +42,6 @@ def macro_of(directive: Directive) -> Macro | None:
         names = [name.strip() for name in found[3].split(",") if name.strip()]
         listed = tuple("__VA_ARGS__" if name == "..." else name for name in names)
     return Macro(found[1], listed, found[4].strip())
-
-
-def macros_in(
-    plain: Mapping[str, str | None], functions: Mapping[str, tuple[tuple[str, ...], str]], hidden: frozenset[str]
-) -> dict[str, Macro]:
-    """Returns the macros of a text by name.
-
-    Args:
-        plain: the replacement of each macro without parameters; None for one that is not known.
-        functions: the parameters and the replacement of each macro with parameters.
-        hidden: names that are not macros.
-    """
-    found = {name: Macro(name, None, text) for name, text in plain.items() if text is not None}
-    found |= {name: Macro(name, of, text) for name, (of, text) in functions.items()}
-    return {name: macro for name, macro in found.items() if name not in hidden}
 
 
 def expanded(code: str, macros: Mapping[str, Macro]) -> str:

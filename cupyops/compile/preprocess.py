@@ -9,12 +9,13 @@ import operator
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from .cuda_text import CONDITIONALS, Directive, scan
 from .declarations import WORD
+from .macros import Macro, macro_of
 from .system_headers import in_text
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _UNDEFINED = re.compile(r"(?:-U|--undefine-macro=)\s*(\w+)")
-_MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
 _ASKS = re.compile(r"(?:[\w\s()]|&&)*")
 # What differs in Python: the operator ! has the precedence of ~, and integers have no suffixes.
@@ -88,16 +88,15 @@ class Preprocessed:
     """The result of :func:`preprocess`.
 
     Attributes:
-        macros: the text of each macro; None for a macro that is undecided or has parameters.
-        functions: the parameters and the text of each macro that has parameters, except undecided ones.
+        macros: the macros by name; None for a macro that is undecided.
         includes: the ``#include`` directives of the text and of its headers.
     """
 
     def __init__(
         self, text: str, headers: Mapping[str, str], defines: Mapping[str, str | None], own: frozenset[str]
     ) -> None:
-        self.macros: dict[str, str | None] = {**OF_COMPILER, **defines}
-        self.functions: dict[str, tuple[tuple[str, ...], str]] = {}
+        given = {**OF_COMPILER, **defines}
+        self.macros = {name: None if text is None else Macro(name, None, text) for name, text in given.items()}
         self.includes: list[Include] = []
         self._text, self._headers, self._defines, self._own = text, headers, defines, own
         self._states: dict[str, tuple[list[int], list[bool | None]]] = {}
@@ -145,6 +144,10 @@ class Preprocessed:
         found.follow("", self._text, True)
         return found
 
+    def known(self, hidden: Collection[str] = ()) -> dict[str, Macro]:
+        """Returns the macros that are decided, without some names."""
+        return {name: macro for name, macro in self.macros.items() if macro is not None and name not in hidden}
+
     def is_free(self, name: str, sure: bool = True) -> bool:
         """Returns whether neither the texts nor (for certain, if `sure`) a compiler defines a name, and it is not of another platform."""
         known = name in _WORDS or name in _OTHER_COMPILERS or _OTHER_PLATFORM.search(name)
@@ -180,25 +183,15 @@ class Preprocessed:
                 known = header in self._headers and header not in self._states
                 if known and in_text(header, rest[0] == '"'):
                     self.follow(header, self._headers[header], now)
-            elif name in ("define", "undef") and (macro := _MACRO.match(rest)):
-                self._define(name, macro, now)
+            elif name in ("define", "undef") and (word := WORD.match(rest)):
+                if name == "define" or now is None:
+                    self.macros[word[0]] = macro_of(directive) if now else None
+                else:
+                    self.macros.pop(word[0], None)
             if name in ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else"):
                 offsets.append(directive.start)
                 now = _all(branches[-1][:2]) if branches else outer
                 states.append(now)
-
-    def _define(self, name: str, macro: re.Match[str], now: bool | None) -> None:
-        self.functions.pop(macro[1], None)
-        if now is None or (name == "define" and macro[2]):
-            self.macros[macro[1]] = None
-            listed, closed, text = macro[3].partition(")")
-            if now and closed and "..." not in listed:
-                parameters = tuple(part.strip() for part in listed.split(",") if part.strip())
-                self.functions[macro[1]] = (parameters, " ".join(text.split()))
-        elif name == "define":
-            self.macros[macro[1]] = " ".join(macro[3].split())
-        else:
-            self.macros.pop(macro[1], None)
 
     def _condition(self, name: str, rest: str) -> bool | None:
         if name != "if":
@@ -225,12 +218,12 @@ class Preprocessed:
 
     def number(self, name: str, depth: int) -> int | None:
         """Returns the value of a name in a condition, or None."""
-        text = self.macros.get(name)
+        macro = self.macros.get(name)
         if name in _VERSIONS and name not in self.macros and name not in self._own:
             return _VERSIONS[name]
-        if text is None or depth > _DEPTH:
+        if macro is None or macro.parameters is not None or depth > _DEPTH:
             return None if name in self.macros or self.is_defined(name) is None else {"true": 1}.get(name, 0)
-        return _value(text, self, depth + 1)
+        return _value(macro.body, self, depth + 1)
 
 
 def _value(text: str, given: Preprocessed, depth: int = 0) -> int | None:
@@ -375,5 +368,5 @@ def preprocess(
 @lru_cache(512)
 def _defined_in(text: str) -> frozenset[str]:
     """Returns the macros that directives of a text define or undefine. Most texts have the same headers."""
-    found = (_MACRO.match(d.rest) for d in scan(text).directives if d.name in ("define", "undef"))
-    return frozenset(macro[1] for macro in found if macro)
+    found = (WORD.match(d.rest) for d in scan(text).directives if d.name in ("define", "undef"))
+    return frozenset(word[0] for word in found if word)

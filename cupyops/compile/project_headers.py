@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .cuda_text import Directive, scan
 from .declarations import SPACE_OF_MACRO
-from .macros import expanded, macros_in
+from .macros import expanded
 from .preprocess import known_macros, preprocess
 from .system_headers import folders_in, header, in_text
 
@@ -123,8 +123,7 @@ def _computed(text: str) -> list[Directive]:
 def _named(text: str, headers: Mapping[str, str], defines: Mapping[str, str]) -> str:
     """Returns a text with the names of headers in place of the macros that stand for them where the directives before decide."""
     for directive in reversed(_computed(text)):
-        found = preprocess(text, headers, defines, directive.start)
-        name = expanded(directive.rest, macros_in(found.macros, found.functions, frozenset()))
+        name = expanded(directive.rest, preprocess(text, headers, defines, directive.start).known())
         if re.fullmatch(r'["<][^">]+[">]', name):
             text = f"{text[: directive.start]}#include {name}{text[directive.end :]}"
     return text

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from cupyops.compile.cuda_text import scan
-from cupyops.compile.macros import macros_in
 from cupyops.compile.preprocess import CONDITIONALS, preprocess
 from cupyops.dtypes import DTYPES, FLOATS, INTEGERS
 from cupyops.sharing import computed_once
@@ -182,9 +181,8 @@ class Signature:
         found = preprocess(text, headers or {}, defines or {}, first.start)
         # The declaration may use the constants of the kernel by name.
         numbers = {name for name, value in (defines or {}).items() if value.lstrip("-").isdigit()}
-        plain = {name: value for name, value in found.macros.items() if name not in numbers}
         names = Names(
-            macros_in(plain, found.functions, hidden),
+            found.known(hidden | numbers),
             frozenset[str]().union(*map(may_declare, (text, *(headers or {}).values()))) - hidden,
             given,
             entry.packs() if entry else {},
