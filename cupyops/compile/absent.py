@@ -6,7 +6,7 @@ names what a kernel lacks. A text is refused where the missing header could make
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cupyops.errors import nearest
 
@@ -27,9 +27,9 @@ def give(name: str) -> str:
 
 def leave_out(
     followed: Preprocessed, texts: Mapping[str, str], known: Mapping[str, str], options: Sequence[str], filename: str
-) -> None:
-    """Warns of each missing header. Its directive is left out: a kernel may not need the header, and otherwise the
-    compiler's error has the missing name.
+) -> Collection[str]:
+    """Warns of each missing header, and returns their names. Their directives are left out: a kernel may not need the header, and
+    otherwise the compiler's error has the missing name.
 
     Args:
         followed: the directives of the text.
@@ -59,6 +59,7 @@ def leave_out(
             )
         told = f"so it is left out{nearest(name, known)}; if the kernel uses it, {give(name)}"
         warnings.warn(f"{words}, {told}", stacklevel=4)
+    return missing.keys()
 
 
 def _decide(followed: Preprocessed, other: Preprocessed, texts: Mapping[str, str]) -> bool:

@@ -108,14 +108,13 @@ class Preprocessed:
             where: the name of a header, or ``""`` for the text.
             place: the offset.
         """
-        offsets, states = self._states.get(where, ([], []))
-        at = bisect_right(offsets, place)
-        return states[at - 1] if at else where in self._states
+        offsets, states = self._states.get(where, ([0], [False]))
+        return states[max(bisect_right(offsets, place) - 1, 0)]
 
     def spans(self, where: str, text: str) -> list[tuple[int, int, bool | None]]:
         """Returns the spans of a text between conditional directives: start, end, and whether the code there is compiled."""
-        offsets, states = self._states.get(where, ([], []))
-        return list(zip([0, *offsets], [*offsets, len(text)], [True, *states], strict=True))
+        offsets, states = self._states.get(where, ([0], [True]))
+        return list(zip(offsets, [*offsets[1:], len(text)], states, strict=True))
 
     def compiled(self, where: str, text: str) -> str:
         """Returns a text with blanks for what conditions remove."""
@@ -155,7 +154,7 @@ class Preprocessed:
 
     def follow(self, where: str, text: str, outer: bool | None, until: int | None = None) -> None:
         """Follows the directives of a text up to an offset."""
-        offsets, states = self._states.setdefault(where, ([], []))
+        offsets, states = self._states.setdefault(where, ([0], [outer]))
         # For each open conditional: whether the code around it is compiled, whether the current branch is chosen, and
         # whether this branch or an earlier branch is chosen.
         branches: list[tuple[bool | None, bool | None, bool | None]] = []

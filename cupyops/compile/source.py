@@ -153,14 +153,12 @@ def assemble(
     around_library = renamed(macros) | ({} if simulated else {**defines, **given})
     system_lines = partial(_system, simulated, live_texts, around_library, options)
     hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - headers.keys())])
-    live = {
-        (i.where or filename, i.directive.start)
-        for i in followed.includes
-        if i.live and (i.name in known or not found_in(options, i.name))
-    }
-    leave_out(followed, texts, known, options, filename)
-    undecided = {(i.where or filename, i.directive.start) for i in followed.includes if i.live is None}
-    spliced = Splicing(known, headers.keys(), hidden, live, undecided, system_lines).whole(text, filename)
+    absent = leave_out(followed, texts, known, options, filename)
+
+    def state(where: str, place: int) -> bool | None:
+        return followed.live("" if where == filename else where, place)
+
+    spliced = Splicing(known, headers.keys(), hidden, absent, state, system_lines).whole(text, filename)
     for name, other in _ASKED.items():
         asking = _asking(spliced, name, other)
         lines += [f"#define {other} {OF_COMPILER[name]}"] if asking != spliced else []

@@ -21,17 +21,17 @@ class Splicing:
         known: the texts of the headers, by name.
         own: the names of the headers that are not the shared ones.
         hidden: by name, the macros without which a header is compiled.
-        live: the places, name and offset, of the directives in code that is compiled. The compiler reads the directive of an unknown
-            header in other code, or of one in a folder of the options.
-        undecided: the places of the directives of which nobody knows before the compiler whether their code is compiled.
+        absent: the headers that are left out where their directives are compiled. The compiler reads the directives of other unknown
+            headers.
+        state: returns whether the code of a text at an offset is compiled; None if only the compiler knows.
         system_lines: returns the lines that take the place of the directive of a system header, or None if the directive stays.
     """
 
     known: Mapping[str, str]
     own: Collection[str]
     hidden: Mapping[str, Mapping[str, str]]
-    live: Collection[tuple[str, int]]
-    undecided: Collection[tuple[str, int]]
+    absent: Collection[str]
+    state: Callable[[str, int], bool | None]
     system_lines: Callable[[str, str], list[str] | None]
     _guarded: set[str] = field(default_factory=set)
 
@@ -58,8 +58,8 @@ class Splicing:
         for directive in scan(text).directives:
             once = _is_once(directive)
             name, bracketed = directive.header, directive.rest[:1] == "<"
-            place = (filename, directive.start)
-            missing = place in self.live and header(name) is None
+            state = self.state(filename, directive.start) if name else False
+            missing = name in self.absent and state is True
             # A folder of the text may have a file with the name of a system header. An #include in quotes means that file.
             given = name in self.known and in_text(name, directive.rest[:1] == '"')
             system = bool(name) and not given and not missing and (bracketed or header(name) is not None)
@@ -75,10 +75,10 @@ class Splicing:
                 continue
             if instead:
                 pieces.append("\n".join(instead))
-            elif given and (name not in self.own or place in self.live or place in self.undecided):
+            elif given and (name not in self.own or state is not False):
                 inner = (*around, filename)
                 if name not in seen or (name in self.own and name not in inner and not _is_guarded(self.known[name])):
-                    pieces.append(self._header(name, place in self.undecided, seen, inner, hides))
+                    pieces.append(self._header(name, state is None, seen, inner, hides))
             pieces.append(f'\n#line {line + 1} "{filename}"')
         return "".join(pieces) + text[at:]
 

@@ -302,13 +302,12 @@ class Slice(Declarations):
         texts = {name: self._naming(file) for name, file in self.files.items()}
         within = {*self._included.values()}
         sources = [name for name in self.files if name not in within]
-        live, undecided = set[tuple[str, int]](), set[tuple[str, int]]()
-        for name, text in texts.items():
-            file = File(name, text)
-            for directive in file.code.directives:
-                if directive.header in texts:
-                    (undecided if file.in_condition(directive.start) else live).add((name, directive.start))
-        splicing = Splicing(texts, texts.keys(), {}, live, undecided, lambda name, quote: None)
+        files = {name: File(name, text) for name, text in texts.items()}
+
+        def state(where: str, place: int) -> bool | None:
+            return None if files[where].in_condition(place) else True
+
+        splicing = Splicing(texts, texts.keys(), {}, (), state, lambda name, quote: None)
         found, seen = list[str](), set[str]()
         for name in sources:
             found.append(splicing.whole(texts[name], name, seen))
