@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .cpp_library import names_in
+from .definitions import split
 
 __all__ = [
     "QUESTIONS",
@@ -187,14 +188,7 @@ def arguments_in(instance: str) -> list[str]:
 
 def split_types(listed: str) -> list[str]:
     """Returns the types of a list with commas between them."""
-    found, depth, start = [], 0, 0
-    for at, c in enumerate(listed):
-        depth += (c in "<([{") - (c in ">)]}")
-        if c == "," and not depth:
-            found.append(listed[start:at].strip())
-            start = at + 1
-    last = listed[start:].strip()
-    return [*found, last] if last or found else []
+    return [part.strip() for _, part in split(listed) if part.strip()]
 
 
 def demangled(symbol: str) -> str:

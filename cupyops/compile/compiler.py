@@ -17,6 +17,7 @@ from cupyops.errors import CompileError
 from . import linking, signing
 from .ask import QUESTIONS, answer_in, asked_in, demangled
 from .cache import Binary, DiskCache, default_folder
+from .folded import folded
 from .source import named_kernels
 from .standard import for_libraries
 from .system_headers import folders_in, folders_of, found_in
@@ -108,11 +109,15 @@ def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -
         MissingDependencyError: CuPy, NVRTC or a CUDA header of the text is not installed.
     """
     options = (*OPTIONS, *options)
+    return _kept(text, target, options, lambda: compile_text(text, what, target, options))
+
+
+def _kept(text: str, target: str, options: Sequence[str], make: Callable[[], Binary]) -> Binary:
+    """Returns the binary of the cache, or what `make` returns."""
     if signing.required():
         # An entry of the cache has no signature. Every process compiles the kernels that no signed bundle has.
-        return compile_text(text, what, target, options)
-    key = _key(text, target, options)
-    return DiskCache(default_folder()).get_or_make(key, lambda: compile_text(text, what, target, options))
+        return make()
+    return DiskCache(default_folder()).get_or_make(_key(text, target, options), make)
 
 
 def answers(key: str, make: Callable[[], str], what: str, options: Sequence[str] = ()) -> tuple[str, ...]:
@@ -131,14 +136,7 @@ def answers(key: str, make: Callable[[], str], what: str, options: Sequence[str]
     # The definitions of the questions need C++14.
     kept = [option for option in options if not re.fullmatch(r"--?std=\S*(?:03|11)", option)]
     asked = (*OPTIONS, *kept, _READ_ONLY)
-    if signing.required():
-        return compile_text(make(), what, _ASKED, asked, instances=False).types
-    key = _key(key, _ASKED, asked)
-    return (
-        DiskCache(default_folder())
-        .get_or_make(key, lambda: compile_text(make(), what, _ASKED, asked, instances=False))
-        .types
-    )
+    return _kept(key, _ASKED, asked, lambda: compile_text(make(), what, _ASKED, asked, instances=False)).types
 
 
 def check(text: str, what: str, options: Sequence[str], decides: Callable[[str], str] = str) -> None:
@@ -154,10 +152,7 @@ def check(text: str, what: str, options: Sequence[str], decides: Callable[[str],
     asked = (*OPTIONS, *options, _READ_ONLY)
     for one in linking.parts(text):
         read = partial(compile_text, one, what, _ASKED, asked, relocatable=linked)
-        if signing.required():
-            read()
-        else:
-            DiskCache(default_folder()).get_or_make(_key(decides(one), _ASKED, (*asked, f"linked={linked}")), read)
+        _kept(decides(one), _ASKED, (*asked, f"linked={linked}"), read)
 
 
 def _key(text: str, target: str, options: Sequence[str]) -> str:
@@ -282,6 +277,8 @@ def _compiled(text: str, what: str, target: str, options: Sequence[str], relocat
             if _NARROWED in log and _TOLERANT not in options:
                 # nvcc takes braces that narrow a number for a constructor.
                 return _compiled(text, what, target, (*options, _TOLERANT), relocatable, instances)
+            if (constant := folded(text, log)) != text:
+                return _compiled(constant, what, target, options, relocatable, instances)
             raise CompileError(_explain(what, target, options, log)) from error
         log = _log(compiler, program)
         types = tuple(answer_in(demangled(compiler.getLoweredName(program, name))) for name in asked)

@@ -16,8 +16,9 @@ from cupyops.sharing import computed_once
 
 from .definitions import Blocks, Function, functions
 
-__all__ = ["LINKAGE", "Code", "Directive", "Function", "scan"]
+__all__ = ["CONDITIONALS", "LINKAGE", "Code", "Directive", "Function", "scan"]
 
+CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
 LINKAGE = re.compile(r'extern(?<!\wextern)\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a literal with a suffix
 # An unterminated comment extends to the end of the text. An unterminated string or character extends to the end of the
 # line.
@@ -41,7 +42,7 @@ _CONTINUED = re.compile(r"\\(?=\r?\n)")  # the end of a line that the next line 
 # The braces of an initializer, as in the default argument `int n = {3}`: no block begins there.
 _INITIALIZER = re.compile(r"(=[ \t]*)\{([^{};()]*)\}")
 _DEFINED = re.compile(r"(\w+)\s(.*)", re.DOTALL)  # a macro without parameters
-_LITERAL = re.compile(r"(!?)(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(true|false))")
+_LITERAL = re.compile(r"(?P<not>!?)(?:(?P<zero>(?:0[xX])?0+[uUlL]*|false)|(?:0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|true)")
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,16 @@ class Code:
 
     @computed_once
     def _blocks(self) -> Blocks:
-        return Blocks(_INITIALIZER.sub(r"\1 \2 ", _first_branches(self)))
+        conditionals = [(d.start, d.name) for d in self.directives if d.name in CONDITIONALS]
+        return Blocks(_INITIALIZER.sub(r"\1 \2 ", self.bare), conditionals)
 
     def scope(self, place: int) -> tuple[str, ...] | None:
         """Returns the names of the namespaces around an offset, or None inside a function, a class or another block."""
         return self._blocks.scope(place)
+
+    def closing(self, opening: int) -> int:
+        """Returns the offset of the bracket that closes the parenthesis or the square bracket at an offset, or -1."""
+        return self._blocks.closing(opening)
 
     def end_of_function(self, start: int) -> int:
         """Returns the offset after the closing brace of the next body, or after the semicolon of a prototype."""
@@ -170,20 +176,15 @@ def _follow(conditions: list[_Condition], directive: Directive) -> bool:
     name = directive.name
     if name in ("if", "ifdef", "ifndef"):
         outer = bool(conditions) and conditions[-1].dead
-        value = _literal(directive.rest) if name == "if" else None
-        conditions.append(_Condition(outer or value is False, value is True, outer))
-    elif name in ("elif", "elifdef", "elifndef", "else"):
-        if conditions:
-            last = conditions[-1]
-            value = True if name == "else" else _literal(directive.rest) if name == "elif" else None
-            last.dead = last.within_dead or last.settled or value is False
-            last.settled = last.settled or value is True
-    elif name == "endif":
-        if conditions:
-            conditions.pop()
-    else:
-        return False
-    return True
+        conditions.append(_Condition(outer, False, outer))
+    if name == "endif":
+        del conditions[-1:]
+    elif name in CONDITIONALS and conditions:
+        value = True if name == "else" else _literal(directive.rest) if name in ("if", "elif") else None
+        last = conditions[-1]
+        last.dead = last.within_dead or last.settled or value is False
+        last.settled = last.settled or value is True
+    return name in CONDITIONALS
 
 
 def _literal(condition: str) -> bool | None:
@@ -192,46 +193,4 @@ def _literal(condition: str) -> bool | None:
     Returns None for another condition.
     """
     found = _LITERAL.fullmatch(re.sub(r"[()\s]", "", condition)) if len(condition) < 100 else None
-    if found is None:
-        return None
-    value = found[3] == "true" if found[2] is None else int(found[2], 16 if found[2][:2] in ("0x", "0X") else 10) != 0
-    return value != bool(found[1])
-
-
-def _first_branches(code: Code) -> str:
-    """Returns code with the first branch alone of each conditional whose branches have braces without a match.
-
-    Such branches are `if (a) {` before `#else` and `if (b) {` after it.
-    """
-    bare = code.bare
-    blank: list[tuple[int, int]] = []
-    opened: list[
-        tuple[int, int | None, int]
-    ] = []  # the depth before, the depth after the first branch, the branch's start
-    depth = at = 0
-    for directive in code.directives:
-        if directive.name not in _CONDITIONALS:
-            continue
-        depth += bare.count("{", at, directive.start) - bare.count("}", at, directive.start)
-        at = directive.end
-        if directive.name in ("if", "ifdef", "ifndef"):
-            opened.append((depth, None, at))
-        elif opened:
-            before, after, start = opened.pop()
-            if after is None:
-                after = depth
-            elif after != before or depth != after:
-                blank.append((start, directive.start))
-            depth = after
-            if directive.name != "endif":
-                opened.append((before, after, at))
-                depth = before
-    pieces, at = [], 0
-    for start, end in sorted(blank):
-        if end > at:  # else it lies in a branch that is blank already
-            pieces += [bare[at:start], re.sub(r"[^\n]", " ", bare[start:end])]
-            at = end
-    return "".join(pieces) + bare[at:]
-
-
-_CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
+    return None if found is None else bool(found["zero"]) == bool(found["not"])

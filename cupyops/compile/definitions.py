@@ -9,11 +9,11 @@ linear in the length of any text.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["BOUNDS", "Blocks", "Function", "functions", "split"]
+__all__ = ["BOUNDS", "Blocks", "Function", "angles", "functions", "split"]
 
 BOUNDS = frozenset(("__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__"))
 # Words that take parentheses and stand beside a function's name or after its parameters.
@@ -29,6 +29,7 @@ _STOP = re.compile(r"[;{}(]")
 _TOKEN = re.compile(r"(?P<linkage>\bextern\s*\"C\")|\w+|[^\s\w]")
 _WORD = re.compile(r"\s*([A-Za-z_]\w*)")
 _OF_TYPE = re.compile(r"\s*(?:typename|class)\b")
+_PATH = re.compile(r"\w*(?:\s*::\s*\w+)*")
 _BLANK = re.compile(r"\s*")
 _OPENING = re.compile(r"\s*\(")
 _ANGLE = re.compile(r"\s*<")
@@ -90,47 +91,69 @@ class _Scope(NamedTuple):
 _OUTERMOST = _Scope(None, ())
 
 
-class Blocks:
-    """The braces and semicolons of a text, and the matching brace or parenthesis of each."""
+# Whether a text is extern "C", and its namespaces; None inside another block.
+_Inside = tuple[_Scope | None, bool]
+# The open braces, the innermost first, each with its place among the marks and what is around it; and what is inside the innermost.
+_State = tuple[Any, _Inside]
 
-    def __init__(self, bare: str) -> None:
+
+class Blocks:
+    """The braces and semicolons of a text, and the matching bracket of each.
+
+    Of a conditional whose branches leave other braces open, such as `if (a) {` before `#else` and `if (b) {` after it, the first
+    branch counts after the conditional.
+
+    Args:
+        bare: the text without comments, directives and literals.
+        conditionals: the offsets and the names of the conditional directives.
+    """
+
+    def __init__(self, bare: str, conditionals: Iterable[tuple[int, str]]) -> None:
         self._length = len(bare)
         self._marks: list[int] = []
         self._ends: list[int] = []  # offset after the closing brace or the semicolon
-        # After each brace or semicolon: the namespaces (None inside another block), and whether the text is extern "C".
-        self._scopes: list[tuple[_Scope | None, bool]] = []
-        opened: list[tuple[int, tuple[_Scope | None, bool]]] = []
-        now: tuple[_Scope | None, bool] = (_OUTERMOST, False)
+        self._places: list[int] = []
+        self._insides: list[_Inside] = []  # after each place
+        state: _State = (None, (_OUTERMOST, False))
+        branches: list[tuple[_State, _State | None]] = []  # before the conditional, and after its first branch
         behind = 0
-        for match in _BRACE.finditer(bare):
-            place = match.start()
-            self._marks.append(place)
-            self._ends.append(place + 1 if bare[place] == ";" else self._length)
-            if bare[place] == "{":
-                opened.append((len(self._marks) - 1, now))
-                scope, linkage = now
-                if bare.find('"C"', behind, place) >= 0 and _LINKAGE.fullmatch(bare, behind, place):
-                    linkage = True
-                elif scope is not None:
-                    # Only the last word `namespace` is examined, so that the time stays linear in the text.
-                    word = bare.rfind("namespace", behind, place)
-                    named = _NAMESPACE.fullmatch(bare, word, place) if word >= 0 else None
-                    names = named[1].replace("::", " ").split() if named else []
-                    scope = _Scope(scope, tuple(names or [""])) if named else None
-                now = (scope, linkage)
-            elif bare[place] == "}" and opened:
-                at, now = opened.pop()
-                self._ends[at] = self._ends[-1] = place + 1
-            behind = place + 1
-            self._scopes.append(now)
-        self._closing = _parentheses(bare)
+        for place, mark in sorted([*((m.start(), m[0]) for m in _BRACE.finditer(bare)), *conditionals]):
+            opened, (scope, linkage) = state
+            if mark.startswith("if"):
+                branches.append((state, None))
+            elif mark.startswith("e"):
+                before, after = branches.pop() if branches else (state, None)
+                after = after or state
+                state = after if mark == "endif" else before
+                branches += [] if mark == "endif" else [(before, after)]
+            else:
+                self._marks.append(place)
+                self._ends.append(place + 1 if mark == ";" else self._length)
+                if mark == "{":
+                    opened = len(self._marks) - 1, (scope, linkage), opened
+                    if bare.find('"C"', behind, place) >= 0 and _LINKAGE.fullmatch(bare, behind, place):
+                        linkage = True
+                    elif scope is not None:
+                        # Only the last word `namespace` is examined, so that the time stays linear in the text.
+                        word = bare.rfind("namespace", behind, place)
+                        named = _NAMESPACE.fullmatch(bare, word, place) if word >= 0 else None
+                        names = named[1].replace("::", " ").split() if named else []
+                        scope = _Scope(scope, tuple(names or [""])) if named else None
+                elif mark == "}" and opened:
+                    at, (scope, linkage), opened = opened
+                    self._ends[at] = self._ends[-1] = place + 1
+                behind = place + 1
+                state = opened, (scope, linkage)
+            self._places.append(place)
+            self._insides.append(state[1])
+        self._closing = _brackets(bare)
 
     def end(self, start: int) -> int:
         at = bisect_left(self._marks, start)
         return self._ends[at] if at < len(self._marks) else self._length
 
     def closing(self, opening: int) -> int:
-        """Returns the offset of the parenthesis that closes the one at an offset, or -1."""
+        """Returns the offset of the bracket that closes the parenthesis or the square bracket at an offset, or -1."""
         return self._closing.get(opening, -1)
 
     def scope(self, place: int) -> tuple[str, ...] | None:
@@ -144,22 +167,22 @@ class Blocks:
     def linkage(self, place: int) -> bool:
         return self._at(place)[1]
 
-    def _at(self, place: int) -> "tuple[_Scope | None, bool]":
-        at = bisect_right(self._marks, place)
-        return self._scopes[at - 1] if at else (_OUTERMOST, False)
+    def _at(self, place: int) -> _Inside:
+        at = bisect_right(self._places, place)
+        return self._insides[at - 1] if at else (_OUTERMOST, False)
 
 
-def _parentheses(bare: str) -> dict[int, int]:
-    """Returns the offset of the closing parenthesis of each opening one. No pair contains a brace."""
+def _brackets(bare: str) -> dict[int, int]:
+    """Returns the offset of the closing bracket of each parenthesis and square bracket. No pair contains a brace."""
     found: dict[int, int] = {}
-    opened: list[int] = []
-    for match in re.finditer(r"[(){}]", bare):
-        if match[0] == "(":
-            opened.append(match.start())
-        elif match[0] != ")":
-            opened.clear()
-        elif opened:
-            found[opened.pop()] = match.start()
+    opened: dict[str, list[int]] = {"(": [], "[": []}
+    for match in re.finditer(r"[][(){}]", bare):
+        if match[0] in opened:
+            opened[match[0]].append(match.start())
+        elif match[0] in "{}":
+            opened = {"(": [], "[": []}
+        elif places := opened["(" if match[0] == ")" else "["]:
+            found[places.pop()] = match.start()
     return found
 
 
@@ -222,7 +245,7 @@ def _head(bare: str, begin: int, end: int, blocks: Blocks) -> _Head:
             found.linkage = True
         elif word == "template":
             found = found if found.linkage or within else _Head(token.start())
-            closed = _angles(bare, at, end)
+            closed = angles(bare, at, end)
             if closed is None:
                 if _ANGLE.match(bare, at, end):
                     return _Head(end)
@@ -248,7 +271,7 @@ def _head(bare: str, begin: int, end: int, blocks: Blocks) -> _Head:
     return found
 
 
-def _angles(bare: str, at: int, end: int) -> tuple[str, int] | None:
+def angles(bare: str, at: int, end: int) -> tuple[str, int] | None:
     """Returns the text between the angle brackets that follow an offset, and the offset after them."""
     opening = _ANGLE.match(bare, at, end)
     if opening is None:
@@ -276,12 +299,12 @@ def _named(bare: str, at: int, blocks: Blocks) -> tuple[int, str, bool, tuple[st
         if stop[0] != "(":
             return 0, "", False, (), stop.end()
         closing = blocks.closing(stop.start())
-        end = _rstrip(bare, at, stop.start())
-        special = bare[end - 1 : end] == ">"
+        piece = bare[at : stop.start()].rstrip()
+        special = piece.endswith(">")
         if special:
-            end = _rstrip(bare, at, _opening_angle(bare, at, end))
-        start = _word_before(bare, at, end)
-        name = bare[start:end]
+            piece = piece[: _opening_angle(piece)].rstrip()
+        # A reversed search takes time linear in the text.
+        *scope, name = "".join(_PATH.match(piece[::-1])[0][::-1].split()).split("::")  # type: ignore[index]
         if not name:
             return 0, "", False, (), stop.end()
         follows = _WORD.match(bare, closing + 1) if closing >= 0 else None
@@ -291,38 +314,17 @@ def _named(bare: str, at: int, blocks: Blocks) -> tuple[int, str, bool, tuple[st
                 return 0, "", False, (), stop.end()
             at = closing + 1
             continue
-        return start, name, special, _qualifiers(bare, at, start), stop.end()
+        return at + len(piece) - len(name), name, special, tuple(scope), stop.end()
 
 
-def _rstrip(bare: str, start: int, end: int) -> int:
-    """Returns the offset after the last code between two offsets."""
-    return start + len(bare[start:end].rstrip())
-
-
-def _word_before(bare: str, start: int, end: int) -> int:
-    while end > start and (bare[end - 1].isalnum() or bare[end - 1] == "_"):
-        end -= 1
-    return end
-
-
-def _opening_angle(bare: str, start: int, end: int) -> int:
-    """Returns the offset of the angle bracket that the last character before `end` closes."""
+def _opening_angle(piece: str) -> int:
+    """Returns the offset of the angle bracket that the last character of a piece of code closes."""
     depth = 0
-    for at in range(end - 1, start - 1, -1):
-        depth += (bare[at] == ">") - (bare[at] == "<")
+    for at in range(len(piece) - 1, -1, -1):
+        depth += (piece[at] == ">") - (piece[at] == "<")
         if not depth:
             return at
-    return start
-
-
-def _qualifiers(bare: str, start: int, end: int) -> tuple[str, ...]:
-    """Returns the namespaces in ``a::b::`` before an offset."""
-    found: list[str] = []
-    while (before := _rstrip(bare, start, end)) - 2 >= start and bare[before - 2 : before] == "::":
-        before = _rstrip(bare, start, before - 2)
-        end = _word_before(bare, start, before)
-        found.insert(0, bare[end:before])
-    return tuple(found)
+    return 0
 
 
 def _behind(bare: str, at: int, blocks: Blocks) -> int:

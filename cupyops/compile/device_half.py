@@ -54,8 +54,8 @@ def may_have_host_half(text: str, headers: Mapping[str, str], defines: Mapping[s
     texts = {"": text, **headers}
     known = frozenset((*texts, *kernels_cu.headers()))
     # A build of a project defines macros that a condition on other macros may remove here.
-    return any(_may_have(source, known) for source in texts.values()) or any(
-        preprocess(text, headers, defines).unknown(texts)
+    return any(_may_have(source, known) for source in texts.values()) or bool(
+        preprocess(text, headers, defines).free(texts)
     )
 
 
@@ -84,9 +84,8 @@ def _may_have(text: str, known: frozenset[str]) -> bool:
 
 def names_host(code: str) -> bool:
     """Returns whether code uses names that NVRTC does not have."""
-    if any(pattern.search(code) for pattern in (_FOREIGN, _OF_STD_ALONE, foreign_thrust())) or unknown(code):
-        return True
-    return next(foreign(code, ""), None) is not None
+    patterns = (_FOREIGN, _OF_STD_ALONE, foreign_thrust())
+    return any(pattern.search(code) for pattern in patterns) or bool(unknown(code) or foreign(code))
 
 
 def device_half(

@@ -2,12 +2,12 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .cuda_text import Directive
 
-__all__ = ["Macro", "expanded", "macro_of", "macros_in"]
+__all__ = ["Macro", "expanded", "macro_of"]
 
 _TOKEN = re.compile(
     r"[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|'?[\w.])*|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|\s+|/\*.*?\*/|//[^\n]*|##|<<<|>>>|->|::|.",
@@ -24,16 +24,16 @@ class Macro:
     Attributes:
         name: its name.
         parameters: their names; None for a macro without parentheses.
-        body: the tokens of its text.
+        body: its text.
     """
 
     name: str
     parameters: tuple[str, ...] | None
-    body: tuple[str, ...]
+    body: str
 
 
 def macro_of(directive: Directive) -> Macro | None:
-    """Returns the macro of a directive ``#define``."""
+    """Returns the macro of a directive ``#define``; None for another directive."""
     found = _DEFINITION.match(directive.rest)
     if directive.name != "define" or found is None:
         return None
@@ -41,27 +41,12 @@ def macro_of(directive: Directive) -> Macro | None:
     if found[2] is not None:
         names = [name.strip() for name in found[3].split(",") if name.strip()]
         listed = tuple("__VA_ARGS__" if name == "..." else name for name in names)
-    return Macro(found[1], listed, tuple(_tokens(found[4].strip())))
-
-
-def macros_in(
-    plain: Mapping[str, str | None], functions: Mapping[str, tuple[tuple[str, ...], str]], hidden: frozenset[str]
-) -> dict[str, Macro]:
-    """Returns the macros of a text by name.
-
-    Args:
-        plain: the replacement of each macro without parameters; None for one that is not known.
-        functions: the parameters and the replacement of each macro with parameters.
-        hidden: names that are not macros.
-    """
-    found = {name: Macro(name, None, tuple(_tokens(text))) for name, text in plain.items() if text is not None}
-    found |= {name: Macro(name, of, tuple(_tokens(text))) for name, (of, text) in functions.items()}
-    return {name: macro for name, macro in found.items() if name not in hidden}
+    return Macro(found[1], listed, found[4].strip())
 
 
 def expanded(code: str, macros: Mapping[str, Macro]) -> str:
     """Returns code with macros expanded, as the preprocessor does, on one line."""
-    return "".join(_expanded(_tokens(code), macros, frozenset(), itertools.count())).strip()
+    return _expanded(code, macros, frozenset(), itertools.count()).strip()
 
 
 def _tokens(code: str) -> list[str]:
@@ -70,89 +55,58 @@ def _tokens(code: str) -> list[str]:
     return [" " if token.isspace() or token[:2] in ("/*", "//") else token for token in found]
 
 
-def _expanded(
-    given: Sequence[str], macros: Mapping[str, Macro], within: frozenset[str], seen: Iterator[int]
-) -> list[str]:
-    found, at = list[str](), 0
-    while at < len(given):
-        token = given[at]
+def _expanded(code: str, macros: Mapping[str, Macro], within: frozenset[str], seen: Iterator[int]) -> str:
+    tokens, found, at = _tokens(code), list[str](), 0
+    while at < len(tokens):
+        token = tokens[at]
         at += 1
-        macro = macros.get(token) if token not in within and next(seen) < _MOST else None
+        macro, arguments = macros.get(token) if token not in within and next(seen) < _MOST else None, list[str]()
+        if macro is not None and macro.parameters is not None:
+            opening = at + (tokens[at : at + 1] == [" "])
+            if tokens[opening : opening + 1] == ["("]:
+                arguments, at = _arguments(tokens, opening)
+            else:
+                macro = None
         if macro is None:
             found.append(token)
             continue
-        arguments: list[list[str]] = []
-        if macro.parameters is not None:
-            opening = at + (given[at : at + 1] == [" "])
-            if given[opening : opening + 1] != ["("]:
-                found.append(token)
-                continue
-            arguments, at = _arguments(given, opening)
-        replaced = _replaced(macro, arguments, macros, within, seen)
-        found += _expanded(replaced, macros, within | {macro.name}, seen)
-    return found
+        replaced = _replaced(macro, arguments, lambda argument: _expanded(argument, macros, within, seen))
+        found.append(f" {_expanded(replaced, macros, within | {macro.name}, seen)} ")
+    return "".join(found)
 
 
-def _arguments(tokens: Sequence[str], opening: int) -> tuple[list[list[str]], int]:
+def _arguments(tokens: Sequence[str], opening: int) -> tuple[list[str], int]:
     """Returns the arguments in parentheses, and the place after them."""
-    found: list[list[str]] = [[]]
-    depth, at = 0, opening
-    while at < len(tokens):
+    found, depth, at = [""], 1, opening + 1
+    while depth and at < len(tokens):
         token = tokens[at]
-        depth += {"(": 1, ")": -1}.get(token, 0)
+        depth += (token == "(") - (token == ")")
         at += 1
-        if depth == 0:
-            break
         if token == "," and depth == 1:
-            found.append([])
-        elif not (token == "(" and depth == 1):
-            found[-1].append(token)
-    return [_stripped(argument) for argument in found], at
+            found.append("")
+        elif depth:
+            found[-1] += token
+    return [argument.strip() for argument in found], at
 
 
-def _stripped(tokens: list[str]) -> list[str]:
-    start, end = 0, len(tokens)
-    while start < end and tokens[start] == " ":
-        start += 1
-    while end > start and tokens[end - 1] == " ":
-        end -= 1
-    return tokens[start:end]
-
-
-def _replaced(
-    macro: Macro, arguments: list[list[str]], macros: Mapping[str, Macro], within: frozenset[str], seen: Iterator[int]
-) -> list[str]:
+def _replaced(macro: Macro, arguments: list[str], expand: Callable[[str], str]) -> str:
     """Returns a macro's text with its arguments, with ``#`` and ``##`` done."""
     names = macro.parameters or ()
     given = dict(zip(names, arguments, strict=False))
-    if names and names[-1] == "__VA_ARGS__":
-        rest: list[str] = []
-        for argument in arguments[len(names) - 1 :]:
-            rest += [*([","] if rest else []), *argument]
-        given["__VA_ARGS__"] = rest
-    body = [
-        token for i, token in enumerate(macro.body) if not (token == " " and "##" in macro.body[max(0, i - 1) : i + 2])
-    ]
-    found: list[str] = []
-    at = 0
-    while at < len(body):
-        token, pasted = body[at], at + 1 < len(body) and body[at + 1] == "##"
-        if token == "#" and macro.parameters is not None:
-            at += 1 + (body[at + 1 : at + 2] == [" "])
-            text = "".join(given.get(body[at], [])) if at < len(body) else ""
-            found.append('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"')
-        elif token == "##":
-            at += 1
-            right = list(given.get(body[at], [body[at]])) if at < len(body) else []
-            left = found.pop() if found and found[-1] != " " else ""
-            if left == "," and not right:  # `, ## __VA_ARGS__` without arguments
-                left = ""
-            found += [left + (right[0] if right else ""), *right[1:]] if left != "," else [left, *right]
+    if names[-1:] == ("__VA_ARGS__",):
+        given["__VA_ARGS__"] = ", ".join(arguments[len(names) - 1 :])
+    tokens, found = _tokens(macro.body), ""
+    beside = (tokens[max(i - 1, 0) : i + 2] for i in range(len(tokens)))
+    body = [t for t, near in zip(tokens, beside, strict=True) if t != " " or not ("##" in near or near[0] == "#")]
+    for i, token in enumerate(body):
+        before, behind = body[max(i - 1, 0) : i], body[i + 1 : i + 2]
+        if token in given and before == ["#"]:
+            found += '"' + given[token].replace("\\", "\\\\").replace('"', '\\"') + '"'
         elif token in given:
             # An argument beside ## is taken as it is.
-            found += given[token] if pasted else _expanded(given[token], macros, within, seen)
-            found += [""] if pasted and not given[token] else []
-        else:
-            found.append(token)
-        at += 1
+            found += given[token] if "##" in (*before, *behind) else f" {expand(given[token])} "
+        elif token == "," and behind == ["##"] and not given.get("__VA_ARGS__", "..."):
+            continue  # `, ## __VA_ARGS__` without arguments
+        elif token != "##" and not (token == "#" and behind and behind[0] in given):
+            found += token
     return found

@@ -5,17 +5,17 @@ or a macro that an undecided branch defines. A macro that an undecided branch de
 """
 
 import ast
-import itertools
 import operator
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from .cuda_text import Directive, scan
+from .cuda_text import CONDITIONALS, Directive, scan
 from .declarations import WORD
+from .macros import Macro, macro_of
 from .system_headers import in_text
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _UNDEFINED = re.compile(r"(?:-U|--undefine-macro=)\s*(\w+)")
-_MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _WORDS = frozenset(("defined", "true", "false"))
 _ASKS = re.compile(r"(?:[\w\s()]|&&)*")
 # What differs in Python: the operator ! has the precedence of ~, and integers have no suffixes.
@@ -52,7 +51,6 @@ _COMPARED = {
     ast.LtE: operator.le,
     ast.GtE: operator.ge,
 }
-CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
 _DEPTH = 16  # macros within one another
 # Macros that NVRTC defines or that texts have as with nvcc, and those of other compilers.
 OF_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__NVCC__": "1", "__cplusplus": "201703"}
@@ -90,16 +88,17 @@ class Preprocessed:
     """The result of :func:`preprocess`.
 
     Attributes:
-        macros: the text of each macro; None for a macro that is undecided or has parameters.
-        functions: the parameters and the text of each macro that has parameters, except undecided ones.
+        macros: the macros by name; None for a macro that is undecided.
         includes: the ``#include`` directives of the text and of its headers.
     """
 
-    def __init__(self, headers: Mapping[str, str], defines: Mapping[str, str], own: frozenset[str]) -> None:
-        self.macros: dict[str, str | None] = {**OF_COMPILER, **defines}
-        self.functions: dict[str, tuple[tuple[str, ...], str]] = {}
+    def __init__(
+        self, text: str, headers: Mapping[str, str], defines: Mapping[str, str | None], own: frozenset[str]
+    ) -> None:
+        given = {**OF_COMPILER, **defines}
+        self.macros = {name: None if text is None else Macro(name, None, text) for name, text in given.items()}
         self.includes: list[Include] = []
-        self._headers, self._own = headers, own
+        self._text, self._headers, self._defines, self._own = text, headers, defines, own
         self._states: dict[str, tuple[list[int], list[bool | None]]] = {}
 
     def live(self, where: str, place: int) -> bool | None:
@@ -109,58 +108,53 @@ class Preprocessed:
             where: the name of a header, or ``""`` for the text.
             place: the offset.
         """
-        offsets, states = self._states.get(where, ([], []))
-        at = bisect_right(offsets, place)
-        return states[at - 1] if at else where in self._states
+        offsets, states = self._states.get(where, ([0], [False]))
+        return states[max(bisect_right(offsets, place) - 1, 0)]
+
+    def spans(self, where: str, text: str) -> list[tuple[int, int, bool | None]]:
+        """Returns the spans of a text between conditional directives: start, end, and whether the code there is compiled."""
+        offsets, states = self._states.get(where, ([0], [True]))
+        return list(zip(offsets, [*offsets[1:], len(text)], states, strict=True))
 
     def compiled(self, where: str, text: str) -> str:
         """Returns a text with blanks for what conditions remove."""
-        offsets, states = self._states.get(where, ([], []))
-        edges = [0, *offsets, len(text)]
-        pieces = (text[start:end] for start, end in itertools.pairwise(edges))
-        blank = (state is False for state in (None, *states))
-        return "".join(re.sub(r"[^\n]", " ", p) if gone else p for p, gone in zip(pieces, blank, strict=True))
+        pieces = ((text[start:end], state is False) for start, end, state in self.spans(where, text))
+        return "".join(re.sub(r"[^\n]", " ", piece) if gone else piece for piece, gone in pieces)
 
-    def unknown(self, texts: Mapping[str, str]) -> Iterator[tuple[str, str, Directive]]:
-        """Yields names in conditions that are neither macros of the texts nor of a compiler, each with the text and the
-        directive.
+    def free(self, texts: Mapping[str, str]) -> list[str]:
+        """Returns the names in conditions that are neither macros of the texts nor of a compiler.
 
         Args:
             texts: the text and its headers, by name.
         """
+        found: dict[str, None] = {}
         for where, text in texts.items():
             for directive in scan(text).directives:
                 # An #elif does not depend on the state of the branch before it.
                 read = directive.name.startswith("elif") or self.live(where, directive.start - 1) is not False
-                if not read or directive.name not in CONDITIONALS:
-                    continue
-                names = [
-                    n
-                    for n in WORD.findall(_FEATURE.sub(" ", directive.rest))
-                    if n not in _OF_BUILDS and n not in self._own and self.is_free(n)
-                ]
-                if names and self._undecided(directive, names):
-                    yield names[0], where, directive
+                if read and directive.name in CONDITIONALS:
+                    found |= dict.fromkeys(WORD.findall(_FEATURE.sub(" ", directive.rest)))
+        return [name for name in found if name not in _OF_BUILDS and name not in self._own and self.is_free(name)]
+
+    def with_undecided(self, names: Sequence[str]) -> "Preprocessed":
+        """Returns the result for names that may or may not be macros."""
+        defines = {**self._defines, **dict.fromkeys(names)}
+        found = Preprocessed(self._text, self._headers, defines, self._own.union(names))
+        found.follow("", self._text, True)
+        return found
+
+    def known(self, hidden: Collection[str] = ()) -> dict[str, Macro]:
+        """Returns the macros that are decided, without some names."""
+        return {name: macro for name, macro in self.macros.items() if macro is not None and name not in hidden}
 
     def is_free(self, name: str, sure: bool = True) -> bool:
         """Returns whether neither the texts nor (for certain, if `sure`) a compiler defines a name, and it is not of another platform."""
         known = name in _WORDS or name in _OTHER_COMPILERS or _OTHER_PLATFORM.search(name)
         return not known and name not in self.macros and (not sure or self.is_defined(name) is False)
 
-    def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
-        """Returns whether a condition is undecided while some names may or may not be macros."""
-        before, self._own = self._own, self._own | set(names)
-        self.macros.update(dict.fromkeys(names))
-        try:
-            return self._condition(directive.name.replace("el", "", 1), directive.rest) is None
-        finally:
-            self._own = before
-            for name in set(names):
-                del self.macros[name]
-
     def follow(self, where: str, text: str, outer: bool | None, until: int | None = None) -> None:
         """Follows the directives of a text up to an offset."""
-        offsets, states = self._states.setdefault(where, ([], []))
+        offsets, states = self._states.setdefault(where, ([0], [outer]))
         # For each open conditional: whether the code around it is compiled, whether the current branch is chosen, and
         # whether this branch or an earlier branch is chosen.
         branches: list[tuple[bool | None, bool | None, bool | None]] = []
@@ -188,25 +182,15 @@ class Preprocessed:
                 known = header in self._headers and header not in self._states
                 if known and in_text(header, rest[0] == '"'):
                     self.follow(header, self._headers[header], now)
-            elif name in ("define", "undef") and (macro := _MACRO.match(rest)):
-                self._define(name, macro, now)
+            elif name in ("define", "undef") and (word := WORD.match(rest)):
+                if name == "define" or now is None:
+                    self.macros[word[0]] = macro_of(directive) if now else None
+                else:
+                    self.macros.pop(word[0], None)
             if name in ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else"):
                 offsets.append(directive.start)
                 now = _all(branches[-1][:2]) if branches else outer
                 states.append(now)
-
-    def _define(self, name: str, macro: re.Match[str], now: bool | None) -> None:
-        self.functions.pop(macro[1], None)
-        if now is None or (name == "define" and macro[2]):
-            self.macros[macro[1]] = None
-            listed, closed, text = macro[3].partition(")")
-            if now and closed and "..." not in listed:
-                parameters = tuple(part.strip() for part in listed.split(",") if part.strip())
-                self.functions[macro[1]] = (parameters, " ".join(text.split()))
-        elif name == "define":
-            self.macros[macro[1]] = " ".join(macro[3].split())
-        else:
-            self.macros.pop(macro[1], None)
 
     def _condition(self, name: str, rest: str) -> bool | None:
         if name != "if":
@@ -233,12 +217,12 @@ class Preprocessed:
 
     def number(self, name: str, depth: int) -> int | None:
         """Returns the value of a name in a condition, or None."""
-        text = self.macros.get(name)
+        macro = self.macros.get(name)
         if name in _VERSIONS and name not in self.macros and name not in self._own:
             return _VERSIONS[name]
-        if text is None or depth > _DEPTH:
+        if macro is None or macro.parameters is not None or depth > _DEPTH:
             return None if name in self.macros or self.is_defined(name) is None else {"true": 1}.get(name, 0)
-        return _value(text, self, depth + 1)
+        return _value(macro.body, self, depth + 1)
 
 
 def _value(text: str, given: Preprocessed, depth: int = 0) -> int | None:
@@ -375,7 +359,7 @@ def preprocess(
         defines: macros that are defined before the text.
         until: the offset at which to stop.
     """
-    result = Preprocessed(headers, defines, frozenset[str]().union(*map(_defined_in, (text, *headers.values()))))
+    result = Preprocessed(text, headers, defines, frozenset[str]().union(*map(_defined_in, (text, *headers.values()))))
     result.follow("", text, True, until)
     return result
 
@@ -383,5 +367,5 @@ def preprocess(
 @lru_cache(512)
 def _defined_in(text: str) -> frozenset[str]:
     """Returns the macros that directives of a text define or undefine. Most texts have the same headers."""
-    found = (_MACRO.match(d.rest) for d in scan(text).directives if d.name in ("define", "undef"))
-    return frozenset(macro[1] for macro in found if macro)
+    found = (WORD.match(d.rest) for d in scan(text).directives if d.name in ("define", "undef"))
+    return frozenset(word[0] for word in found if word)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .cuda_text import Directive, scan
 from .declarations import SPACE_OF_MACRO
+from .macros import expanded
 from .preprocess import known_macros, preprocess
 from .system_headers import folders_in, header, in_text
 
@@ -61,11 +62,7 @@ def read(
             return text, {}
         return _with_headers(_as_read(text), options, None, given, constants)
     path = Path(text)
-    try:
-        source = _decoded(path)
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"{path}: it and what it includes must be UTF-8 outside comments ({problem.reason})") from None
-    return _with_headers(source, options, path.parent, given, constants)
+    return _with_headers(_text_of(path, "it and what it includes"), options, path.parent, given, constants)
 
 
 def _with_headers(
@@ -126,12 +123,9 @@ def _computed(text: str) -> list[Directive]:
 def _named(text: str, headers: Mapping[str, str], defines: Mapping[str, str]) -> str:
     """Returns a text with the names of headers in place of the macros that stand for them where the directives before decide."""
     for directive in reversed(_computed(text)):
-        macros = preprocess(text, headers, defines, directive.start).macros
-        name: str | None = directive.rest.strip()
-        for _ in range(_COMPUTED_DEPTH):
-            name = macros.get(name or "", name)
-        if name is not None and re.fullmatch(r'["<][^">]+[">]', name.strip()):
-            text = f"{text[: directive.start]}#include {name.strip()}{text[directive.end :]}"
+        name = expanded(directive.rest, preprocess(text, headers, defines, directive.start).known())
+        if re.fullmatch(r'["<][^">]+[">]', name):
+            text = f"{text[: directive.start]}#include {name}{text[directive.end :]}"
     return text
 
 
@@ -175,7 +169,7 @@ def headers_in(
             known = names.get(file)
             if known is None:
                 known = names[file] = next(n for n in (name, str(file)) if n not in found and n not in given)
-                found[known] = _text_of(file)
+                found[known] = _text_of(file, "a header")
                 todo.append((known, found[known], file.parent))
             if known == name:
                 continue
@@ -220,24 +214,17 @@ def _as_read(text: str) -> str:
     return _OF_WINDOWS.sub(lambda m: m[0].replace("\\", "/"), text) if _OF_WINDOWS.search(text) else text
 
 
-def _text_of(file: Path) -> str:
-    try:
-        return _decoded(file)
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"{file}: a header must be UTF-8 outside comments ({problem.reason})") from None
-
-
-def _decoded(file: Path) -> str:
+def _text_of(file: Path, what: str) -> str:
     """Returns the text of a file. Comments and literals may have any encoding, as for nvcc.
 
     Raises:
-        UnicodeDecodeError: code or a directive is not UTF-8.
+        ValueError: code or a directive is not UTF-8.
     """
     try:
         return _as_read(file.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
+    except UnicodeDecodeError as problem:
         text = file.read_text(encoding="latin-1").removeprefix(_MARK_OF_BYTES)  # each byte is a character
         code = scan(text)
         if code.bare.isascii() and all(d.rest.isascii() for d in code.directives):
             return _as_read(text)
-        raise
+        raise ValueError(f"{file}: {what} must be UTF-8 outside comments ({problem.reason})") from None

@@ -1,11 +1,11 @@
 """Exchanges the headers of PyTorch for the shared header ``pytorch.cuh``, which defines what device code uses of them.
 
 The headers of PyTorch are for the host. A text that uses none of their names in device code loses its directives
-(:mod:`.header_list`). In a text that uses the names of ``pytorch.cuh`` or may use 16-bit floats, this header takes their place.
+(:mod:`.header_list`). In a text that uses such names or may use 16-bit floats, ``pytorch.cuh`` takes their place.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 import kernels_cu
@@ -14,7 +14,7 @@ from .cuda_text import scan
 from .declarations import WORD
 from .system_headers import header
 
-__all__ = ["HEADERS", "bare_names", "foreign", "with_pytorch"]
+__all__ = ["HEADERS", "foreign", "with_pytorch"]
 
 HEADER = "pytorch.cuh"
 _PHILOX = "pytorch_philox.cuh"
@@ -60,7 +60,8 @@ def with_pytorch(text: str, headers: Mapping[str, str], kernels: str = "") -> tu
     if not any(_directives(source, headers) for source in texts.values()):
         return text, dict(headers), []
     code = "\n".join([*map(_code, texts.values()), kernels])
-    if not (_uses(code) or (_MAY_BE_FLOAT16.search(code) and next(foreign(code, code), None) is None)):
+    names = _bare_names() | _names() if _USED.search(code) else _bare_names()
+    if not (_QUALIFIED.search(code) or _MAY_BE_FLOAT16.search(code) or names & {*WORD.findall(code)}):
         return text, dict(headers), []
     for where, source in texts.items():
         for start, end in reversed(_directives(source, headers)):
@@ -82,21 +83,13 @@ def with_pytorch(text: str, headers: Mapping[str, str], kernels: str = "") -> tu
     return texts.pop(""), texts, floats
 
 
-def foreign(bare: str, declared: str) -> Iterator[tuple[int, str]]:
-    """Yields the offsets and the names ``at::...`` in code that ``pytorch.cuh`` lacks and the text does not declare.
-
-    Args:
-        bare: the code of a text.
-        declared: the code of the text and of its headers.
-    """
-    for match in _QUALIFIED.finditer(bare):
-        name = match[1]
-        if _NAMES_SPACE.search(bare[max(0, match.start() - 100) : match.start()]):
-            continue
-        if name not in _names() and not re.search(
-            rf"\b(?:struct|class|enum|using|namespace|typename|constexpr|auto|void|[\w>*&]+)\s+{name}\b", declared
-        ):
-            yield match.start(), " ".join(match[0].split()).replace(" ", "")
+def foreign(code: str) -> list[str]:
+    """Returns the names ``at::...`` in code that ``pytorch.cuh`` lacks."""
+    return [
+        "".join(match[0].split())
+        for match in _QUALIFIED.finditer(code)
+        if match[1] not in _names() and not _NAMES_SPACE.search(code, max(0, match.start() - 100), match.start())
+    ]
 
 
 def _directives(text: str, headers: Mapping[str, str]) -> list[tuple[int, int]]:
@@ -109,12 +102,6 @@ def _code(text: str) -> str:
     """Returns the code of a text and the texts of its macros."""
     code = scan(text)
     return "\n".join([code.bare, *(d.rest.partition(" ")[2] for d in code.directives if d.name == "define")])
-
-
-def _uses(code: str) -> bool:
-    words = set(WORD.findall(code))
-    unqualified = _USED.search(code) is not None and not _names().isdisjoint(words)
-    return unqualified or not bare_names().isdisjoint(words) or any(n[1] in _names() for n in _QUALIFIED.finditer(code))
 
 
 @cache
@@ -130,7 +117,7 @@ def _names() -> frozenset[str]:
 
 
 @cache
-def bare_names() -> frozenset[str]:
+def _bare_names() -> frozenset[str]:
     """Returns the macros and the functions outside namespaces that ``pytorch.cuh`` and its parts define."""
     codes = [scan(kernels_cu.headers()[name]) for name in HEADERS]
     macros = (d.rest.split("(")[0].split()[0] for code in codes for d in code.directives if d.name == "define")

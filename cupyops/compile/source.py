@@ -16,7 +16,6 @@ from cupyops.dtypes import DTYPES
 from .absent import leave_out
 from .cpp_library import specializations
 from .cuda_text import LINKAGE, scan
-from .file_scope import folded, with_constants_of_classes
 from .header_list import SAME
 from .own_integers import renamed
 from .preprocess import CONDITIONALS, OF_COMPILER, defines_of, known_macros, preprocess
@@ -121,7 +120,8 @@ def assemble(
     lines = ["// Written by cupyops: types and constants of this compilation."]
     own_texts = tuple(source for name, source in texts.items() if name not in shared)
     own_types = {header for d in types.values() if (header := DTYPES[d].header)}
-    lines += _includes(own_types | _unincluded(own_texts) | {*of_pytorch}, texts, simulated)
+    for name in sorted(own_types | {*of_pytorch}.union(*map(_unincluded, own_texts))):
+        lines += _lines_of(name, texts, simulated)
     lines += [prelude] if prelude else []
     # A directive may name the namespace of headers that are left out.
     spaces = {name for source in own_texts for name in _SPACE.findall(scan(source).bare)}
@@ -153,21 +153,18 @@ def assemble(
     around_library = renamed(macros) | ({} if simulated else {**defines, **given})
     system_lines = partial(_system, simulated, live_texts, around_library, options)
     hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - headers.keys())])
-    live = {
-        (i.where or filename, i.directive.start)
-        for i in followed.includes
-        if i.live and (i.name in known or not found_in(options, i.name))
-    }
-    leave_out(followed, texts, known, options, filename)
-    undecided = {(i.where or filename, i.directive.start) for i in followed.includes if i.live is None}
-    spliced = Splicing(known, headers.keys(), hidden, live, undecided, system_lines).whole(text, filename)
+    absent = leave_out(followed, texts, known, options, filename)
+
+    def state(where: str, place: int) -> bool | None:
+        return followed.live("" if where == filename else where, place)
+
+    spliced = Splicing(known, headers.keys(), hidden, absent, state, system_lines).whole(text, filename)
     for name, other in _ASKED.items():
         asking = _asking(spliced, name, other)
         lines += [f"#define {other} {OF_COMPILER[name]}"] if asking != spliced else []
         spliced = asking
     own_code = "\n".join(own_texts)
-    spliced = with_constants_of_classes(spliced, own_code)
-    spliced = spliced if simulated else folded(specializations(spliced, own_code), own_code)
+    spliced = spliced if simulated else specializations(spliced, own_code)
     spliced = _unmarked(spliced) if _LAMBDA.search(own_code) else spliced
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
     return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", LINKAGE.sub(r"\g<0> ", spliced))
@@ -184,13 +181,9 @@ def _unmarked(text: str) -> str:
     return _LAMBDA.sub(lambda m: m[1] + re.sub(r"\S", " ", m[2]), text)
 
 
-def _unincluded(texts: tuple[str, ...]) -> set[str]:
-    """Returns the headers of CUDA whose names texts use and which they do not include."""
-    return {name for text in texts for name in _unincluded_by(text)}
-
-
 @lru_cache(512)
-def _unincluded_by(text: str) -> frozenset[str]:
+def _unincluded(text: str) -> frozenset[str]:
+    """Returns the headers of CUDA whose names a text uses and which it does not include."""
     code = scan(text)
     included_names = {d.header for d in code.directives}
     pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
@@ -207,18 +200,13 @@ def _unincluded_by(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _includes(names: Collection[str], texts: Mapping[str, str], simulated: bool) -> list[str]:
-    """Returns the lines of the prelude that include headers of CUDA."""
-    lines = []
-    for name in sorted(names):
-        if simulated and twin(name) == SAME:
-            lines += as_library([f"<{name}>"])
-        elif name == "cub/cub.cuh":
-            lines += [f"#include <{part}>" for part in whole_cub(texts, simulated)]
-            lines += cub_operators(texts.values(), simulated)
-        else:
-            lines.append(f"#include <{name}>")
-    return lines
+def _lines_of(name: str, texts: Mapping[str, str], simulated: bool) -> list[str]:
+    """Returns the lines that include a header of CUDA."""
+    if simulated and twin(name) == SAME:
+        return as_library([f"<{name}>"])
+    parts = whole_cub(texts, simulated) if name == "cub/cub.cuh" else [name]
+    operators = cub_operators(texts.values(), simulated) if name.startswith("cub/") else []
+    return [*(f"#include <{part}>" for part in parts), *operators]
 
 
 def _hidden(macros: Mapping[str, str], names: Collection[str]) -> dict[str, dict[str, str]]:
@@ -314,13 +302,7 @@ def _system(
         return []
     if simulated and twin(name) is None:
         return [f"#error the simulator has no header <{name}>"]
-    if simulated and twin(name) == SAME:
-        return as_library([f"<{name}>"])
-    whole = name == "cub/cub.cuh"
-    lines = [f"#include <{part}>" for part in (whole_cub(texts, simulated) if whole else [name])]
-    operators = cub_operators(texts.values(), simulated) if name.startswith("cub/") else []
-    lines += operators
+    lines = _lines_of(name, texts, simulated)
     if macros and "cccl" in row.folders:
-        hidden = [f"#undef {macro}" for macro in macros]
-        return [*hidden, *lines, *(f"#define {macro} {value}" for macro, value in macros.items())]
-    return lines if whole or operators or quote == '"' else None
+        return without("\n".join(lines), macros).split("\n")
+    return lines if lines != [f"#include <{name}>"] or quote == '"' else None

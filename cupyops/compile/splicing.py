@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from .cuda_text import Code, Directive, scan
+from .cuda_text import Directive, scan
 from .declarations import WORD
 from .system_headers import header, in_text
 
@@ -21,59 +21,51 @@ class Splicing:
         known: the texts of the headers, by name.
         own: the names of the headers that are not the shared ones.
         hidden: by name, the macros without which a header is compiled.
-        live: the places, name and offset, of the directives in code that is compiled. An unknown header may be in other code,
-            or lie in a folder of the options.
-        undecided: the places of the directives of which nobody knows before the compiler whether their code is compiled.
+        absent: the headers that are left out where their directives are compiled. The compiler reads the directives of other unknown
+            headers.
+        state: returns whether the code of a text at an offset is compiled; None if only the compiler knows.
         system_lines: returns the lines that take the place of the directive of a system header, or None if the directive stays.
     """
 
     known: Mapping[str, str]
     own: Collection[str]
     hidden: Mapping[str, Mapping[str, str]]
-    live: Collection[tuple[str, int]]
-    undecided: Collection[tuple[str, int]]
+    absent: Collection[str]
+    state: Callable[[str, int], bool | None]
     system_lines: Callable[[str, str], list[str] | None]
     _guarded: set[str] = field(default_factory=set)
-    _changing: set[str] = field(default_factory=set)
-    _scopes: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)  # in which a header is included
 
-    def whole(self, text: str, filename: str) -> str:
-        """Returns a text with its headers."""
-        for source in (text, *(self.known[name] for name in self.own)):
-            self._changing.update(
-                d.rest.split()[0] for d in scan(source).directives if d.name == "undef" and d.rest.split()
-            )
-        return self._spliced(text, filename, set(), (), (), hides=True)
-
-    def _spliced(
-        self, text: str, filename: str, seen: set[str], around: tuple[str, ...], spaces: tuple[str, ...], *, hides: bool
+    def whole(
+        self,
+        text: str,
+        filename: str,
+        seen: set[str] | None = None,
+        around: tuple[str, ...] = (),
+        hides: bool = True,
     ) -> str:
-        """Returns the text with each first ``#include`` of a header replaced by the header.
-
-        Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header. A header
-        without a guard is included again in another namespace, and each time if it uses a macro with several definitions.
+        """Returns a text with its headers in place of their directives. Removes those of system headers whose names need no header, and
+        those of a header that is there already, unless it has no guard.
 
         Args:
             text, filename: the text and its name.
             seen: the headers that are there already.
             around: the headers in which the text is included.
-            spaces: the namespaces in which the text is included.
             hides: no header around the text is compiled without macros.
         """
+        seen = set[str]() if seen is None else seen
         seen.add(filename)
-        code = scan(text)
         pieces, at, line = [f'#line 1 "{filename}"\n'], 0, 1
-        for directive in code.directives:
+        for directive in scan(text).directives:
             once = _is_once(directive)
             name, bracketed = directive.header, directive.rest[:1] == "<"
-            place = (filename, directive.start)
-            missing = place in self.live and header(name) is None
+            state = self.state(filename, directive.start) if name else False
+            missing = name in self.absent and state is True
             # A folder of the text may have a file with the name of a system header. An #include in quotes means that file.
             given = name in self.known and in_text(name, directive.rest[:1] == '"')
             system = bool(name) and not given and not missing and (bracketed or header(name) is not None)
             instead = self.system_lines(name, directive.rest[0]) if system else None
-            dead = bool(name) and not system and not given and place not in self.live
-            if not once and (not name or (system and instead is None) or dead):
+            stays = (system and instead is None) or not (system or given or missing)
+            if not once and (not name or stays):
                 continue
             pieces.append(text[at : directive.start])
             line += text.count("\n", at, directive.end)
@@ -83,24 +75,14 @@ class Splicing:
                 continue
             if instead:
                 pieces.append("\n".join(instead))
-            elif given and self._is_read(name, place):
-                inner, scope = (*around, filename), (*spaces, *(code.scope(directive.start) or ()))
-                if name not in seen or self._repeats(name, inner, scope):
-                    self._scopes.setdefault(name, set()).add(scope)
-                    pieces.append(self._header(name, place in self.undecided, seen, inner, scope, hides=hides))
+            elif given and (name not in self.own or state is not False):
+                inner = (*around, filename)
+                if name not in seen or (name in self.own and name not in inner and not _is_guarded(self.known[name])):
+                    pieces.append(self._header(name, state is None, seen, inner, hides))
             pieces.append(f'\n#line {line + 1} "{filename}"')
         return "".join(pieces) + text[at:]
 
-    def _header(
-        self,
-        name: str,
-        undecided: bool,
-        seen: set[str],
-        around: tuple[str, ...],
-        spaces: tuple[str, ...],
-        *,
-        hides: bool,
-    ) -> str:
+    def _header(self, name: str, undecided: bool, seen: set[str], around: tuple[str, ...], hides: bool) -> str:
         """Returns the text of a header with its headers.
 
         Another directive may include the header again if the compiler leaves out the code of this one. So a directive in such code
@@ -108,8 +90,7 @@ class Splicing:
         """
         mine = self.hidden.get(name, {}) if hides else {}
         undecided = undecided and name in self.own
-        inner = set(seen) if undecided else seen
-        spliced = self._spliced(self.known[name], name, inner, around, spaces, hides=hides and not mine)
+        spliced = self.whole(self.known[name], name, set(seen) if undecided else seen, around, hides and not mine)
         spliced = without(spliced, mine) if mine else spliced
         if undecided:
             self._guarded.add(name)
@@ -119,20 +100,6 @@ class Splicing:
         own = re.sub(r"[^A-Za-z0-9]", lambda c: f"_{ord(c[0]):x}_", name)
         guard = f"CUPYOPS_ONCE_{own}"
         return f"#ifndef {guard}\n#define {guard}\n{spliced}\n#endif"
-
-    def _is_read(self, name: str, place: tuple[str, int]) -> bool:
-        return name not in self.own or place in self.live or place in self.undecided
-
-    def _repeats(self, name: str, around: Collection[str], scope: tuple[str, ...]) -> bool:
-        """Returns whether a header is included again where a directive names it: it has no guard, and it was not included in this
-        namespace or it uses a macro that a directive ``#undef`` of the texts names."""
-        if name not in self.own or name in around:
-            return False
-        code = scan(self.known[name])
-        if _is_guarded(code):
-            return False
-        used = WORD.findall(" ".join([code.bare, *(d.rest for d in code.directives if d.name != "undef")]))
-        return scope not in self._scopes.get(name, ()) or not self._changing.isdisjoint(used)
 
 
 def without(source: str, macros: Mapping[str, str]) -> str:
@@ -145,18 +112,10 @@ def _is_once(directive: Directive) -> bool:
     return directive.name == "pragma" and directive.rest.split()[:1] == ["once"]
 
 
-def _is_guarded(code: Code) -> bool:
+def _is_guarded(text: str) -> bool:
     """Returns whether a header has an include guard: ``#pragma once``, or a macro that it tests and defines."""
-    asked: set[str] = set()
-    for directive in code.directives:
-        if _is_once(directive):
-            return True
-        if directive.name in ("ifndef", "if") and (guard := _GUARD.fullmatch(directive.rest)):
-            asked.add(guard[1])
-        elif (
-            directive.name == "define"
-            and directive.rest.split("(")[0].split()[:1]
-            and directive.rest.split()[0] in asked
-        ):
-            return True
-    return False
+    directives = scan(text).directives
+    asked = {guard[1] for d in directives if d.name in ("ifndef", "if") and (guard := _GUARD.fullmatch(d.rest))}
+    return any(
+        _is_once(d) or (d.name == "define" and not asked.isdisjoint(WORD.findall(d.rest)[:1])) for d in directives
+    )

@@ -131,14 +131,7 @@ def without_questions(
             return "1"
         return str(int(there(found[1]))) if simulated else found[0]
 
-    def answered(text: str) -> str:
-        pieces, at = [], 0
-        for directive in scan(text).directives:
-            pieces += [text[at : directive.start], _QUESTION.sub(answer, text[directive.start : directive.end])]
-            at = directive.end
-        return "".join(pieces) + text[at:]
-
-    return {name: answered(text) for name, text in texts.items()}
+    return {name: _QUESTION.sub(answer, text) for name, text in texts.items()}
 
 
 def folders_of(names: Iterable[str]) -> list[Path]:

@@ -7,7 +7,7 @@ text does not compile: the compiler rejects a write through a ``const`` pointer.
 
 import re
 
-from cupyops.compile.cuda_text import Function, scan
+from cupyops.compile.cuda_text import Code, Function, scan
 from cupyops.compile.definitions import split
 from cupyops.launch.kernel_source import signature_of
 from cupyops.launch.parameter import Parameter
@@ -18,27 +18,9 @@ _REFERENCE = re.compile(r"[(,][^(),;{}]*[\w>]\s*&\s*\w*\s*(?=[,)=])")  # a param
 _WRITES = re.compile(r"\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
 
 
-def _pairs(bare: str) -> dict[int, int]:
-    """Returns the offset of the bracket that closes each ``(``, ``[`` and ``{`` of code."""
-    closing = {"(": ")", "[": "]", "{": "}"}
-    found: dict[int, int] = {}
-    opened: list[int] = []
-    for match in re.finditer(r"[][(){}]", bare):
-        if match[0] in closing:
-            opened.append(match.start())
-            continue
-        while opened:
-            start = opened.pop()
-            if closing[bare[start]] == match[0]:
-                found[start] = match.start()
-                break
-    return found
-
-
 def with_const(text: str, functions: list[Function]) -> str:
     """Returns a text in which the kernels' parameters that are only read are ``const``."""
     code = scan(text)
-    pairs = _pairs(code.bare)
     references = any("const" not in found[0] for found in _REFERENCE.finditer(code.bare))
     places = []
     for f in functions:
@@ -51,15 +33,16 @@ def with_const(text: str, functions: list[Function]) -> str:
         pieces = [(at, p) for at, p in split(code.bare[f.parameters : f.end]) if p.strip() and p.strip() != "void"]
         body = (f.end, code.end_of_function(f.parameters))
         for parameter, (at, piece) in zip(parameters, pieces, strict=True):
-            if parameter.pointer and not parameter.const and _only_read(code.bare, pairs, body, parameter, references):
+            if parameter.pointer and not parameter.const and _only_read(code, body, parameter, references):
                 places.append(f.parameters + at + len(piece) - len(piece.lstrip()))
     for place in sorted(places, reverse=True):
         text = f"{text[:place]}const {text[place:]}"
     return text
 
 
-def _only_read(bare: str, pairs: dict[int, int], body: tuple[int, int], parameter: Parameter, references: bool) -> bool:
+def _only_read(code: Code, body: tuple[int, int], parameter: Parameter, references: bool) -> bool:
     """Returns whether every use of a parameter certainly reads an element or a size."""
+    bare = code.bare
     rank = 1 if parameter.accessor is None else int(parameter.accessor.rank) if parameter.accessor.rank.isdigit() else 0
     uses = 0
     for match in re.compile(rf"(?<![\w.])(?<!->){parameter.name}\b").finditer(bare, *body):
@@ -70,7 +53,7 @@ def _only_read(bare: str, pairs: dict[int, int], body: tuple[int, int], paramete
             opening = re.compile(r"\s*\[").match(bare, at)
             if opening is None:
                 return False
-            at = pairs.get(opening.end() - 1, len(bare)) + 1
+            at = code.closing(opening.end() - 1) + 1 or len(bare)
         # A further bracket, a member, an address, or an argument for a reference may write the element.
         if re.compile(r"\s*(?:\[|\.|->)").match(bare, at) or _WRITES.match(bare, at):
             return False

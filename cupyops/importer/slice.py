@@ -17,7 +17,7 @@ from typing import Any
 from cupyops.compile.cpp_library import foreign_thrust
 from cupyops.compile.device_half import MARKS, names_host
 from cupyops.compile.macros import expanded, macro_of
-from cupyops.compile.system_headers import header as header_of
+from cupyops.compile.splicing import Splicing
 
 from .cursors import takes_function
 from .errors import NotTranslated
@@ -42,8 +42,6 @@ __all__ = ["sliced", "sliced_texts"]
 _OPERATORS = re.compile(r"operator\b(?!\s+(?:new|delete)\b)|begin\Z|end\Z|swap\Z|get\Z|tuple_(?:size|element)\Z")
 _SOURCE = "text.cu"
 _KEPT_DIRECTIVES = frozenset(("if", "ifdef", "ifndef", "elif", "else", "endif", "define", "undef"))
-_CONDITIONS = frozenset(("if", "ifdef", "ifndef", "elif"))
-_PRAGMA_ONCE = re.compile(r"(?m)^[ \t]*#[ \t]*pragma[ \t]+once\b")
 _USING = re.compile(r"using\s+namespace\s+(?:::\s*)?([\w:]+)")
 _DECLARED_SPACE = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _SPACES = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub"))
@@ -103,18 +101,15 @@ class Slice(Declarations):
         self._included = inclusions(unit)  # by file and line of the directive
         self._spelled: dict[str, str] = {}  # by the text of the directive
         self._heads: set[Item] = set()  # functions whose declarations are kept without their bodies
-        self._mentioned: set[str] = set()
         self._follow_directives()
         self._reach(names)
 
     def _follow_directives(self) -> None:
-        """Finds which files the directives name, and which macros conditions ask for."""
+        """Finds which files the directives name."""
         for name, file in self.files.items():
             for d in file.code.directives:
                 if d.name == "include" and (inner := self._included.get((name, line_of(file.text, d.start)))):
                     self._spelled[d.rest] = inner
-                if d.name in _CONDITIONS:
-                    self._mentioned.update(self._with_macros(NAME.findall(d.rest)))
 
     def _reach(self, names: Sequence[str] | None) -> None:
         wanted = None if names is None else {_last_name(name) for name in names}
@@ -148,7 +143,6 @@ class Slice(Declarations):
                         continue
                     self._kept.add(item)
                     unread.append((self._words(item), item, True))
-                self._mentioned |= words
             waiting = [item for item in self._silent() if item not in self._kept]
             self._kept.update(waiting)
             unread += [(self._words(item), item, True) for item in waiting]
@@ -301,15 +295,33 @@ class Slice(Declarations):
         return {name: text_of(self._written(file)) for name, file in self.files.items()}
 
     def text(self) -> str:
-        """Returns the sources, with the files that they include in the places of the directives."""
-        pieces = {name: self._written(file) for name, file in self.files.items()}
+        """Returns the sources, with the files that they include in the places of the directives.
+
+        The conditions of device code may leave a directive out, so that a file may be inserted again after it.
+        """
+        texts = {name: self._naming(file) for name, file in self.files.items()}
         within = {*self._included.values()}
         sources = [name for name in self.files if name not in within]
-        seen = set[str]()
-        found = [self._joined(name, pieces, (), seen, True) for name in sources]
-        if len(found) > 1:
-            found = [f'#line 1 "{name}"\n{text}\n' for name, text in zip(sources, found, strict=True)]
-        return text_of("".join(found))
+        files = {name: File(name, text) for name, text in texts.items()}
+
+        def state(where: str, place: int) -> bool | None:
+            return None if files[where].in_condition(place) else True
+
+        splicing = Splicing(texts, texts.keys(), {}, (), state, lambda name, quote: None)
+        found, seen = list[str](), set[str]()
+        for name in sources:
+            found.append(splicing.whole(texts[name], name, seen))
+        return text_of("\n".join(found) + "\n" if len(found) > 1 else found[0].partition("\n")[2])
+
+    def _naming(self, file: File) -> str:
+        """Returns the kept text of a file whose directives have the whole names of the user's files. Several sources may include a
+        header without a guard."""
+        text = self._written(file) + ("\n#pragma once" if file.name in self._once else "")
+        for directive in reversed(file.code.directives):
+            line = self._included.get((file.name, line_of(file.text, directive.start)))
+            if directive.name == "include" and (inner := line or self._spelled.get(directive.rest)):
+                text = f'{text[: directive.start]}#include "{inner}"{text[directive.end :]}'
+        return text
 
     def _written(self, file: File) -> str:
         """Returns the text of a file with blanks for the code that is not kept."""
@@ -325,53 +337,6 @@ class Slice(Declarations):
             pieces.append(blank(file.text[start:end]))
             at = end
         return "".join(pieces) + file.text[at:]
-
-    def _needs(self, name: str, around: tuple[str, ...] = ()) -> bool:
-        """Returns whether a file, or a file that it includes, has a kept declaration, a macro that code or a condition uses, or a
-        directive for a header of CUDA or of a library."""
-        file = self.files[name]
-        if any(d.name == "include" and header_of(d.rest[1:-1]) is not None for d in file.code.directives):
-            return True
-        if any(item in self._kept for item in file.items) or any(file.is_left_out(gap[0]) for gap in self._gaps(file)):
-            return True
-        defined = {found[0] for d in file.code.directives if d.name == "define" and (found := NAME.match(d.rest))}
-        if not defined.isdisjoint(self._mentioned):
-            return True
-        inner = {i for (where, _), i in self._included.items() if where == name} - {name, *around}
-        return any(self._needs(i, (*around, name)) for i in inner)
-
-    def _joined(self, name: str, pieces: dict[str, str], around: tuple[str, ...], seen: set[str], sure: bool) -> str:
-        """Returns a file's text with the user's files that it includes and that kernels need.
-
-        The conditions of device code may leave a directive out, so a file is inserted at each of its directives, in a guard if it asks to
-        be read once; a directive after one that no condition leaves out needs it no more.
-
-        Args:
-            around: the files that include this one.
-            seen: the files that need not be read again.
-            sure: no condition leaves the file out.
-        """
-        file, text, found, at = self.files[name], pieces[name], [], 0
-        for directive in file.code.directives:
-            if directive.name != "include":
-                continue
-            inner = self._included.get((name, line_of(file.text, directive.start))) or self._spelled.get(directive.rest)
-            if inner is None:
-                continue
-            pragmas = [d.rest.split()[:1] for d in self.files[inner].code.directives if d.name == "pragma"]
-            once = ["once"] in pragmas or inner in self._once
-            of_inner, always = "", sure and not file.in_condition(directive.start)
-            if inner not in (*around, name) and inner not in seen and self._needs(inner):
-                of_inner = self._joined(inner, pieces, (*around, name), seen, always)
-                of_inner = _PRAGMA_ONCE.sub(lambda m: " " * len(m[0]), of_inner)
-                of_inner = f'#line 1 "{inner}"\n{of_inner}\n'
-                guard = f"CUPYOPS_ONCE_{[*self.files].index(inner)}"
-                of_inner = f"#ifndef {guard}\n#define {guard}\n{of_inner}#endif\n" if once else of_inner
-                of_inner += f'#line {line_of(text, directive.end) + 1} "{name}"'
-                seen.update([inner] if once and always else [])
-            found += [text[at : directive.start], of_inner]
-            at = directive.end
-        return "".join(found) + text[at:]
 
 
 def _last_name(name: str) -> str:

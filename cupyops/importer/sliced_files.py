@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from cupyops.compile.cuda_text import Code, scan
+from cupyops.compile.definitions import angles
 
 from .tree import clang
 
@@ -34,6 +35,7 @@ __all__ = [
 
 NAME = re.compile(r"[A-Za-z_]\w*")
 CONSTEXPR = frozenset(("constexpr", "consteval"))
+_TEMPLATE = re.compile(r"\s*template\b")
 _ITS_END = re.compile(r"\s*;")
 _OPENED = frozenset(("if", "ifdef", "ifndef"))
 _BRACES = re.compile(r"[{}();]")
@@ -161,15 +163,10 @@ def is_constant(cursor: Any, head: str) -> bool:
 
 
 def behind_template(code: str) -> int:
-    """Returns the offset after ``template <...>`` and ``requires``."""
+    """Returns the offset after ``template <...>``."""
     at = 0
-    while (found := re.compile(r"\s*template\s*<").match(code, at)) is not None:
-        depth, at = 1, found.end()
-        for mark in re.compile(r"<(?!=)|(?<!-)>|[({]").finditer(code, at):
-            depth += {"<": 1, ">": -1}.get(mark[0], 0)
-            at = mark.end()
-            if depth == 0 or mark[0] in "({":
-                break
+    while (found := _TEMPLATE.match(code, at)) and (parameters := angles(code, found.end(), len(code))):
+        at = parameters[1]
     return at
 
 

@@ -83,23 +83,11 @@ def _place(text: str, file: str, at: int) -> str:
 
 
 _LINE = re.compile(r'(?m)^#line (\d+) "([^"\n]*)"\n')
-_ONCE = re.compile(r"#ifndef (CUPYOPS_ONCE_\d+)$")
 
 
 def _tidied(text: str) -> str:
-    """Returns a slice without ``#line`` directives, without the blanks of removed code, and without include guards of
-    files that it contains once."""
-    lines = [line.rstrip() for line in _LINE.sub("", text).splitlines()]
-    opened: list[tuple[int, bool]] = []
-    for i, line in enumerate(lines):
-        if line.startswith(("#if", "# if")):
-            guard = _ONCE.match(line)
-            opened.append((i, guard is not None and text.count(f"#ifndef {guard[1]}\n") == 1))
-        elif line.startswith(("#endif", "# endif")) and opened:
-            start, drops = opened.pop()
-            if drops:
-                lines[start] = lines[start + 1] = lines[i] = ""
-    text = "\n".join(lines)
+    """Returns a slice without ``#line`` directives and without the blanks of removed code."""
+    text = "\n".join(line.rstrip() for line in _LINE.sub("", text).splitlines())
     while (shorter := re.sub(r"\bnamespace(?:\s+[\w:]+)?\s*\{\s*\}[^\S\n]*(?://[^\n]*)?", "", text)) != text:
         text = shorter
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cupyops.compile.cuda_text import Code, Function, scan
 from cupyops.compile.definitions import split
-from cupyops.compile.macros import Macro, expanded, macros_in
+from cupyops.compile.macros import Macro, expanded
 from cupyops.compile.preprocess import CONDITIONALS, Preprocessed, preprocess
 from cupyops.dtypes import INTEGERS
 
@@ -151,7 +151,7 @@ class Scanned:
     def _macros(self, place: int) -> dict[str, Macro]:
         """Returns the macros that are defined before an offset."""
         found = preprocess(self._text, self._headers, self._defines or {}, place)
-        return macros_in(found.macros, found.functions, self.entry.names if self.entry else frozenset())
+        return found.known(self.entry.names if self.entry else frozenset())
 
     def _parameter(self, position: int, declaration: str) -> tuple[Parameter, str]:
         """Returns a parameter as its declaration reads, and its base."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from cupyops.compile import signing, upkeep
 from cupyops.compile.cache import default_folder
+from cupyops.compile.folded import folded
 from cupyops.compile.linking import parts
 from cupyops.compile.system_headers import shared_with_host, shims
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError
@@ -101,6 +102,8 @@ def build(
             try:
                 compile_with(first)
             except CompileError as error:
+                if (constant := folded(one, str(error))) != one:
+                    return compiled(name, constant)
                 later = _of_later_names(str(error))
                 if first is _AS_TEXT and not later:
                     raise

@@ -339,3 +339,25 @@ def test_a_kernel_that_has_only_a_prototype_is_refused(declared: str) -> None:
     ):
         compile_text(Kernel(text, "k", Threads("n")).final_text({}), "k", "sm_80", OPTIONS)
     compile_text("__device__ int other() { return 1; }\n", "a text without kernels", "sm_80", OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("constants", "value"),
+    [
+        ("const double a = 2.; static const double\n b = 1. / a,\n c = a + b;", "b + c"),
+        ("namespace n { const double a = sqrt(2.), b = 2; const double\nc =\n a; }", "__LINE__"),
+        (
+            "struct A { static const float half = .5f; template <class T> struct B { static const T one = T(1); }; };",
+            "A::B<float>::one",
+        ),
+    ],
+)
+def test_constants_that_nvcc_folds_are_folded(constants: str, value: str) -> None:
+    text = f'{constants}\nextern "C" __global__ void k(double* y) {{ y[0] = {value}; }}'
+    assert b".entry k" in compile_text(text, "k", "compute_80", ()).code
+
+
+def test_a_constant_that_the_host_computes_is_named_where_a_kernel_reads_it() -> None:
+    text = 'const double a = sqrt(2.);\nextern "C" __global__ void k(double* y) {\n    y[0] = a;\n}'
+    with pytest.raises(CompileError, match=r'cupyops.cu:3: error: identifier "a" is undefined\n +y\[0\] = a;\n +\^'):
+        compile_text(text, "k", "compute_80", ())

@@ -216,7 +216,7 @@ def test_files_of_the_user_stand_where_they_are_included(tmp_path: Path) -> None
     found = sliced(parse([(str(tmp_path / "ext.cu"), text)], include=[str(tmp_path)]))
     assert found.count("float twice") == 1
     assert not {"std", "Settings"} & words(found)
-    assert f'#line 2 "{tmp_path / "ext.cu"}"\n\n\n__global__' in found
+    assert f'#line 4 "{tmp_path / "ext.cu"}"\n__global__' in found
     compiles(found, "k")
 
 
