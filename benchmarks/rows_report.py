@@ -24,7 +24,7 @@ def scoreboard(rows: Sequence[Row]) -> str:
             _FIGURE,
             _LEGEND,
             _table(rows),
-            *losses(rows, lambda row: f"{operator_of(row)} {row['direction']} {_dtype(row)}"),
+            *losses(rows, lambda row: f"{operator_of(row)} {row['direction']}"),
         ]
     )
 
@@ -101,25 +101,27 @@ def lost(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def losses(rows: Sequence[Row], case: Callable[[Row], str], least: float = LOSS) -> list[str]:
-    """How often a peer is faster, and a line for each case with its shapes, the peers and the ratios, where ours takes longer by
-    more than ``least``."""
+    """How often a peer is faster, and a table of the cases and peers with the dtypes and shapes in which ours takes longer by
+    more than ``least``, and the least and the largest ratio."""
     compared = {(*kind(row), *row["shape"]) for row in rows if row["implementation"] == "ours"}
     slower = lost(rows)
     count = f"In {len(slower)} of {len(compared)} measurements in all dtypes, a peer is faster by more than 2 percent"
     if not slower:
         return [count + "."]
-    cases: dict[str, dict[str, list[str]]] = {}
+    cases: dict[tuple[str, str], list[tuple[str, str, float]]] = {}
     for own, peer in slower:
-        name, shape = LABELS[peer["implementation"]], "×".join(map(str, own["shape"]))
         ratio = own["microseconds"] / peer["microseconds"]
         if ratio > 1 + least:
-            cases.setdefault(case(own), {}).setdefault(name, []).append(f"{shape} {ratio:.2f}")
-    lines = [
-        f"- {name}: " + "; ".join(f"{peer} {', '.join(shapes)}" for peer, shapes in peers.items())
-        for name, peers in cases.items()
-    ]
+            found = _dtype(own), "×".join(map(str, own["shape"])), ratio
+            cases.setdefault((case(own), LABELS[peer["implementation"]]), []).append(found)
+    lines = ["| case | dtypes | faster | shapes | ours takes |", "| --- | --- | --- | --- | --- |"]
+    for (name, peer_name), found_here in cases.items():
+        dtypes, shapes = (", ".join(dict.fromkeys(one[i] for one in found_here)) for i in (0, 1))
+        low, high = (f"{choose(one[2] for one in found_here):.2f}" for choose in (min, max))
+        times = low if low == high else f"{low} to {high}"
+        lines.append(f"| {name} | {dtypes} | {peer_name} | {shapes} | {times} × |")
     of_these = "" if least == LOSS else f" Cases of more than {100 * least:.0f} percent:"
-    return [f"{count}. The number after a shape says how many times as long ours takes.{of_these}", "\n".join(lines)]
+    return [f"{count}.{of_these}", "\n".join(lines)]
 
 
 def figure(rows: Sequence[Row]) -> Any:

@@ -52,7 +52,7 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     if products:
         parts += ["### Matrix products: µs", _products_table(products)]
     if form == "all":
-        parts += ["### Where another is faster", *losses(document["rows"], lambda row: " ".join(kind(row)), LISTED)]
+        parts += ["### Where another is faster", *losses(document["rows"], lambda row: " ".join(kind(row)[:3]), LISTED)]
     if document["host"]:
         count = elements(document["host"][0])
         parts += [f"### Host time per call: µs, {count} elements", _host_table(document["host"])]
@@ -85,18 +85,24 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 
 
 def _missing(document: dict[str, Any]) -> list[str]:
-    """The missing measurements: one line for the shapes of a case that were left out for the same reason."""
-    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    """The missing measurements: one line for the cases of a peer that were left out for the same reason."""
+    alike: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
     for entry in document["skipped"]:
-        case, _, shape = entry["what"].rpartition(", ")
-        key = entry["section"], case, re.sub(r"\d\S*", "", entry["reason"])
-        alike.setdefault(key, []).append((shape, entry["reason"]))
+        what, _, shape = entry["what"].rpartition(", ")
+        peer, _, case = what.partition(", ")
+        key = entry["section"], peer, re.sub(r"\d\S*", "", entry["reason"])
+        alike.setdefault(key, []).append((case, shape, entry["reason"]))
     lines = []
-    for (section, case, _), found in alike.items():
-        shapes = ", ".join(shape.replace(" × ", "×") for shape, _ in found[:SHAPES])
-        shapes += f" and {len(found) - SHAPES} more" if len(found) > SHAPES else ""
-        first = "" if len({reason for _, reason in found}) == 1 else " (the first of them)"
-        lines.append(f"- {section}, {f'{case}, ' if case else ''}{shapes}: {found[0][1]}{first}")
+    for (section, peer, _), found in alike.items():
+        cases: dict[str, list[str]] = {}
+        for case, shape, _ in found:
+            cases.setdefault(case, []).append(shape.replace(" × ", "×"))
+        named = []
+        for case, shapes in cases.items():
+            more = f" and {len(shapes) - SHAPES} more" if len(shapes) > SHAPES else ""
+            named.append(f"{f'{case}, ' if case else ''}{', '.join(shapes[:SHAPES])}{more}")
+        first = "" if len({reason for *_, reason in found}) == 1 else " (the first of them)"
+        lines.append(f"- {section}, {f'{peer}, ' if peer else ''}{'; '.join(named)}: {found[0][2]}{first}")
     return ["### Not measured", "\n".join(lines)] if lines else []
 
 

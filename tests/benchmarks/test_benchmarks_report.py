@@ -44,7 +44,7 @@ def test_the_table_shows_the_largest_size_and_the_fastest_in_bold() -> None:
     assert "| C++ extension | gelu | 31 s | – |" in text
     assert "| kernels | fast | 2 | 98.50 (98.00, 99.00) | 1.60 |" in text
     assert "- gelu.device, extension: nvcc is missing" in text
-    assert "- gelu none forward bfloat16: PyTorch eager 1048576 1.20" in markdown(document(), "all")
+    assert "| gelu none forward | bfloat16 | PyTorch eager | 1048576 | 1.20 × |" in markdown(document(), "all")
 
 
 def layers() -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def test_other_dtypes_are_left_out_where_bfloat16_was_measured() -> None:
     rows = [row("ours", 200.0, dtype=dtype, shape=[size]) for dtype, size in sizes]
     text = markdown(document([*rows, row("eager", 190.0, dtype="float16", shape=[7])]), "all")
     assert "| float16 | 9 |" in text
-    assert "- gelu none forward float16: PyTorch eager 7 1.05" in text, "a case in which ours is slower is listed"
+    assert "| gelu none forward | float16 | PyTorch eager | 7 | 1.05 × |" in text, "a case in which ours is slower is listed"
     assert "| float16 | 8 |" not in text
     assert "TF32" not in markdown(document(layers()), "all")
 
