@@ -119,7 +119,7 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
         loses = min(mine, key=lambda name: mine[name]) not in ("ours", "ours, graph")
         lengths = steps[(*row["sizes"][1:], row["dtype"])]
         between_others = row["case"] == "sequence" and min(lengths) < row["sizes"][0] < max(lengths)
-        return loses or not between_others and (*row["sizes"], beside) not in times
+        return loses or (not between_others and (*row["sizes"], beside) not in times)
 
     return [row for row in rows if is_shown(row)]
 

@@ -206,10 +206,10 @@ def _losses(rows: Sequence[Row]) -> str:
 
 
 def _chains(rows: Sequence[Row]) -> str:
-    """Medians of forward and backward in microseconds, with the ratio of both to PyTorch's."""
+    """Medians of forward and backward in microseconds, with the ratio of both to PyTorch's; not under autocast."""
     names = {"torch": "PyTorch", "cupyops": "cupyops", "optimize": "`optimize()`"}
     lines = [["module", "mode", *names.values()], ["---"] * (2 + len(names))]
-    for chain, mode in dict.fromkeys((row["chain"], row["mode"]) for row in rows):
+    for chain, mode in dict.fromkeys((row["chain"], row["mode"]) for row in rows if row["mode"] != "autocast"):
         mine = {row["variant"]: row for row in rows if (row["chain"], row["mode"]) == (chain, mode)}
         cells = []
         for v in names:

@@ -125,14 +125,11 @@ def by_length() -> list[dict[str, Any]]:
     return rows
 
 
-def test_rows_have_a_table_per_direction_of_typical_lengths() -> None:
-    text = markdown(document(by_length()), "all")
+def test_operators_on_rows_are_listed_where_another_is_faster_and_have_no_other_table_here() -> None:
+    slower = [{**r, "microseconds": 0.5 * r["microseconds"]} if r["implementation"] == "liger" else r for r in by_length()]
+    text = markdown(document(slower), "all")
     assert "### Time on the GPU" not in text
-    forward, _, backward = text.partition("### layer_norm forward")[2].partition("### layer_norm backward")
-    for table in (forward, backward.partition("###")[0]):
-        lines = [line.split(" | ")[:3] for line in table.splitlines() if "float" in line]
-        assert lines == [[f"| {variant}", "bfloat16", "32768×8192"] for variant in ("affine", "add_layer_norm")]
-        assert "| cupyops | Liger |" in table
+    assert "| layer_norm affine forward | float32, bfloat16 | Liger |" in text
 
 
 def test_rows_stand_at_typical_lengths_where_there_is_no_room() -> None:

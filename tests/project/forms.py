@@ -135,7 +135,7 @@ def compatibility() -> Findings:
 
 NONE, HOST = "no header is needed", "as with NVRTC"
 LISTED = "[those listed](simulator.md#cudas-libraries)"
-MOST_NAMES = 6  # the most names in a line of headers without a package
+MOST_NAMES = 6  # the most names in a line of headers that the simulator does not list
 
 
 def header_rows() -> list[str]:
@@ -145,7 +145,7 @@ def header_rows() -> list[str]:
         groups.setdefault(_treated(of), []).extend(of.names)
     lines = []
     for (brings, simulated), names in groups.items():
-        most = MOST_NAMES if simulated == HOST or brings == NONE else len(names)
+        most = len(names) if simulated == LISTED else MOST_NAMES
         others = f" and {len(names) - most} others" if len(names) > most else ""
         lines.append(f"| {code(names[:most])}{others} | {brings} | {simulated} |")
     return lines
