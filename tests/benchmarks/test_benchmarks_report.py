@@ -85,7 +85,9 @@ def test_other_dtypes_are_left_out_where_bfloat16_was_measured() -> None:
     rows = [row("ours", 200.0, dtype=dtype, shape=[size]) for dtype, size in sizes]
     text = markdown(document([*rows, row("eager", 190.0, dtype="float16", shape=[7])]), "all")
     assert "| float16 | 9 |" in text
-    assert "| gelu none forward | float16 | PyTorch eager | 7 | 1.05 × |" in text, "a case in which ours is slower is listed"
+    assert "| gelu none forward | float16 | PyTorch eager | 7 | 1.05 × |" in text, (
+        "a case in which ours is slower is listed"
+    )
     assert "| float16 | 8 |" not in text
     assert "TF32" not in markdown(document(layers()), "all")
 
@@ -126,7 +128,9 @@ def by_length() -> list[dict[str, Any]]:
 
 
 def test_operators_on_rows_are_listed_where_another_is_faster_and_have_no_other_table_here() -> None:
-    slower = [{**r, "microseconds": 0.5 * r["microseconds"]} if r["implementation"] == "liger" else r for r in by_length()]
+    slower = [
+        {**r, "microseconds": 0.5 * r["microseconds"]} if r["implementation"] == "liger" else r for r in by_length()
+    ]
     text = markdown(document(slower), "all")
     assert "### Time on the GPU" not in text
     assert "| layer_norm affine forward | float32, bfloat16 | Liger |" in text
