@@ -226,9 +226,7 @@ def scores() -> dict[str, Any]:
 def test_the_table_has_a_line_each_second_length_and_a_cell_an_operator() -> None:
     text = markdown(scores(), "rows")
     assert "| row length | `rms_norm` | `cross_entropy` |" in text
-    share = [
-        f"{100 * 4 * (2**20 // n * n) / t / 1e3 / 4280:.0f}" for n, t in ((96, 100.0), (96, 95.0), (96, 300.0))
-    ]
+    share = [f"{100 * 4 * (2**20 // n * n) / t / 1e3 / 4280:.0f}" for n, t in ((96, 100.0), (96, 95.0), (96, 300.0))]
     assert f"| 96 | {share[0]} / **{share[0]}** ({share[1]} / {share[2]}) | – |" in text
     assert "| 1024 | " not in text
     assert "In 4 of 10 measurements in all dtypes, a peer is faster by more than 2 percent." in text

@@ -14,8 +14,8 @@ DOCS = ROOT / "docs"
 
 
 def loaded(name: str) -> Any:
-    """Returns a module of docs/, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    """Returns a module of website/, which is not a package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "website" / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
