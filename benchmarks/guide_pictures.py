@@ -215,7 +215,7 @@ def live() -> str:
 
 
 def _edited(text: str, edits: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Yields, for each edit of the first one in the text: the edit, the results of a launch, and its last message on stderr, of which the first sentence."""
+    """Yields, for each edit of the first one in the text: the edit, the result of a launch, and the first sentence of its last message on stderr."""
     import numpy as np
 
     import cupyops

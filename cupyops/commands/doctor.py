@@ -1,6 +1,6 @@
 """``python -m cupyops doctor``: prints the versions of this installation, and the command that fixes each fault.
 
-A check is a generator of facts and faults. A check does not assume that any package works; an exception in a check
+A check is a generator that yields facts and faults. It does not assume that any package works; an exception in a check
 becomes a fault. The checks read PyTorch's version without importing PyTorch.
 """
 

@@ -82,7 +82,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def same(a: Node, b: Node) -> bool:
-    """Returns whether two expressions are equal but for spaces and parentheses."""
+    """Returns whether two expressions are equal except for spaces and parentheses."""
     a, b = bare(a), bare(b)
     return (
         (a.kind, a.word, len(a.parts)) == (b.kind, b.word, len(b.parts))

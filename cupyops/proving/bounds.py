@@ -252,5 +252,7 @@ class _Run:
             if access.address.terms.get((atom,)) == a.unit and access.address.unknowns & {atom}
         ]
         if len(found) != 1 or sum(found[0].base.unknowns <= set(m) for m in access.address.terms) != 1:
-            raise NotJudged("an address that is no array's and an offset: it may be read from memory", access.line)
+            raise NotJudged(
+                "an address that is not that of an array plus an offset: it may be read from memory", access.line
+            )
         return found[0]

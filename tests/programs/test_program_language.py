@@ -156,11 +156,11 @@ def test_a_statement_that_does_not_end_or_pair_is_refused() -> None:
     ("program", "words"),
     [
         ("y = x - mean(x)", "there is no mean: it is sum(x) / N"),
-        ("y = x * var(x)", "there is no var: it is sum((x - m) * (x - m)) / N, behind m = sum(x) / N"),
+        ("y = x * var(x)", "there is no var: it is sum((x - m) * (x - m)) / N, after m = sum(x) / N"),
         ("y = x - amax(x)", "there is no amax: it is max(x)"),
         ("y = x / norm(x)", "there is no norm: it is sqrt(sum(x * x))"),
         ("y = x / len(x)", "there is no len: it is N"),
-        ("y = argmax(x)", "there is no argmax: it is min(x == m ? j : N), behind m = max(x)"),
+        ("y = argmax(x)", "there is no argmax: it is min(x == m ? j : N), after m = max(x)"),
         ("y = any(x > 0)", "there is no any: it is max(c ? 1 : 0)"),
         ("y = cumsum(x)", "there is no cumsum: a row is reduced by sum, max and min"),
         ("y = sum(x, 1)", "sum takes one argument"),
@@ -323,7 +323,7 @@ def test_brackets_are_of_an_index_alone() -> None:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("y = x / sum(exp(x - max(x)))", "max stands within sum; assign max to a name first"),
+        ("y = x / sum(exp(x - max(x)))", "max is inside sum; assign max to a name first"),
         ("y = 2 * column_sum(x)", "column_sum must be the whole right-hand side"),
         ("s = column_sum(x); y = x - s", "is a sum over all rows, which no statement can read"),
     ],

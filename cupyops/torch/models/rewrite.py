@@ -153,7 +153,7 @@ def rewritten(
             weight and bias, ``"head"`` for a module that returns the result of a linear layer, ``"function"`` for a function
             that computes GELU, and the name of the gated unit for SiLU and ReLU.
         parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
-        fuse: whether calls that stand beside each other become one.
+        fuse: whether neighbouring calls become one.
         lazy: whether a linear layer whose result a loss reads returns :class:`.lazy.LazyLogits`.
         head: whether a loss reads the result of the method.
 

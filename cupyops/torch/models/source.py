@@ -72,7 +72,7 @@ def _read(function: FunctionType) -> ast.FunctionDef:
 
 
 def _same(a: CodeType, b: CodeType) -> bool:
-    """Returns whether two codes do the same."""
+    """Returns whether two code objects are equal, apart from their places in the source."""
     if (a.co_code, a.co_names, a.co_varnames, a.co_freevars) != (b.co_code, b.co_names, b.co_varnames, b.co_freevars):
         return False
     if len(a.co_consts) != len(b.co_consts):
