@@ -91,7 +91,7 @@ def check_cuda_majors() -> Iterator[Finding]:
         return
     verdict = "the majors agree"
     if torch[1][0] != cupy[0]:
-        verdict = "the majors differ: kernels run all the same, CuPy's own matrix products may lack their libraries"
+        verdict = "the majors differ: kernels run anyway, CuPy's own matrix products may lack their libraries"
     yield Fact("CUDA of torch, cupy", f"{dotted(torch[1])}, {dotted(cupy)}; {verdict}")
 
 

@@ -208,7 +208,7 @@ def test_abs_is_of_floats_as_fabs_is() -> None:
 
 def test_an_option_that_there_is_not_is_refused() -> None:
     with pytest.raises(
-        TypeError, match="square: there is no option `dtypes`: a program is of all floating dtypes, and a"
+        TypeError, match="square: there is no option `dtypes`: a program accepts all floating dtypes, and a"
     ):
         elementwise("y = x * x", name="programs_test::square", dtypes="float32")
     with pytest.raises(

@@ -143,7 +143,7 @@ def _check_place(parsed: Any, text: str) -> None:
     """Raises ValueError if ``torch.ops`` has something else in the place of the operator, ``torch.ops.mylib.scale``."""
     namespace, _, name = parsed.name.partition("::")
     if parsed.overload_name:
-        raise ValueError(expected("Operator", "schema", "name an operator, and no overload of one", repr(text)))
+        raise ValueError(expected("Operator", "schema", "name an operator without an overload", repr(text)))
     for owner, word, kind in (
         (torch.ops, namespace, torch._ops._OpNamespace),
         (getattr(torch.ops, namespace), name, torch._ops.OpOverloadPacket),

@@ -526,7 +526,7 @@ def _fakes(nodes: Iterable[Any], devices: Collection[str]) -> list[Any]:
     found = [node.meta.get("example_value") if isinstance(node, Node) else None for node in nodes]
     for x in found:
         if type(x) is not FakeTensor:
-            raise _Refused("an operand is no plain tensor")
+            raise _Refused("an operand is not a plain tensor")
         if x.device.type not in devices:
             raise _Refused(f"a tensor is on {x.device}")
         if x.dtype not in _FLOATS:

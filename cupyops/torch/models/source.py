@@ -59,7 +59,7 @@ def _read(function: FunctionType) -> ast.FunctionDef:
     except (OSError, TypeError, SyntaxError, IndexError) as error:
         raise UnreadableError("it has no source") from error
     if not isinstance(tree, ast.FunctionDef):
-        raise UnreadableError("it is no plain function")
+        raise UnreadableError("it is not a plain function")
     tree.decorator_list = []  # decorators ran when the class was made; redecorated() keeps what they returned
     for node in ast.walk(tree):
         for name in (getattr(node, "id", ""), getattr(node, "attr", "")):
