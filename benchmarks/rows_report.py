@@ -117,8 +117,9 @@ def losses(rows: Sequence[Row], case: Callable[[Row], str], least: float = LOSS)
             cases.setdefault((case(own), LABELS[peer["implementation"]]), []).append(found)
     lines = ["| case | dtypes | faster | shapes | ours takes |", "| --- | --- | --- | --- | --- |"]
     for (name, peer_name), found_here in cases.items():
-        dtypes, shapes = (", ".join(dict.fromkeys(one[i] for one in found_here)) for i in (0, 1))
-        low, high = (f"{choose(one[2] for one in found_here):.2f}" for choose in (min, max))
+        dtypes = ", ".join(dict.fromkeys(dtype for dtype, _, _ in found_here))
+        shapes = ", ".join(dict.fromkeys(shape for _, shape, _ in found_here))
+        low, high = (f"{choose(ratio for *_, ratio in found_here):.2f}" for choose in (min, max))
         times = low if low == high else f"{low} to {high}"
         lines.append(f"| {name} | {dtypes} | {peer_name} | {shapes} | {times} × |")
     of_these = "" if least == LOSS else f" Cases of more than {100 * least:.0f} percent:"

@@ -159,11 +159,11 @@ def _table(document: Row, batch: str, rows: Sequence[Row]) -> str:
     for model, size in dict.fromkeys((row["model"], row["size"]) for row in rows):
         cells = []
         for mode in modes:
-            torchs, found = by_case.get((model, mode, "torch")), []
+            torchs, ratios = by_case.get((model, mode, "torch")), list[str]()
             for v in (v for v in ours if v != "again"):
                 ratio = speedups(document, batch, mode, v).get(model)
-                found += [] if ratio is None else [_speedup(ratio, by_case[model, mode, v])]
-            cells.append("–" if torchs is None else f"{torchs['wall']:.1f} ms: {' / '.join(found) or '–'}")
+                ratios += [] if ratio is None else [_speedup(ratio, by_case[model, mode, v])]
+            cells.append("–" if torchs is None else f"{torchs['wall']:.1f} ms: {' / '.join(ratios) or '–'}")
         lines.append([f"{model}, {size}", *cells])
     for v in ours:
         found = [speedups(document, batch, mode, v) for mode in modes]
