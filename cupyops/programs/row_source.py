@@ -110,7 +110,7 @@ def text_of(program: RowProgram, tiles: bool = False) -> str:
 
 
 def _stacked(program: RowProgram, arrays: Sequence[str]) -> list[str]:
-    """Returns the parameters of the kernel: one for the parts of an array, in the place of the first of them."""
+    """Returns the parameters of the kernel: one for all parts of an array, at the place of the first part."""
     lines: list[str] = []
     for name, line in zip((*program.inputs, *program.results), arrays, strict=True):
         stack = program.stack_of(name)

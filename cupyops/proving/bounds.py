@@ -106,7 +106,7 @@ def prove_bounds(
             :func:`cupyops.warmup` compiles.
         assume: what callers guarantee, as comparisons of size expressions: ``"N % 4 == 0"``, ``"1 <= K <= 1024"``. The kernel of a
             row program has the conditions that its launches meet.
-        geometry: the policy of the launches, for a kernel without one. By default such a kernel has every grid and every block.
+        geometry: the policy of the launches, for a kernel without one. By default, the proof holds for every grid and every block.
         seconds: the processor's time for each choice of dtypes. A kernel that takes longer is not judged.
 
     Raises:

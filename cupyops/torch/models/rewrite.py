@@ -143,8 +143,8 @@ def rewritten(
     lazy: bool = False,
     head: bool = False,
 ) -> tuple[FunctionType, list[Change]]:
-    """Returns a method with calls replaced, and the changes, and what was left with the reason; the method itself if there are
-    no changes.
+    """Returns the method with replaced calls, or the method itself if none is replaced; and the changes, with the reasons for
+    what was left as it is.
 
     Args:
         function: the method.
