@@ -1,4 +1,4 @@
-"""The words of CUDA's runtime for errors and devices."""
+"""Translations of the CUDA runtime's names for errors and devices."""
 
 from collections.abc import Sequence
 from functools import cache

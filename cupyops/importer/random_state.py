@@ -1,4 +1,4 @@
-"""The words of PyTorch's C++ for the state of random numbers that kernels get: a seed and an offset of Philox."""
+"""Translations of PyTorch's C++ names for the state of random numbers that kernels get: a seed and an offset of Philox."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The words of PyTorch's C++ for numbers and their types: floats of 16 and of 8 bits, dtypes, layouts, memory formats and devices.
+"""Translations of PyTorch's C++ names for numbers and their types: floats of 16 and of 8 bits, dtypes, layouts, memory formats and devices.
 
 A ScalarType and a TypeMeta are a ``torch.dtype``, a Device is a ``torch.device``, a DeviceType its name.
 """
