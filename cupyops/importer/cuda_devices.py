@@ -68,7 +68,7 @@ def error_name(error: int) -> str:
 
 
 def on_gpu() -> bool:
-    """Returns whether words concern a GPU, and not the simulated one."""
+    """Returns whether the names act on a GPU, and not on the simulated one."""
     return not host().enabled() and torch.cuda.is_available()
 
 

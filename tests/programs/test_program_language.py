@@ -118,7 +118,7 @@ def test_quotients_that_are_whole_or_of_numbers_with_a_fraction_stay() -> None:
         ("x * (1 << j)", "a shift must be by a number from 0 to 62: for 1 << j write acc_t(1) * exp2(acc_t(j))"),
         ("x * (j * j * N)", "j * j * N may not fit a whole number of 64 bits: write acc_t(j * j) * N"),
         ("x * (j << 40)", "j << 40 may not fit a whole number of 64 bits: write"),
-        ("x * 3u", "numbers without a sign count in a circle: write 3 for 3u"),
+        ("x * 3u", "unsigned numbers wrap around: write 3 for 3u"),
     ],
 )
 def test_arithmetic_of_whole_numbers_that_cpp_rounds_or_wraps_is_refused(expression: str, words: str) -> None:
