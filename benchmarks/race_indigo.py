@@ -17,7 +17,7 @@ INPUTS = ("counterDAG_5n_5e", "DAG_5n_5e", "DAG_100n_200e", "power_law_200n_1000
 BLOCKS, THREADS = 256, 64
 WORDS = {
     "atomicBug": "a plain access for an atomic one",
-    "guardBug": "a plain read as a guard",
+    "guardBug": "a plain read that guards an atomic one",
     "syncBug": "a missing barrier",
     "raceBug": "a plain update by several threads",
     "boundsBug": "an access out of bounds",
