@@ -133,7 +133,7 @@ REFUSED = (
     Refusal("threads", "no member named 'thread'", "double f(int n) { std::thread t([] {}); return n; }"),
     Refusal("files", "no member named 'ifstream'", 'double f(int n) { std::ifstream file("x"); return n; }'),
     Refusal(
-        "`std::list`, `std::variant` and other names of the library without a word",
+        "`std::list`, `std::variant` and other names of the library that have no translation",
         "no member named 'list'",
         "double f(int n) { std::list<int> q; return n; }",
     ),
