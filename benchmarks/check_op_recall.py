@@ -54,13 +54,11 @@ def table(results: dict[str, Any]) -> str:
     lines = [
         f"cupyops {results['versions']['cupyops']}, PyTorch {results['versions']['torch']}, on a CPU: `check_op` finds {found} of {planted} "
         f"planted faults, and raises an alarm for {len(alarms)} of {len(right)} right operators{': ' if alarms else ''}{', '.join(alarms)}.",
-        "",
-        "| kind | planted | found | not found |",
-        "|---|---|---|---|",
     ]
-    for kind, rows in kinds.items():
-        missed = [name for name, row in rows.items() if not row["failed"]]
-        lines.append(f"| {kind} | {len(rows)} | {len(rows) - len(missed)} | {'; '.join(missed)} |")
+    missed = [f"{name} ({kind})" for kind, rows in kinds.items() for name, row in rows.items() if not row["failed"]]
+    lines += ["", f"Not found: {'; '.join(missed)}."] if missed else []
+    counts = ", ".join(f"{kind} ({len(rows)})" for kind, rows in kinds.items())
+    lines += ["", f"The faults are of {len(kinds)} kinds: {counts}."]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of the guides: one message each, from the committed results, the pages and the source.
+"""Draws the pictures of the guides: one message each, from the committed results, the pages, the source, and the simulator.
 
 ::
 
@@ -6,10 +6,14 @@
 """
 
 import argparse
+import contextlib
+import io
 import json
 import math
+import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,8 +193,53 @@ def hopper() -> str:
     return _picture("Two blocks of a cluster share W", (192, list(lines())))
 
 
+def live() -> str:
+    """The results of a watched kernel, launched in the simulator after each of four edits of the text on the page."""
+    page = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
+    text = re.findall(r'TEXT = """(.*?)"""', page, re.DOTALL)[0]
+    lines: list[str] = []
+    for i, (edit, result, said) in enumerate(_edited(text, ("2 * x[i]", "3 * x[i]", "3 * x[j]", "4 * x[i]"))):
+        y = 6 + i * 62
+        (line,) = (line.strip() for line in text.replace("2 * x[i]", edit).splitlines() if edit in line)
+        kind = "box dashed" if "does not compile" in said else "box"
+        lines.append(f'<rect class="{kind}" x="{MARGIN}" y="{y}" width="300" height="28"/>')
+        lines.append(_text(MARGIN + 10, y + 19, line))
+        lines.append(
+            _text(MARGIN + 10, y + 45, "saved while the program runs" if i else "the file of the declaration", "small")
+        )
+        lines.append(f'<line x1="{MARGIN + 300}" y1="{y + 14}" x2="400" y2="{y + 14}"/>')
+        lines.append(_text(408, y + 19, f"the next launch writes {result}"))
+        if said:
+            lines.append(_text(408, y + 45, said, "small"))
+    return _picture("A saved text runs at the next launch, in the same process", (6 + 4 * 62, lines))
+
+
+def _edited(text: str, edits: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yields, for each edit of the first one in the text: the edit, the result of a launch, and the first sentence of its last message on stderr."""
+    import numpy as np
+
+    import cupyops
+
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, cupyops.simulate():
+        os.chdir(folder)  # messages name the file as the kernel's declaration does
+        try:
+            path = Path("scale.cu")
+            path.write_text(text, encoding="utf-8")
+            kernel = cupyops.Kernel(path, "scale", cupyops.Threads("n"), dtypes=("float32",), watch=True)
+            x, y = np.arange(4, dtype=np.float32), np.empty(4, np.float32)
+            for edit in edits:
+                time.sleep(0.01)  # a launch looks at the file at most every 5 ms
+                path.write_text(text.replace(edits[0], edit), encoding="utf-8")
+                with contextlib.redirect_stderr(io.StringIO()) as said:
+                    kernel(x, y, 4)
+                yield edit, str(y), said.getvalue().rpartition("cupyops: ")[2].partition(". ")[0].strip()
+        finally:
+            os.chdir(before)
+
+
 PICTURES: dict[str, Callable[[], str]] = {
-    made.__name__: made for made in (simulator, debugging, profiling, shipping, scale, onnx, hopper)
+    made.__name__: made for made in (simulator, debugging, profiling, shipping, scale, onnx, hopper, live)
 }
 
 

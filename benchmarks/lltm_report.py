@@ -104,7 +104,11 @@ def markdown(document: Row) -> str:
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The rows without float16, where bfloat16 was measured, and without TF32, where float32 was, unless ours is slower."""
+    """The rows without float16, where bfloat16 was measured, without TF32, where float32 was, and without sequences of a length
+    between the shortest and the longest of their sizes, unless ours is slower."""
+    steps: dict[tuple[Any, ...], set[int]] = {}
+    for row in rows:
+        steps.setdefault((*row["sizes"][1:], row["dtype"]), set()).add(row["sizes"][0])
     times: dict[tuple[Any, ...], dict[str, float]] = {}
     for row in rows:
         times.setdefault((*row["sizes"], row["dtype"]), {})[row["implementation"]] = row["both"]
@@ -112,8 +116,10 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
     def is_shown(row: Row) -> bool:
         beside = {"float16": "bfloat16", "float32, TF32": "float32"}.get(row["dtype"])
         mine = times[(*row["sizes"], row["dtype"])]
-        loses = min(mine, key=lambda name: mine[name]) not in ("ours", "ours, graph")
-        return (*row["sizes"], beside) not in times or loses
+        loses = row["case"] != "pointwise" and min(mine, key=lambda name: mine[name]) not in ("ours", "ours, graph")
+        lengths = steps[(*row["sizes"][1:], row["dtype"])]
+        between_others = row["case"] == "sequence" and min(lengths) < row["sizes"][0] < max(lengths)
+        return loses or (not between_others and (*row["sizes"], beside) not in times)
 
     return [row for row in rows if is_shown(row)]
 

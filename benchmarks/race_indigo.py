@@ -16,8 +16,8 @@ INPUTS = ("counterDAG_5n_5e", "DAG_5n_5e", "DAG_100n_200e", "power_law_200n_1000
 # A thread, a warp or a block for each of 200 nodes.
 BLOCKS, THREADS = 256, 64
 WORDS = {
-    "atomicBug": "a plain access in place of an atomic operation",
-    "guardBug": "a plain read that guards an atomic operation",
+    "atomicBug": "a plain access for an atomic one",
+    "guardBug": "a plain read that guards an atomic one",
     "syncBug": "a missing barrier",
     "raceBug": "a plain update by several threads",
     "boundsBug": "an access out of bounds",

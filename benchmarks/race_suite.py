@@ -129,6 +129,9 @@ def table(suite: Any, results: dict[str, Any], sanitized: dict[str, Any] | None 
             (f"found of {len(faulty)} faulty kernels", faulty),
             (f"alarms in {len(clean)} kernels without a fault", clean),
         ):
+            if names is clean and cells(names, suite.INPUTS) == " | ".join("0" for _ in columns):
+                lines += ["", f"There are no {title}, on any input."]
+                continue
             lines += ["", f"| {title} | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
             lines += [f"| on `{given}` | {cells(names, [given])} |" for given in suite.INPUTS]
             lines.append(f"| on any of them | {cells(names, suite.INPUTS)} |")

@@ -11,6 +11,7 @@ __all__ = ["figure", "losses", "lost", "operator_of", "scoreboard", "shown"]
 Row = dict[str, Any]
 DTYPE = "bfloat16"  # of rows and parameters in the table and the figure
 DIRECTIONS = ("forward", "backward")
+EACH = 2  # the table has each second length, and the figure all
 # Two runs of one kernel differ by less.
 LOSS = 0.02
 
@@ -24,7 +25,7 @@ def scoreboard(rows: Sequence[Row]) -> str:
             _FIGURE,
             _LEGEND,
             _table(rows),
-            *losses(rows, lambda row: f"{operator_of(row)} {row['direction']} {_dtype(row)}"),
+            *losses(rows, lambda row: f"{operator_of(row)} {row['direction']}"),
         ]
     )
 
@@ -34,7 +35,7 @@ _FIGURE = "![Operators on rows: share of the copy bandwidth by row length](plots
 
 _LEGEND = (
     "Share of the copy bandwidth in percent, forward / backward, for 2^28 elements in bfloat16; in brackets that of the fastest "
-    "other implementation, which the figure names. torch.compile is measured at some of the lengths."
+    "other implementation, which the figure names. The table has each second length, the figure all; torch.compile is measured at some of them."
 )
 
 
@@ -65,7 +66,7 @@ def _table(rows: Sequence[Row]) -> str:
     mine = shown(rows)
     operators = list(dict.fromkeys(map(operator_of, mine)))
     lines: list[list[str]] = [["row length", *(f"`{name}`" for name in operators)], ["---"] * (len(operators) + 1)]
-    for n in sorted(set(map(_length, mine))):
+    for n in sorted(set(map(_length, mine)))[::EACH]:
         there = [row for row in mine if _length(row) == n]
         cells = [_cell([row for row in there if operator_of(row) == name]) for name in operators]
         lines.append([str(n), *cells])
@@ -101,25 +102,28 @@ def lost(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def losses(rows: Sequence[Row], case: Callable[[Row], str], least: float = LOSS) -> list[str]:
-    """How often a peer is faster, and a line for each case with its shapes, the peers and the ratios, where ours takes longer by
-    more than ``least``."""
+    """How often a peer is faster, and a table of the cases and peers with the dtypes and shapes in which ours takes longer by
+    more than ``least``, and the least and the largest ratio."""
     compared = {(*kind(row), *row["shape"]) for row in rows if row["implementation"] == "ours"}
     slower = lost(rows)
     count = f"In {len(slower)} of {len(compared)} measurements in all dtypes, a peer is faster by more than 2 percent"
     if not slower:
         return [count + "."]
-    cases: dict[str, dict[str, list[str]]] = {}
+    cases: dict[tuple[str, str], list[tuple[str, str, float]]] = {}
     for own, peer in slower:
-        name, shape = LABELS[peer["implementation"]], "×".join(map(str, own["shape"]))
         ratio = own["microseconds"] / peer["microseconds"]
         if ratio > 1 + least:
-            cases.setdefault(case(own), {}).setdefault(name, []).append(f"{shape} {ratio:.2f}")
-    lines = [
-        f"- {name}: " + "; ".join(f"{peer} {', '.join(shapes)}" for peer, shapes in peers.items())
-        for name, peers in cases.items()
-    ]
+            found = _dtype(own), "×".join(map(str, own["shape"])), ratio
+            cases.setdefault((case(own), LABELS[peer["implementation"]]), []).append(found)
+    lines = ["| case | dtypes | faster | shapes | ours takes |", "| --- | --- | --- | --- | --- |"]
+    for (name, peer_name), found_here in cases.items():
+        dtypes = ", ".join(dict.fromkeys(dtype for dtype, _, _ in found_here))
+        shapes = ", ".join(dict.fromkeys(shape for _, shape, _ in found_here))
+        low, high = (f"{choose(ratio for *_, ratio in found_here):.2f}" for choose in (min, max))
+        times = low if low == high else f"{low} to {high}"
+        lines.append(f"| {name} | {dtypes} | {peer_name} | {shapes} | {times} × |")
     of_these = "" if least == LOSS else f" Cases of more than {100 * least:.0f} percent:"
-    return [f"{count}. The number after a shape says how many times as long ours takes.{of_these}", "\n".join(lines)]
+    return [f"{count}.{of_these}", "\n".join(lines)]
 
 
 def figure(rows: Sequence[Row]) -> Any:

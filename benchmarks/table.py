@@ -1,6 +1,5 @@
 """The results file as Markdown, for the README and the documentation."""
 
-import itertools
 import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +9,7 @@ from .cases import PRODUCTS, ROWWISE
 from .choices import FORMS, Form
 from .linear import PRODUCTS_OF, product_of
 from .peers import LABELS
-from .plots import elements, host_label, kind, largest, of_many_rows, present
+from .plots import elements, host_label, kind, largest, present
 from .rows_report import losses, scoreboard
 
 __all__ = ["FORMS", "Form", "between", "commit_of", "insert", "losing_rows", "machine_of", "markdown"]
@@ -30,10 +29,10 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     """The document's tables.
 
     Args:
-        form: ``"largest"``: every section that has rows, with the
-            times on the GPU at the largest sizes and at typical row lengths. ``"all"``: the same with large matrix
-            products of all shapes, and a list of the cases of all sizes and dtypes in which ours is slower than another. ``"rows"``: of a run of
-            ``--ops rows``, the table of shares by row length.
+        form: ``"largest"``: every section that has rows, with the times on the GPU at the largest sizes and at typical row
+            lengths. ``"all"``: the same without operators on rows, with large matrix products of all shapes, and the cases of
+            all operators, sizes and dtypes in which ours is slower than another. ``"rows"``: of a run of ``--ops rows``, the table of
+            shares by row length.
     """
     if form == "rows":
         parts = [f"{_measured_on(document)} {_a_copy(document)}", scoreboard(document["rows"]), *_missing(document)]
@@ -42,17 +41,13 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     rows = _shown(document["rows"]) if form == "all" else largest(document["rows"])
     products = [row for row in rows if row["op"] in PRODUCTS]
     moved = [row for row in rows if row["op"] not in PRODUCTS]
-    apart = [row for row in moved if row["op"] in ROWWISE] if form == "all" else []
     together = [row for row in moved if row["op"] not in ROWWISE] if form == "all" else moved
     if together:
         parts += ["### Time on the GPU: % of copy bandwidth (µs)", _device_table(together)]
-    for op, direction in dict.fromkeys((row["op"], row["direction"]) for row in apart):
-        mine = [row for row in apart if (row["op"], row["direction"]) == (op, direction)]
-        parts += [f"### {op} {direction}, by row length: % of copy bandwidth; of few rows, µs", _lengths_table(mine)]
     if products:
         parts += ["### Matrix products: µs", _products_table(products)]
     if form == "all":
-        parts += ["### Where another is faster", *losses(document["rows"], lambda row: " ".join(kind(row)), LISTED)]
+        parts += ["### Where another is faster", *losses(document["rows"], lambda row: " ".join(kind(row)[:3]), LISTED)]
     if document["host"]:
         count = elements(document["host"][0])
         parts += [f"### Host time per call: µs, {count} elements", _host_table(document["host"])]
@@ -85,18 +80,24 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 
 
 def _missing(document: dict[str, Any]) -> list[str]:
-    """The missing measurements: one line for the shapes of a case that were left out for the same reason."""
-    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    """The missing measurements: one line for the cases of a peer that were left out for the same reason."""
+    alike: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
     for entry in document["skipped"]:
-        case, _, shape = entry["what"].rpartition(", ")
-        key = entry["section"], case, re.sub(r"\d\S*", "", entry["reason"])
-        alike.setdefault(key, []).append((shape, entry["reason"]))
+        what, _, shape = entry["what"].rpartition(", ")
+        peer, _, case = what.partition(", ")
+        key = entry["section"], peer, re.sub(r"\d\S*", "", entry["reason"])
+        alike.setdefault(key, []).append((case, shape, entry["reason"]))
     lines = []
-    for (section, case, _), found in alike.items():
-        shapes = ", ".join(shape.replace(" × ", "×") for shape, _ in found[:SHAPES])
-        shapes += f" and {len(found) - SHAPES} more" if len(found) > SHAPES else ""
-        first = "" if len({reason for _, reason in found}) == 1 else " (the first of them)"
-        lines.append(f"- {section}, {f'{case}, ' if case else ''}{shapes}: {found[0][1]}{first}")
+    for (section, peer, _), found in alike.items():
+        cases: dict[str, list[str]] = {}
+        for case, shape, _ in found:
+            cases.setdefault(case, []).append(shape.replace(" × ", "×"))
+        named = []
+        for case, shapes in cases.items():
+            more = f" and {len(shapes) - SHAPES} more" if len(shapes) > SHAPES else ""
+            named.append(f"{f'{case}, ' if case else ''}{', '.join(shapes[:SHAPES])}{more}")
+        first = "" if len({reason for *_, reason in found}) == 1 else " (the first of them)"
+        lines.append(f"- {section}, {f'{peer}, ' if peer else ''}{'; '.join(named)}: {found[0][2]}{first}")
     return ["### Not measured", "\n".join(lines)] if lines else []
 
 
@@ -236,24 +237,6 @@ def _products_table(rows: Sequence[Row]) -> str:
 def _rate(row: Row) -> str:
     rate = 2 * _work(row) * PRODUCTS_OF[row["direction"]] / row["microseconds"] / 1e6
     return f"{rate:.1f}" if rate else "–"
-
-
-def _lengths_table(rows: Sequence[Row]) -> str:
-    """One operator and direction: by variant and dtype, many rows of each length before few."""
-    names = present(rows)
-    variants, dtypes = (dict.fromkeys(row[label] for row in rows) for label in ("variant", "dtype"))
-    body = []
-    for variant, dtype in itertools.product(variants, dtypes):
-        mine = [row for row in rows if (row["variant"], row["dtype"]) == (variant, dtype)]
-        if not mine:
-            continue
-        many = {tuple(row["shape"]) for row in of_many_rows(mine)}
-        shapes = {tuple(row["shape"]) for row in mine}
-        for shape in sorted(shapes, key=lambda shape: (shape not in many, shape[-1], shape)):
-            form = _share if shape in many else _time
-            cells = _cells([row for row in mine if tuple(row["shape"]) == shape], names, form)
-            body.append([variant, dtype, "×".join(map(str, shape)), *cells])
-    return _table(["variant", "dtype", "shape", *(LABELS[n] for n in names)], body)
 
 
 def _share(row: Row) -> str:

@@ -182,7 +182,7 @@ def load(
 def _joined(argument: str, sources: str | Sequence[str]) -> str:
     texts = [sources] if isinstance(sources, str) else sources
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
-        raise TypeError(expected("load_inline", argument, "be a text, or a list of texts", type(sources).__name__))
+        raise TypeError(expected("load_inline", argument, "be a string, or a list of strings", type(sources).__name__))
     return "\n".join(texts)
 
 

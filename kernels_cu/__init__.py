@@ -1,4 +1,4 @@
-"""Loads the CUDA C++ sources of the shipped operators that are no programs.
+"""Loads the CUDA C++ sources of the shipped operators that are not programs.
 
 Each kernel family has a ``.cu`` text, and the headers of that family alone lie beside the text. ``shared/`` has the
 headers that several texts include. ``hardware/`` has PTX and nothing else: a function for each instruction.

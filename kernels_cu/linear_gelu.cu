@@ -1,4 +1,4 @@
-// A linear layer with GELU behind it, y = gelu(z) with z = x·Wᵀ + b, and its gradient, without the matrix products: a pass over
+// A linear layer with GELU after it, y = gelu(z) with z = x·Wᵀ + b, and its gradient, without the matrix products: a pass over
 // z forward, and a pass over z and dL/dy backward.
 //
 //   z = x·Wᵀ + b                y = gelu(z)

@@ -15,7 +15,7 @@
 // BLOCK_THREADS   256             16 units of 16 rows                               TensorCoresConfig.block (cupyops/ops/lltm/config.py)
 // ROWS            16              rows that a team has at once                      TensorCoresConfig.rows (cupyops/ops/lltm/config.py)
 // GROUPS          1, 2, 4         groups of 16 rows, one after the other            TeamConfig.for_rows (cupyops/tiling/teams.py)
-// The naive kernel stands in lltm_sequence.cu.
+// The naive kernel is in lltm_sequence.cu.
 #include "scalar.cuh"
 #include "lltm_tensor_cores.cuh"
 

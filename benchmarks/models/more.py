@@ -12,7 +12,6 @@ The compilations of all models run side by side.
 
 import argparse
 import importlib
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -210,19 +209,22 @@ _NAMES = {"torch": "PyTorch", **report.OURS, "lazy": "`lazy_logits=True`", "meas
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The table of a document: times, speedups with their limits, the memory of a step, and the last losses."""
-    lines = [["model, batch", "", "", "ms (host, GPU)", "speedup", "MiB", "loss"], ["---"] * 7]
-    for row in document["rows"]:
-        ratio = (
-            f"{row['speedup']:.2f} × ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})"
-            if "speedup" in row
-            else ""
-        )
-        memory = "–" if row["requested_mib"] is None else f"{row['requested_mib']:.0f}"
-        times = f"{row['wall']:.1f} ({row['host']:.0f}, {row['gpu'] or math.nan:.1f})"
-        named = f"{row['model']}, {row['size']}", report.MODES[row["mode"]].partition(",")[0], _NAMES[row["variant"]]
-        lines.append([*named, times, ratio, memory, f"{row['loss']:.4g}"])
+    """The table of a document, a line for each model: the time and the memory of a step, and the speedups with their limits."""
+    rows = {(row["model"], row["size"], row["mode"], row["variant"]): row for row in document["rows"]}
+    variants = [v for v in _NAMES if any(which == v for *_, which in rows)]
+    lines = [["model, batch", *(_NAMES[v] for v in variants)], ["---"] * (1 + len(variants))]
+    for case in dict.fromkeys(case[:-1] for case in rows):
+        model, size, mode = case
+        cells = [_cell(rows[(*case, v)]) if (*case, v) in rows else "–" for v in variants]
+        lines.append([f"{model}, {size}{', compiled' * (mode == 'compile')}", *cells])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
+def _cell(row: dict[str, Any]) -> str:
+    memory = "" if row["requested_mib"] is None else f", {row['requested_mib']:.0f} MiB"
+    if "speedup" not in row:
+        return f"{row['wall']:.1f} ms{memory}"
+    return f"{row['speedup']:.2f} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f}){memory}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

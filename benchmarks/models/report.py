@@ -151,38 +151,30 @@ def markdown(document: Row) -> str:
 
 
 def _table(document: Row, batch: str, rows: Sequence[Row]) -> str:
+    """One line a model: the time of PyTorch's step, and the speedups of the variants with their limits."""
     modes = [mode for mode in MODES if any(row["mode"] == mode for row in rows)]
     ours = [v for v in OURS if any(row["variant"] == v for row in rows)]
-    lines = [
-        ["model, batch", "", *(MODES[mode] for mode in modes)],
-        ["---"] * (2 + len(modes)),
-    ]
     by_case = {(r["model"], r["mode"], r["variant"]): r for r in rows}
+    lines = [["model, batch", *(MODES[mode] for mode in modes)], ["---"] * (1 + len(modes))]
     for model, size in dict.fromkeys((row["model"], row["size"]) for row in rows):
-        lines.append([f"{model}, {size}", "PyTorch", *(_time(by_case.get((model, m, "torch"))) for m in modes)])
-        for v in (v for v in ours if v != "again"):
-            cells = []
-            for mode in modes:
+        cells = []
+        for mode in modes:
+            torchs, ratios = by_case.get((model, mode, "torch")), list[str]()
+            for v in (v for v in ours if v != "again"):
                 ratio = speedups(document, batch, mode, v).get(model)
-                cells.append("–" if ratio is None else _speedup(ratio, by_case[model, mode, v]))
-            lines.append(["", OURS[v], *cells])
+                ratios += [] if ratio is None else [_speedup(ratio, by_case[model, mode, v])]
+            cells.append("–" if torchs is None else f"{torchs['wall']:.1f} ms: {' / '.join(ratios) or '–'}")
+        lines.append([f"{model}, {size}", *cells])
     for v in ours:
         found = [speedups(document, batch, mode, v) for mode in modes]
-        lines.append(["geometric mean", OURS[v], *(f"**{mean(s.values()):.2f} ×**" if s else "–" for s in found)])
+        lines.append([f"mean of {OURS[v]}", *(f"**{mean(s.values()):.2f}**" if s else "–" for s in found)])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def _time(row: Row | None) -> str:
-    """The time of a step, and in brackets the times of the host and of the GPU."""
-    if row is None:
-        return "–"
-    return f"{row['wall']:.2f} ms ({row['host']:.1f}, {'–' if row['gpu'] is None else format(row['gpu'], '.1f')})"
 
 
 def _speedup(ratio: float, row: Row) -> str:
     """A speedup and, where they are known, the limits between which it lies."""
-    limits = f" ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})" if "speedup_low" in row else ""
-    return f"{ratio:.2f} ×{limits}"
+    limits = f" ({row['speedup_low']:.2f}–{row['speedup_high']:.2f})" if "speedup_low" in row else ""
+    return f"{ratio:.2f}{limits}"
 
 
 def _memory(rows: Sequence[Row]) -> str:
@@ -214,10 +206,10 @@ def _losses(rows: Sequence[Row]) -> str:
 
 
 def _chains(rows: Sequence[Row]) -> str:
-    """Medians of forward and backward in microseconds, with the ratio of both to PyTorch's."""
+    """Medians of forward and backward in microseconds, with the ratio of both to PyTorch's; not under autocast."""
     names = {"torch": "PyTorch", "cupyops": "cupyops", "optimize": "`optimize()`"}
     lines = [["module", "mode", *names.values()], ["---"] * (2 + len(names))]
-    for chain, mode in dict.fromkeys((row["chain"], row["mode"]) for row in rows):
+    for chain, mode in dict.fromkeys((row["chain"], row["mode"]) for row in rows if row["mode"] != "autocast"):
         mine = {row["variant"]: row for row in rows if (row["chain"], row["mode"]) == (chain, mode)}
         cells = []
         for v in names:

@@ -80,7 +80,7 @@ def _parts(document: Row) -> list[str]:
     env = document["environment"]
     zoos = "".join(f", {name} {env[name]}" for name in ("timm", "transformers") if env.get(name))
     parts = [f"Measured on {document['ranks']} × {machine_of(env)}{zoos}; commit {commit_of(document)}."]
-    lines = [["model", "way", "mode", "GPUs", "PyTorch", "cupyops", "ratio", "losses", "weak scaling"]]
+    lines = [["model", "way", "mode", "GPUs", "PyTorch", "cupyops", "ratio", "weak scaling"]]
     rows = {(*(row[key] for key in _CASE), row["variant"]): row for row in document["rows"]}
     order = {name: i for i, name in enumerate((*WAYS, *MODES))}
     found = sorted({case[:-1] for case in rows}, key=lambda c: (c[0], order[c[1]], order[c[2]], c[3]))
@@ -90,7 +90,7 @@ def _parts(document: Row) -> list[str]:
             continue  # the baseline of weak scaling
         torchs, ours = rows.get((*case, "torch")), rows.get((*case, "cupyops"))
         ratio = "–" if torchs is None or ours is None else f"{ours['per_second'] / torchs['per_second']:.2f}"
-        cells = [_speed(torchs), _speed(ours), ratio, _losses(torchs, ours), _scaling(rows, case)]
+        cells = [_cell(torchs), _cell(ours), ratio, _scaling(rows, case)]
         lines.append([model, WAYS[way], MODES[mode], str(ranks), *cells])
     if all(cells[-1] == "–" for cells in lines[1:]):
         lines = [cells[:-1] for cells in lines]
@@ -119,10 +119,11 @@ def _speed(row: Row | None) -> str:
     return f"{row['per_second']:,.0f} {row['unit']}/s, {row['milliseconds']:.0f} ms ({row['host']:.0f}){memory}"
 
 
-def _losses(*rows: Row | None) -> str:
-    """The losses of the first steps, and those of the last steps."""
-    of = (", ".join("–" if row is None else f"{row[key]:.4f}" for row in rows) for key in ("first_loss", "loss"))
-    return " → ".join(of)
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    memory = "" if row.get("peak_mib") is None else f", {row['peak_mib'] / 1024:.1f} GiB"
+    return f"{row['milliseconds']:.0f} ms ({row['host']:.0f}){memory}"
 
 
 def _scaling(rows: dict[Any, Row], case: tuple[Any, ...]) -> str:

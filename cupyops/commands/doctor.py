@@ -1,6 +1,6 @@
 """``python -m cupyops doctor``: prints the versions of this installation, and the command that fixes each fault.
 
-A check is a generator of facts and faults. A check does not assume that any package works; an exception in a check
+A check is a generator that yields facts and faults. It does not assume that any package works; an exception in a check
 becomes a fault. The checks read PyTorch's version without importing PyTorch.
 """
 
@@ -91,7 +91,7 @@ def check_cuda_majors() -> Iterator[Finding]:
         return
     verdict = "the majors agree"
     if torch[1][0] != cupy[0]:
-        verdict = "the majors differ: kernels run all the same, CuPy's own matrix products may lack their libraries"
+        verdict = "the majors differ: kernels run anyway, CuPy's own matrix products may lack their libraries"
     yield Fact("CUDA of torch, cupy", f"{dotted(torch[1])}, {dotted(cupy)}; {verdict}")
 
 

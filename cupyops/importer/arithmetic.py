@@ -241,7 +241,7 @@ class Arithmetic(Places):
         return bool(own) and not (functions and self.place(place).isidentifier())
 
     def compound(self, cursor: Any, place: str = "", by: str = "") -> Expression:
-        """Returns the new value of ``a op= b``. `place` and `by` are texts of ``a`` and ``b`` that are not to be written anew."""
+        """Returns the new value of ``a op= b``. `place` and `by` are the Python of ``a`` and ``b``, if it is written already."""
         left, right = subexpressions(cursor)
         operator = operator_of(cursor)[:-1]
         a, b = number(left.type), number(right.type)

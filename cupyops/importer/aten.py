@@ -1,4 +1,4 @@
-"""The words of PyTorch's C++ besides tensors that extensions use: loops, indices of kernels, settings, checks of arguments."""
+"""Translations of the C++ names of PyTorch, besides tensors, that extensions use: loops, indices of kernels, settings, checks of arguments."""
 
 from collections.abc import Callable
 from typing import Any

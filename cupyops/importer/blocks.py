@@ -337,7 +337,7 @@ _SILENT = {
 }  # fmt: skip
 
 
-# Statements that have statements inside, where an error may stand.
+# Statements that contain other statements, one of which may have the error.
 _WITH_BLOCKS = {
     "COMPOUND_STMT",
     "IF_STMT",

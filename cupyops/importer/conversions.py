@@ -82,7 +82,7 @@ class Conversions(Parts):
     def struct_in_type(self, type: Any) -> str:
         """Returns the class of a struct that a container or a pointer has: its destructor would not run."""
         if self.program.destructor(type):
-            raise Refused(f"objects of `{plain(type).spelling}`, which has a destructor, that are no variables")
+            raise Refused(f"objects of `{plain(type).spelling}`, which has a destructor, that are not variables")
         return str(self.program.struct(type))
 
     def construct(self, type: Any) -> None:
@@ -90,7 +90,7 @@ class Conversions(Parts):
         self.owns_no_guard(type)
         if self.program.destructor(type):
             if self.owning is None or self.owning != plain(type).get_declaration():
-                raise Refused(f"an object of `{plain(type).spelling}`, which has a destructor, that is no variable")
+                raise Refused(f"an object of `{plain(type).spelling}`, which has a destructor, that is not a variable")
             self.owning = None
 
     # Literals

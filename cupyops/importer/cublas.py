@@ -1,4 +1,4 @@
-"""The words of cuBLAS: products of matrices by PyTorch."""
+"""Translations of cuBLAS's names: products of matrices by PyTorch."""
 
 from collections.abc import Sequence
 from typing import Any

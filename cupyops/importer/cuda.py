@@ -1,4 +1,4 @@
-"""The words of CUDA: its attributes and types for clang, with the vectors and the 16-bit floats in Python."""
+"""Translations of CUDA's names: its attributes and types for clang, with the vectors and the 16-bit floats in Python."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The words of CUDA's runtime for errors and devices."""
+"""Translations of the CUDA runtime's names for errors and devices."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -68,7 +68,7 @@ def error_name(error: int) -> str:
 
 
 def on_gpu() -> bool:
-    """Returns whether words concern a GPU, and not the simulated one."""
+    """Returns whether the names act on a GPU, and not on the simulated one."""
     return not host().enabled() and torch.cuda.is_available()
 
 

@@ -1,4 +1,4 @@
-"""The words of CUDA's runtime for kernels, streams and events."""
+"""Translations of the CUDA runtime's names for kernels, streams and events."""
 
 import time
 from collections.abc import Callable

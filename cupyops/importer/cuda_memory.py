@@ -75,7 +75,7 @@ def malloc_managed(kind: Any, place: Any, count: int, flags: int = 1) -> int:
 def free(pointer: Any) -> int:
     if pointer is None:
         return 0
-    device_synchronize()  # as CUDA: a kernel of another stream may use the memory
+    device_synchronize()  # CUDA waits, too: a kernel on another stream may use the memory
     return _freed(pointer)
 
 
@@ -142,7 +142,7 @@ def memcpy(to: Any, source: Any, count: int, kind: int, stream: Any = None) -> i
 
 
 def rows_of(pointer: Any, pitch: int, width: int, height: int) -> Any:
-    """Returns the bytes of rows that begin `pitch` bytes behind each other, as a matrix."""
+    """Returns the bytes of rows that begin `pitch` bytes after each other, as a matrix."""
     if not isinstance(pointer, DevicePointer):
         raise NotTranslated("rows of a variable of host code")
     whole = pointer.memory.bytes_at(pointer.offset, (height - 1) * pitch + width)

@@ -1,4 +1,4 @@
-"""The words of CUDA's floats of 8 bits, and the types of several of them, of 6 and of 4 bits, which kernels read."""
+"""Translations of CUDA's 8-bit floats, and the types of several of them, of 6 and of 4 bits, which kernels read."""
 
 import torch
 

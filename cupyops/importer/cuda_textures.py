@@ -1,4 +1,4 @@
-"""The words of CUDA's runtime for texture objects: descriptions, arrays of texels, and what kernels fetch."""
+"""Translations of the CUDA runtime's names for texture objects: descriptions, arrays of texels, and what kernels fetch."""
 
 from typing import Any
 

@@ -154,7 +154,7 @@ def python_name(name: str) -> str:
 
 
 def is_characters(type: Any) -> bool:
-    """Returns whether a type is a pointer to characters, whose values are texts."""
+    """Returns whether a type is a pointer to characters, whose values are strings."""
     return plain(type).get_pointee().get_canonical().kind.name in ("CHAR_S", "CHAR_U")
 
 

@@ -41,7 +41,7 @@ struct DeviceRadixSort {
 def array_of(pointer: Any, count: int) -> torch.Tensor:
     """Returns device memory as a tensor."""
     if not isinstance(pointer, DevicePointer) or getattr(pointer.kind, "dtype", None) is None:
-        raise NotTranslated("cub: an array that is no device memory of numbers")
+        raise NotTranslated("cub: an array that is not device memory of numbers")
     return pointer.memory.flat(pointer.offset, pointer.kind.dtype, count)
 
 

@@ -33,7 +33,7 @@ RANKS = {
 
 
 class Refused(Exception):
-    """An expression or a statement has no translation. The message says what it is."""
+    """An expression or a statement has no translation. The message names it."""
 
 
 class Expression(NamedTuple):

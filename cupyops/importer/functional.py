@@ -1,4 +1,4 @@
-"""The words of ``torch::nn::functional``, and the keys of PyTorch's dispatcher."""
+"""Translations of the names of ``torch::nn::functional``, and the keys of PyTorch's dispatcher."""
 
 from collections.abc import Callable
 from typing import Any

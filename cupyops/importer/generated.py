@@ -1,4 +1,4 @@
-"""The names that generated code uses besides the words of C++."""
+"""The names that generated code uses besides those that stand for C++'s."""
 
 from functools import cache
 from typing import Any

@@ -1,4 +1,4 @@
-"""The words of PyTorch's C++ for guards, streams and GPUs."""
+"""Translations of PyTorch's C++ names for guards, streams and GPUs."""
 
 from collections.abc import Callable
 from typing import Any

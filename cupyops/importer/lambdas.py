@@ -39,7 +39,7 @@ class Lambdas(Statements):
     # Lambdas
 
     def write_lambda(self, cursor: Any, name: str = "") -> Expression:
-        """Writes a lambda as a function before the statement in which it stands."""
+        """Writes a lambda as a function before the statement that contains it."""
         children = list(cursor.get_children())
         parameters = [c for c in children if c.kind.name == "PARM_DECL"]
         body = children[-1]

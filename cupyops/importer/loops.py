@@ -169,7 +169,7 @@ class Loops(Blocks):
         self.emit("continue")
 
     def s_switch_stmt(self, cursor: Any) -> None:
-        """Writes a switch. Sections stand one after another, and a value enters at its own."""
+        """Writes a switch. Its sections are written one after another, and a value begins at the section of its case."""
         children = list(cursor.get_children())
         while children[0].kind.is_declaration() or children[0].kind.name == "DECL_STMT":
             self.statement(children.pop(0))
@@ -323,7 +323,7 @@ def _leaves(statements: list[Any]) -> bool:
 
 
 def _inner_break(statements: list[Any]) -> bool:
-    """Returns whether a break of the switch stands anywhere but at the end of a section."""
+    """Returns whether the switch has a break anywhere but at the end of a section."""
     kept = list(statements)
     while kept and kept[-1].kind.name == "BREAK_STMT":
         kept.pop()

@@ -106,7 +106,7 @@ class Places(Conversions):
         return [str(a) if isinstance(a, int) else self.type_text(a) for a in given if a is not None]
 
     def argument_types(self, type: Any) -> list[str]:
-        """Returns the template arguments of a class of words. Those of a pack stand one after another."""
+        """Returns the template arguments of a class of words. Those of a pack follow one another."""
         declared = template_arguments(plain(type).get_declaration())
         if None in declared:
             return [self.type_text(a) for a in type_arguments(type)]

@@ -28,7 +28,7 @@ class Program:
         name: the name of the program.
         source: the host code as Python.
         device: the text of the kernels, for NVRTC. Sources that keep names to themselves have texts of their own in `kernels`,
-            which stand here one after another.
+            which follow one another here.
         functions: the host functions by their C++ names.
         bound: what ``PYBIND11_MODULE`` binds, by name.
         untranslated: the code without a translation: the function, the place and the reason.

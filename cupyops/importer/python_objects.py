@@ -1,4 +1,4 @@
-"""pybind11's classes of Python's objects, which are these objects."""
+"""pybind11's classes of Python objects, such as py::list: here they are the Python objects themselves."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The words of PyTorch's C++ for the state of random numbers that kernels get: a seed and an offset of Philox."""
+"""Translations of PyTorch's C++ names for the state of random numbers that kernels get: a seed and an offset of Philox."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ class Generator:
         self.generator, self.mutex_ = generator, Lock()
 
     def philox_engine_inputs(self, increment: int) -> tuple[int, int]:
-        """Returns the seed and the offset, behind which `increment` numbers of each thread are used."""
+        """Returns the seed and the offset. A kernel uses `increment` numbers of each thread after the offset."""
         if not on_gpu():
             return int(torch.randint(2**62, (), generator=self.generator)), 0
         found = self.generator or torch.cuda.default_generators[torch.cuda.current_device()]

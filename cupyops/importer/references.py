@@ -23,12 +23,12 @@ class Reference:
 
     def __getitem__(self, index: int) -> Any:
         if index:
-            raise IndexError(f"element {index} behind a pointer to one variable")
+            raise IndexError(f"element {index} after a pointer to one variable")
         return self.value
 
     def __setitem__(self, index: int, value: Any) -> None:
         if index:
-            raise IndexError(f"element {index} behind a pointer to one variable")
+            raise IndexError(f"element {index} after a pointer to one variable")
         self.value = value
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The words of PyTorch's C++ for numbers and their types: floats of 16 and of 8 bits, dtypes, layouts, memory formats and devices.
+"""Translations of PyTorch's C++ names for numbers and their types: floats of 16 and of 8 bits, dtypes, layouts, memory formats and devices.
 
 A ScalarType and a TypeMeta are a ``torch.dtype``, a Device is a ``torch.device``, a DeviceType its name.
 """
@@ -14,7 +14,7 @@ from .words import constants, declare, enumeration, methods, word
 __all__ = ["dtype_name", "made_device"]
 
 
-# The words of this header are for both sides, as kernels use some of them.
+# These names are declared for host and device code, because kernels use some of them.
 declare("#pragma clang force_cuda_host_device begin")
 declare("namespace c10 {} namespace at { using namespace c10; } namespace torch { using namespace at; }")
 declare(

@@ -123,8 +123,8 @@ def from_extension(
     Raises:
         OSError: a file cannot be read.
         TypeError: `path` is not a path, or `include` is not a list of paths.
-        ValueError: the file is not UTF-8, has no kernel, or none of its kernels has a translation. The message names the
-            reasons. Or `namespace` is not an identifier, or is not given for a text.
+        ValueError: the file is not UTF-8, has no kernel, or none of its kernels has a translation, with the reasons
+            in the message; or `namespace` is not an identifier, or is missing for a text.
         MissingDependencyError: libclang is not installed.
 
     Example:

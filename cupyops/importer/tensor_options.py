@@ -1,4 +1,4 @@
-"""The words of PyTorch's C++ for scalars, lists of sizes and TensorOptions.
+"""Translations of PyTorch's C++ names for scalars, lists of sizes and TensorOptions.
 
 A Scalar is a number, an ArrayRef a list.
 """

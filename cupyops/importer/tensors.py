@@ -1,4 +1,4 @@
-"""The words of PyTorch's C++ for tensors. PyTorch's operators are in :mod:`.operators`.
+"""Translations of PyTorch's C++ names for tensors. PyTorch's operators are in :mod:`.operators`.
 
 A tensor is a ``torch.Tensor``, an undefined one None.
 

@@ -51,7 +51,7 @@ for _name in ("raw_pointer_cast", "device_pointer_cast"):
 
 @word("thrust::execution_policy")
 class Policy:
-    """Where an algorithm runs: behind the work of PyTorch's current stream."""
+    """Where an algorithm runs: after the work of PyTorch's current stream."""
 
     def on(self, stream: Any) -> "Policy":
         return self
@@ -153,7 +153,7 @@ def _between(first: Any, last: Any) -> torch.Tensor:
 
 
 def _to(target: Any, values: torch.Tensor) -> Any:
-    """Writes elements from a pointer on, and returns the pointer behind them."""
+    """Writes elements from a pointer on, and returns the pointer past them."""
     if not len(values):
         return target
     if isinstance(target, DevicePointer):

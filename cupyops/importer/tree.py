@@ -95,7 +95,7 @@ def clang() -> Any:
 
 @dataclass(frozen=True)
 class Problem:
-    """An error of clang: its message, with the file, the line and the offset where it stands."""
+    """An error of clang: its message, with the file, the line and the offset of its place."""
 
     message: str
     file: str

@@ -16,7 +16,7 @@ __all__ = ["Optimize"]
 class Optimize(Callback):
     """Optimizes the model when a fit, a validation, a test or a prediction begins.
 
-    The model is whole then: ``configure_model`` has run, and the strategy has sharded or wrapped it. Parameters stay the same
+    The model is complete at that time: ``configure_model`` has run, and the strategy has sharded or wrapped it. Parameters stay the same
     objects, and checkpoints have the model's own classes.
 
     Args:

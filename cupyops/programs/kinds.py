@@ -1,6 +1,6 @@
 """The type of each part of a formula, by C++'s rules.
 
-The kernel, the translation to PyTorch and the checks of a declaration all ask here. Arithmetic with whole numbers is
+The kernel, the translation to PyTorch and the checks of a declaration all use these types. Arithmetic with whole numbers is
 exact in each of them: what C++ rounds to a whole number, or what may not fit 64 bits, is refused, with what to write.
 """
 
@@ -71,7 +71,7 @@ class Kinds:
     def __init__(self, tree: Node, whole: Collection[str], text: str) -> None:
         self._whole, self._text = whole, text
         self._found: dict[Node, Kind] = {}
-        for node in reversed(list(walk(tree))):  # the parts of a node come behind it
+        for node in reversed(list(walk(tree))):  # the parts of a node come after it
             self._found[node] = self._of(node)
 
     def __getitem__(self, node: Node) -> Kind:

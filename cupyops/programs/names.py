@@ -57,7 +57,7 @@ class ProgramKernel(Kernel):
         return _signatures.setdefault(key, replace(found, parameters=parameters))
 
     def syntax(self, text: str) -> str:
-        """Returns a final text without the numbers of the config. By these, the source chooses among loops of its own around the
-        same expressions, so that a compiler that accepts one choice accepts all."""
+        """Returns a final text without the numbers of the config. They choose among loops around the same expressions, so that a
+        compiler that accepts one choice accepts all."""
         prelude, line, source = text.partition("#line")
         return _NUMBER.sub(r"\1", prelude) + line + source

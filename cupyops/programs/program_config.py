@@ -138,7 +138,8 @@ class ProgramConfig(RowsConfig):
         thread, up to a block of ``SPREAD_WARP`` threads for a row of one warp. A row of several warps has up to
         ``SPREAD_BLOCK`` threads of at least ``SPREAD_BYTES`` of the row.
 
-        A program with one pass reads its row in turns, one after the other. Here other threads take the further turns.
+        A program with one pass reads a long row in several turns, one after the other. With these configs there are more threads,
+        and each has one turn.
 
         Args:
             n: elements of a row.

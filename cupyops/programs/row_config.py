@@ -149,7 +149,7 @@ class RowKernels:
     ) -> "tuple[RowKernels, Mapping[str, str], Sequence[ProgramConfig]]":
         """Returns the configs for rows of n elements in the order of a guess, and the kernels and dtypes that decide among them."""
         dtype = types[self.program.lead]
-        # A result of another dtype is what the result of the rows' dtype is rounded from: it has no say.
+        # A result of another dtype does not count: the result in the rows' dtype is that result, rounded.
         whole = self.like or self
         same = {x: types[x] for x in (*whole.program.inputs, whole.program.lead) if x in types}
         same |= dict.fromkeys(whole.program.typed, dtype)

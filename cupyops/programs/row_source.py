@@ -35,7 +35,7 @@ _GROUPS_BEYOND = {
 def text_of(program: RowProgram, tiles: bool = False) -> str:
     """Returns the CUDA source of the kernel.
 
-    The program's names stand alone in the loop over the elements of an access, as :func:`in_source` writes them. All
+    The program's names are used as they are in the loop over the elements of an access, as :func:`in_source` writes them. All
     names of the source around them contain two underscores, which no name of a program does.
 
     Args:
@@ -110,7 +110,7 @@ def text_of(program: RowProgram, tiles: bool = False) -> str:
 
 
 def _stacked(program: RowProgram, arrays: Sequence[str]) -> list[str]:
-    """Returns the parameters of the kernel: one for the parts of an array, in the place of the first of them."""
+    """Returns the parameters of the kernel: one for all parts of an array, at the place of the first part."""
     lines: list[str] = []
     for name, line in zip((*program.inputs, *program.results), arrays, strict=True):
         stack = program.stack_of(name)
@@ -253,7 +253,7 @@ def _tiled_rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str
         "        const long long row__ = tiles__.row(r__);",
         *(f"        const auto {x}__loaded = {x}__next;" for x in program.rows),
         *(f"        {x}__next = {in_source(x)}[tiles__.row_ahead(r__)];" for x in program.rows),
-        # What an index selects is read behind the pass over the row.
+        # What an index selects is read after the pass over the row.
         *(f"        const auto {x}__loaded = {in_source(x)}[row__];" for x in program.indices),
         *(f"        const int {x}__at = tiles__.template row_at<{kind}>({x}__tile, r__);" for x, kind in in_slots),
         *(f"        const int {y}__at = {loaded[slot]}__at;" for y, slot in slots.items() if slot < len(loaded)),

@@ -39,11 +39,11 @@ class RowProgram:
             result (M) or (N) has the dtype of the arithmetic.
         leads: the input or result (M, N) whose dtype is ``scalar_t``; by default the first of ``elements``.
         over: a pair of a result (M, N) and an array of ``elements`` with the same memory and dtype, or nothing. The thread
-            that writes an element is the only one that reads it, but for ``x[t]``, which is read before the reductions.
+            that writes an element is the only one that reads it, except ``x[t]``, which is read before the reductions.
         samples: inputs of the forward that have a row (N) for each sample; those that are read are in ``columns``.
         typed: results (M, N) of a dtype that the call chooses.
         stacks: pairs of an array and its parts: values of rows that are read, results (M), or sums over the rows. They lie in the
-            array one behind the other, in the dtype of the arithmetic, and a kernel has one parameter for them.
+            array one after the other, in the dtype of the arithmetic, and a kernel has one parameter for them.
     """
 
     name: str
@@ -105,7 +105,7 @@ class RowProgram:
     @property
     def slots(self) -> dict[str, int]:
         """The place of each result (M, N) in a tile of rows: the number of the array of ``elements`` over which it is
-        written, or of a place of its own behind them. An array that is read at an index keeps its elements."""
+        written, or of a place of its own after them. An array that is read at an index keeps its elements."""
         kinds, gathered = self.kinds(), {s.expression for s in self.steps if s.over == "at"}
         free = [i for i, x in enumerate(self.elements) if x not in gathered]
         found: dict[str, int] = {}
@@ -134,7 +134,7 @@ class RowProgram:
         return tuple(_with_exps(_steps(self)))
 
     def groups(self) -> Iterator[list["Step"]]:
-        """Yields, for each pass over a row, the reductions of the pass and the row values that are computed before or behind it.
+        """Yields, for each pass over a row, the reductions of the pass and the row values that are computed before or after it.
 
         A new pass begins at a reduction that reads what a reduction of the current pass decides.
         """
@@ -265,7 +265,7 @@ def _steps(program: RowProgram) -> list[Step]:
             inner = [over for *_, over, _ in calls(argument, REDUCTIONS)]
             if inner:
                 raise ValueError(
-                    f"{program.name}: in `{written}`, {inner[0]} stands within {over}; assign {inner[0]} to a name first"
+                    f"{program.name}: in `{written}`, {inner[0]} is inside {over}; assign {inner[0]} to a name first"
                 )
             name = statement.name if (start, end) == (tree.start, tree.end) else f"{statement.name}__{over}{len(steps)}"
             steps.append(Step(name, "row", argument, over))
@@ -297,7 +297,7 @@ def _with_gathered(program: RowProgram, statement: Statement, steps: list[Step])
 def _with_exps(steps: Sequence[Step]) -> list[Step]:
     """Returns the steps with each sum of exp(a - m), where m is max(a), as a reduction in the pass of m.
 
-    The sum is placed behind m, and ``over`` is :data:`EXPS`. ``expression`` is a. A sum is found if its argument is
+    The sum is placed after m, and ``over`` is :data:`EXPS`. ``expression`` is a. A sum is found if its argument is
     ``exp(a - m)`` or a name that is assigned this expression.
     """
     elements = {s.name: s for s in steps if s.kind == "element"}

@@ -82,7 +82,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def same(a: Node, b: Node) -> bool:
-    """Returns whether two expressions are equal but for spaces and parentheses."""
+    """Returns whether two expressions are equal except for spaces and parentheses."""
     a, b = bare(a), bare(b)
     return (
         (a.kind, a.word, len(a.parts)) == (b.kind, b.word, len(b.parts))
@@ -253,7 +253,7 @@ def _value(word: str) -> int | float:
         base = {"x": 16, "b": 2}.get(digits[1:2].lower(), 8 if digits[0] == "0" else 10)
         value = int(digits, base)
         if match[2] or match[3]:
-            raise ExpressionError(f"numbers without a sign count in a circle: write {value} for {word}")
+            raise ExpressionError(f"unsigned numbers wrap around: write {value} for {word}")
         if value >= 2**63:
             raise ExpressionError(f"{word} has more than 63 bits: write {float(value)!r}")
         return value

@@ -106,7 +106,7 @@ def prove_bounds(
             :func:`cupyops.warmup` compiles.
         assume: what callers guarantee, as comparisons of size expressions: ``"N % 4 == 0"``, ``"1 <= K <= 1024"``. The kernel of a
             row program has the conditions that its launches meet.
-        geometry: the policy of the launches, for a kernel without one. By default such a kernel has every grid and every block.
+        geometry: the policy of the launches, for a kernel without one. By default, the proof holds for every grid and every block.
         seconds: the processor's time for each choice of dtypes. A kernel that takes longer is not judged.
 
     Raises:
@@ -252,5 +252,7 @@ class _Run:
             if access.address.terms.get((atom,)) == a.unit and access.address.unknowns & {atom}
         ]
         if len(found) != 1 or sum(found[0].base.unknowns <= set(m) for m in access.address.terms) != 1:
-            raise NotJudged("an address that is no array's and an offset: it may be read from memory", access.line)
+            raise NotJudged(
+                "an address that is not that of an array plus an offset: it may be read from memory", access.line
+            )
         return found[0]

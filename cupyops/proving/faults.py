@@ -49,7 +49,7 @@ class Fault:
     def words(self) -> str:
         sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
         starts = "".join(
-            f"; `{name}` begins {shift} bytes behind a multiple of 256" for name, shift in self.starts.items()
+            f"; `{name}` begins {shift} bytes after a multiple of 256" for name, shift in self.starts.items()
         )
         filled = "; random numbers in the arrays" if self.filled else ""
         return f"{sizes or 'every launch'}{starts}{filled}: {self.message}"

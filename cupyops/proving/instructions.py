@@ -29,7 +29,7 @@ class Instructions(Arithmetic, Memory):
     """Runs instructions."""
 
     def run(self, ins: Instruction, registers: Registers, path: Condition) -> None:
-        """Runs one instruction that is no branch and no call, in place."""
+        """Runs one instruction that is neither a branch nor a call, in place."""
         guard = self.guard(ins, registers)
         before = dict(registers) if guard is not TRUE else {}
         self._run(ins, registers, all_of(path, guard))

@@ -337,8 +337,8 @@ class Paths:
         start: Registers,
         marked: int,
     ) -> dict[str, tuple[str, Poly]]:
-        """Returns the registers that each iteration sets to a register with a step and a distance: a compiler keeps several pointers
-        at fixed distances so."""
+        """Returns the registers that each iteration sets to another register, which advances by a step, plus a constant distance.
+        Compilers keep several pointers in this way."""
         found: dict[str, tuple[str, Poly]] = {}
         for name in changed:
             if name in steps or types[name] == "pred" or not isinstance(start.get(name), Poly):

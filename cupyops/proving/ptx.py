@@ -171,7 +171,7 @@ def _body(text: str, function: Function, program: Program, files: dict[str, str]
         (name,) = branch.operands
         label = next((f"{name}@{s}" for s in reversed(seen) if f"{name}@{s}" in function.labels), None)
         if label is None:
-            raise ValueError(f"a branch to {name}, which is no label")
+            raise ValueError(f"a branch to {name}, which is not a label")
         function.blocks[block][place] = replace(branch, operands=(label,))
 
 

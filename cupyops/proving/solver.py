@@ -138,7 +138,7 @@ class Solver:
         return Model(self, solver.model()) if found == self.z3.sat else None
 
     def _checked(self, conditions: list[Condition], always: list[Condition], *, exact: bool = False) -> tuple[Any, Any]:
-        """Asks z3, and returns the answer with the solver. What one of z3's ways leaves open, another may decide."""
+        """Asks z3, and returns the answer with the solver. If one of z3's tactics gives no answer, the next one is tried."""
         asked = self._asked([*conditions, *always], exact=exact)
         ways = (
             [lambda: self.z3.SolverFor("QF_NIA")]

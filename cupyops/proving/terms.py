@@ -237,7 +237,7 @@ class Space:
         return a is not None and b is not None and low <= a and b <= high
 
     def closure(self, conditions: Iterable[Condition]) -> tuple[list[Condition], set[int]]:
-        """Returns the conditions with the facts of their unknowns, and of the unknowns of these."""
+        """Returns the conditions, the facts known about their unknowns, and the facts about the unknowns of those facts, and so on."""
         found = list(conditions)
         seen: set[int] = set()
         todo = set().union(*(c.unknowns for c in found)) if found else set()

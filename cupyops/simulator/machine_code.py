@@ -49,7 +49,7 @@ def calls_of(text: bytes, text_at: int, one: int) -> tuple[list[int], int]:
 
 
 def library_functions(elf: bytes) -> dict[int, str]:
-    """Returns the names of the functions of other libraries that an ELF file calls, by the address that it calls.
+    """Returns the functions of other libraries that an ELF file calls: their names by the addresses of the calls.
 
     The result is empty for AArch64, whose compilers emit an instruction for each of the functions that count.
     """

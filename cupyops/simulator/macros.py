@@ -32,7 +32,7 @@ _OF_NVRTC = frozenset(
         *("FE_TONEAREST", "FE_DOWNWARD", "FE_UPWARD", "FE_TOWARDZERO"),
     )
 )
-# NVRTC has the macros of the features of C++, but for these.
+# NVRTC has the feature macros of C++, except these.
 _FEATURE = re.compile(
     r"__cpp_(?!lib_|(?:runtime_arrays|constexpr_in_decltype|deleted_function|digit_separators|named_character_escapes|pack_indexing"
     r"|placeholder_variables|rvalue_reference|static_call_operator|template_auto|trivial_relocatability|variadic_friend)\Z)"

@@ -1,8 +1,8 @@
 """Translates inline PTX, ``asm("..." : outputs : inputs)``, to C++ that calls the functions of ``cuda/ptx.h``.
 
 A statement becomes a block: registers are local variables, predicates are bools, labels are local labels. An instruction
-that the simulator does not cover becomes a compile error that names the instruction. The error stands where the statement
-stood, so a branch that the preprocessor removes does not report it.
+that the simulator does not cover becomes a compile error that names the instruction. The error takes the place of
+the statement, so a branch that the preprocessor removes does not report it.
 """
 
 import re

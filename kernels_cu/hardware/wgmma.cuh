@@ -122,7 +122,7 @@ __device__ __forceinline__ void multiply(float (&d)[128], unsigned long long a, 
 #undef SUMS_32
 #undef SUMS_8
 
-// Keeps the compiler from moving a read of a sum before this point, and a write of a sum behind it.
+// Keeps the compiler from moving a read of a sum before this point, and a write of a sum past it.
 __device__ __forceinline__ void settle(float (&d)[128]) {
 #pragma unroll
     for (int i = 0; i < 128; ++i) asm volatile("" : "+f"(d[i])::"memory");

@@ -111,7 +111,7 @@ template <typename T> struct ColumnValues {
 };
 
 // Calls f(v, column) for each of this thread's accesses to a row of n elements; the v-th access begins at `column`. Calls
-// `ended` behind the accesses of each turn, and `loaded` behind the first loads of the row.
+// `ended` after the accesses of each turn, and `loaded` after the first loads of the row.
 template <typename Load, typename F, typename Ended, typename Loaded>
 __device__ __forceinline__ void pass(long long n, const Load& load, const F& f, const Ended& ended, const Loaded& loaded) {
     bool first = true;

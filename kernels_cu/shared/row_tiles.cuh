@@ -1,4 +1,4 @@
-// Tiles of rows in shared memory, for rows of any length (sm_90 and later). The rows of a dense matrix lie one behind the other,
+// Tiles of rows in shared memory, for rows of any length (sm_90 and later). The rows of a dense matrix lie one after the other,
 // so the rows of a tile are one contiguous range, whatever their length. Bulk copies bring the range and take the results back.
 // Threads read and write single elements in shared memory only.
 //
@@ -38,7 +38,7 @@ struct TileArrivals {
 // The elements at a place in `rows_memory`.
 template <typename T> __device__ __forceinline__ T* in_tile(int at) { return reinterpret_cast<T*>(rows_memory + at); }
 
-// The tiles of a team. In: the element types of the arrays that are loaded, LOADED of them, and behind them those of results
+// The tiles of a team. In: the element types of the arrays that are loaded, LOADED of them, and after them those of results
 // that have a place of their own. A result may also be written over the elements of a loaded array.
 template <int LOADED, bool STORES, typename... In> struct RowTiles {
     static constexpr int SLOTS = sizeof...(In);
@@ -84,7 +84,7 @@ template <int LOADED, bool STORES, typename... In> struct RowTiles {
     __device__ __forceinline__ long long row(int r) const { return first() + row_in_tile(r); }
     __device__ __forceinline__ bool has(int r) const { return AT_ONCE_ROWS == 1 || r + row_of_team() < count(); }
 
-    // The row that this thread computes behind row(r), or a row of the matrix if there is none.
+    // The row that this thread computes after row(r), or a row of the matrix if there is none.
     __device__ __forceinline__ long long row_ahead(int r) const {
         const bool here = r + AT_ONCE_ROWS < count();
         const long long of = here ? row(r + AT_ONCE_ROWS) : (tile + step) * static_cast<long long>(ROWS_EACH) + row_of_team();
@@ -115,7 +115,7 @@ template <int LOADED, bool STORES, typename... In> struct RowTiles {
         sync();
     }
 
-    // All threads of the team call it behind the last access to the tile, then store() for each result, then next().
+    // All threads of the team call it after the last access to the tile, then store() for each result, then next().
     __device__ __forceinline__ void computed() const {
         show_to_copies();
         sync();
@@ -142,7 +142,7 @@ template <int LOADED, bool STORES, typename... In> struct RowTiles {
         });
     }
 
-    // Goes on to the next tile, and requests the tile that comes STAGES turns behind the stage that is free.
+    // Goes on to the next tile, and requests the tile that comes STAGES turns after the stage that is free.
     __device__ __forceinline__ void next() {
         if (STORES && !LATER) computed();  // other threads store the ends of this stage
         if (rank() == 0) {
@@ -209,7 +209,7 @@ private:
                static_cast<int>(reinterpret_cast<unsigned long long>(range_of(slot, of).begin) & 15);
     }
 
-    // Calls copy(begin, bytes) for the parts of a range before and behind its whole pieces.
+    // Calls copy(begin, bytes) for the parts of a range before and after its whole pieces.
     template <typename Copy>
     static __device__ __forceinline__ void copy_ends(const Range& all, const Range& whole, const Copy& copy) {
         if (all.begin < whole.begin) copy(all.begin, whole.begin - all.begin);

@@ -1,6 +1,6 @@
 // Rows held in registers: a group of threads owns a row, loads the row once, reduces over the row, and writes it back.
 //
-// A group is ROW_THREADS threads of a block, in each block of a cluster. A block holds a slice of the row. A thread
+// A group has ROW_THREADS threads of a block, in each block of a cluster. A block holds a slice of the row. A thread
 // makes VECTORS accesses of VECTOR_WIDTH elements to the slice; the accesses of the group's threads interleave.
 // VECTOR_WIDTH divides the length of a row, so an access lies wholly within the row or wholly beyond its end.
 //

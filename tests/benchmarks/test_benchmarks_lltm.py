@@ -87,6 +87,14 @@ def test_what_was_measured_is_kept_and_drawn_into_a_page(
     assert "the page must have the lines" in capsys.readouterr().err
 
 
+def test_a_middle_length_is_shown_where_ours_is_slower(measured: dict[str, Any]) -> None:
+    row = {"case": "sequence", "dtype": "float32", "forward": 1.0, "backward": 1.0}
+    times = [(32, "ours", 2.0), (64, "ours", 2.0), (96, "ours", 2.0), (96, "cuDNN LSTM", 1.0), (128, "ours", 2.0)]
+    rows = [{**row, "sizes": [n, 1, 2, 3], "implementation": name, "both": both} for n, name, both in times]
+    text = lltm_report.markdown({**measured, "rows": rows})
+    assert [f"| {n}×1×2×3 |" in text for n in (32, 64, 96, 128)] == [True, False, True, True]
+
+
 def test_rows_that_are_kept_say_of_which_commit_they_are(
     measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

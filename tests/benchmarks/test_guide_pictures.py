@@ -16,7 +16,9 @@ def test_every_picture_has_a_drawing_and_a_page() -> None:
         assert f"](plots/guides/{name}.svg)" in (DOCS / f"{name}.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.simulator if n == "live" else ()) for n in PICTURES]
+)
 def test_a_picture_is_that_of_the_committed_data(name: str) -> None:
     if name == "onnx":
         pytest.importorskip("onnxscript", minversion="0.7")

@@ -22,7 +22,7 @@ class Refusal(NamedTuple):
 _CLASS = "int x = 0; struct D { int k = 0; ~D() { x = 1; } };"
 REFUSED = (
     Refusal("`goto`", "a goto", "double f(int n) { again: if (--n > 0) goto again; return n; }"),
-    Refusal("`throw` of a value that is no object", "throws no object of a class", "double f(int n) { throw n; }"),
+    Refusal("`throw` of a value that is not an object", "throws no object of a class", "double f(int n) { throw n; }"),
     Refusal(
         "a call by a pointer to a function with parameters that are references, not to constants",
         "by a pointer to a function that assigns to its arguments",
@@ -101,12 +101,12 @@ REFUSED = (
     ),
     Refusal(
         "an object with a destructor in a container or a pointer",
-        "a destructor, that are no variables",
+        "a destructor, that are not variables",
         f"{_CLASS} double f(int n) {{ std::vector<D> v(2); return n; }}",
     ),
     Refusal(
         "an object with a destructor without a name",
-        "a destructor, that is no variable",
+        "a destructor, that is not a variable",
         f"{_CLASS} double f(int n) {{ D(); return n; }}",
     ),
     Refusal(
@@ -133,7 +133,7 @@ REFUSED = (
     Refusal("threads", "no member named 'thread'", "double f(int n) { std::thread t([] {}); return n; }"),
     Refusal("files", "no member named 'ifstream'", 'double f(int n) { std::ifstream file("x"); return n; }'),
     Refusal(
-        "`std::list`, `std::variant` and other names of the library without a word",
+        "`std::list`, `std::variant` and other names of the library that have no translation",
         "no member named 'list'",
         "double f(int n) { std::list<int> q; return n; }",
     ),
@@ -142,7 +142,7 @@ REFUSED = (
         "surfaces", "unknown type name 'cudaSurfaceObject_t'", "double f(int n) { cudaSurfaceObject_t t; return n; }"
     ),
     Refusal(
-        "Thrust's iterators that are no pointers",
+        "Thrust's iterators that are not pointers",
         "no member named 'make_zip_iterator' in namespace 'thrust'",
         "double f(int n) { auto i = thrust::make_zip_iterator(&n, &n); return n; }",
     ),

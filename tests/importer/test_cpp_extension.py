@@ -284,5 +284,5 @@ def test_a_library_registers_operators(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sources", [b"int f();", 3, ["int f();", b"int g();"]])
 def test_a_source_that_is_no_text_is_refused_by_its_argument(sources: Any) -> None:
-    with pytest.raises(TypeError, match="load_inline: `cuda_sources` must be a text, or a list of texts"):
+    with pytest.raises(TypeError, match="load_inline: `cuda_sources` must be a string, or a list of strings"):
         load_inline("wrong", "", sources, functions=["f"])

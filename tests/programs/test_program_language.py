@@ -118,7 +118,7 @@ def test_quotients_that_are_whole_or_of_numbers_with_a_fraction_stay() -> None:
         ("x * (1 << j)", "a shift must be by a number from 0 to 62: for 1 << j write acc_t(1) * exp2(acc_t(j))"),
         ("x * (j * j * N)", "j * j * N may not fit a whole number of 64 bits: write acc_t(j * j) * N"),
         ("x * (j << 40)", "j << 40 may not fit a whole number of 64 bits: write"),
-        ("x * 3u", "numbers without a sign count in a circle: write 3 for 3u"),
+        ("x * 3u", "unsigned numbers wrap around: write 3 for 3u"),
     ],
 )
 def test_arithmetic_of_whole_numbers_that_cpp_rounds_or_wraps_is_refused(expression: str, words: str) -> None:
@@ -156,11 +156,11 @@ def test_a_statement_that_does_not_end_or_pair_is_refused() -> None:
     ("program", "words"),
     [
         ("y = x - mean(x)", "there is no mean: it is sum(x) / N"),
-        ("y = x * var(x)", "there is no var: it is sum((x - m) * (x - m)) / N, behind m = sum(x) / N"),
+        ("y = x * var(x)", "there is no var: it is sum((x - m) * (x - m)) / N, after m = sum(x) / N"),
         ("y = x - amax(x)", "there is no amax: it is max(x)"),
         ("y = x / norm(x)", "there is no norm: it is sqrt(sum(x * x))"),
         ("y = x / len(x)", "there is no len: it is N"),
-        ("y = argmax(x)", "there is no argmax: it is min(x == m ? j : N), behind m = max(x)"),
+        ("y = argmax(x)", "there is no argmax: it is min(x == m ? j : N), after m = max(x)"),
         ("y = any(x > 0)", "there is no any: it is max(c ? 1 : 0)"),
         ("y = cumsum(x)", "there is no cumsum: a row is reduced by sum, max and min"),
         ("y = sum(x, 1)", "sum takes one argument"),
@@ -208,7 +208,7 @@ def test_abs_is_of_floats_as_fabs_is() -> None:
 
 def test_an_option_that_there_is_not_is_refused() -> None:
     with pytest.raises(
-        TypeError, match="square: there is no option `dtypes`: a program is of all floating dtypes, and a"
+        TypeError, match="square: there is no option `dtypes`: a program accepts all floating dtypes, and a"
     ):
         elementwise("y = x * x", name="programs_test::square", dtypes="float32")
     with pytest.raises(
@@ -323,7 +323,7 @@ def test_brackets_are_of_an_index_alone() -> None:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("y = x / sum(exp(x - max(x)))", "max stands within sum; assign max to a name first"),
+        ("y = x / sum(exp(x - max(x)))", "max is inside sum; assign max to a name first"),
         ("y = 2 * column_sum(x)", "column_sum must be the whole right-hand side"),
         ("s = column_sum(x); y = x - s", "is a sum over all rows, which no statement can read"),
     ],

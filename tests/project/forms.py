@@ -135,7 +135,7 @@ def compatibility() -> Findings:
 
 NONE, HOST = "no header is needed", "as with NVRTC"
 LISTED = "[those listed](simulator.md#cudas-libraries)"
-MOST_NAMES = 12  # the most names in a line of headers without a package
+MOST_NAMES = 6  # the most names in a line of headers that the simulator does not list
 
 
 def header_rows() -> list[str]:
@@ -145,7 +145,7 @@ def header_rows() -> list[str]:
         groups.setdefault(_treated(of), []).extend(of.names)
     lines = []
     for (brings, simulated), names in groups.items():
-        most = MOST_NAMES if simulated == HOST or brings == NONE else len(names)
+        most = len(names) if simulated == LISTED else MOST_NAMES
         others = f" and {len(names) - most} others" if len(names) > most else ""
         lines.append(f"| {code(names[:most])}{others} | {brings} | {simulated} |")
     return lines
@@ -155,7 +155,7 @@ def _treated(of: SystemHeader) -> tuple[str, str]:
     """The package with a header for NVRTC, and the simulator's treatment."""
     if of.host:
         instead = f", or `{of.shared}` in its place if device code uses the names of `{of.shared}`" if of.shared else ""
-        return f"left out{instead}: {of.reason}", HOST
+        return f"left out{instead}: {of.reason.partition(':')[0]}", HOST
     brings = {"": NONE, "cuda": "the packages of CuPy's extras", "cccl": "CuPy"}
     brings |= {key: " or ".join(f"`{package}`" for package in _PACKAGES[key]) for key in ("curand", "crt")}
     return brings[(of.folders or ("",))[-1]], LISTED if of.twin == OWN else "yes"
@@ -176,7 +176,7 @@ def simulator() -> Findings:
     for path in files("cupyops/simulator/include/**/*"):
         name = path.relative_to(include).as_posix()
         name = name.removesuffix(".h") if name.startswith("cuda/") else name
-        if f"| `<{name}>` |" not in read(page) and name not in ("cuda/scope", "nv/target.h"):
+        if f"`<{name}>`" not in read(page) and name not in ("cuda/scope", "nv/target.h"):
             yield path, 1, "has no row in docs/simulator.md"
 
 

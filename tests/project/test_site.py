@@ -14,8 +14,8 @@ DOCS = ROOT / "docs"
 
 
 def loaded(name: str) -> Any:
-    """Returns a module of docs/, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    """Returns a module of website/, which is not a package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "website" / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -97,6 +97,22 @@ def test_cuda_in_strings_of_python_is_coloured_as_cuda() -> None:
     assert (token.Literal.Number.Float, "1.5f") in found
     assert (token.Literal.String.Double, "x") in found
     assert [value for kind, value in found if kind in token.Keyword].count("__global__") == 1, "no text in an f-string"
+
+
+def test_a_language_that_is_not_known_does_not_undo_the_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    lexers = pytest.importorskip("pygments.lexers")
+    from pygments.lexers import c_cpp, python
+    from pygments.util import ClassNotFound
+
+    monkeypatch.setattr(lexers, "_lexer_cache", dict(lexers._lexer_cache))
+    monkeypatch.setattr(python, "PythonLexer", python.PythonLexer)
+    monkeypatch.setattr(c_cpp, "CppLexer", c_cpp.CppLexer)
+    loaded("site_lexer").register()
+    with pytest.raises(ClassNotFound):
+        lexers.find_lexer_class("a language that nobody knows") or lexers.get_lexer_by_name("gdb")
+    lexers.guess_lexer("a text")  # looks at the lexers of all modules
+    assert type(lexers.get_lexer_by_name("python")).__name__ == "CudaInPython"
+    assert type(lexers.get_lexer_by_name("cpp")).__name__ == "CudaAsCpp"
 
 
 def test_the_search_finds_guides_before_sources_and_faults_first() -> None:

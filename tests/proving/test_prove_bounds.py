@@ -61,7 +61,10 @@ def one(parameters: str, body: str) -> Kernel:
             "a multiple of 16",
             marks=pytest.mark.thorough,  # z3 thinks for three seconds
         ),
-        (one("float** x, /* (n) */ float* y, /* (n) */ int n", I32 + "if (i < n) y[i] = *x[i];"), "no array's"),
+        (
+            one("float** x, /* (n) */ float* y, /* (n) */ int n", I32 + "if (i < n) y[i] = *x[i];"),
+            "not that of an array",
+        ),
         (
             one(
                 "float* y, /* (n) */ int n",

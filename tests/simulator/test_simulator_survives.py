@@ -22,7 +22,7 @@ pytestmark = pytest.mark.simulator
 BOUNDS = "out of bounds: writes 4 bytes at"
 NO_ARRAY = "memory that belongs to no array of the launch"
 DEEP = "needs a deeper stack than a thread has"
-SMASHED = "out of bounds: the function has written behind a local array"
+SMASHED = "out of bounds: the function has written past a local array"
 # By name, a body and the words of the error. The bodies are the cases of one kernel.
 ATTACKS = {
     "off by one": ("y[n] = 1;", f"{BOUNDS} element 4 of `y`"),

@@ -209,7 +209,7 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Mix(
             body=changed(("acc_t v = acc_t(x[i]);", "acc_t v = (unsigned long long)x % 16 ? acc_t(2) : acc_t(x[i]);"))
         ),
-        "one element behind a multiple of 16 bytes: output.* Look at the address before an access wider",
+        "one element after a multiple of 16 bytes: output.* Look at the address before an access wider",
     ),
     "takes every gradient for contiguous": (
         "gradient_strides",
@@ -314,7 +314,7 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     "repeats a choice by an address": (
         "repeats",
         lambda: Mix(body=faulty.chosen(lambda x: x.data_ptr() % 16 > 0), repeats=True),
-        "is not true. float32, one element behind an aligned address: step 2 is a launch of mix<float32>",
+        "is not true. float32, one element after an aligned address: step 2 is a launch of mix<float32>",
     ),
     "repeats a choice by whether a gradient is needed": (
         "repeats",

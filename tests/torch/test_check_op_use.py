@@ -328,5 +328,5 @@ def test_a_kernel_that_is_wrong_at_an_odd_address_is_found() -> None:
     def body(x: Tensor, w: Tensor, factor: float) -> Tensor:
         return faulty.reference(x, w, factor) + float(x.data_ptr() % 16 != 0)
 
-    with pytest.raises(CheckFailed, match="misaligned .* failed: .*one element behind a multiple of 16 bytes"):
+    with pytest.raises(CheckFailed, match="misaligned .* failed: .*one element after a multiple of 16 bytes"):
         check_op(Mix(body=body).operator(), samples(), checks="misaligned", backends=["simulator"])

@@ -65,7 +65,7 @@ _NARROW_WAYS = {
     2: ((2, 8192, 2, 4), (4, 8192, 4, 2), (4, _ANY, 2, 1)),
     4: ((8, 8192, 2, 2), (8, _ANY, 2, 1)),
 }
-# The ranges of small products: they bound the elements of the large matrix instead of its rows.
+# The ranges of small products. Their second number is the most elements of the large matrix, not its most rows.
 _SMALL_WAYS = {
     2: ((8, 2**18, 1, 1), (8, _ANY, 2, 4), (16, 2**18 + 1, 1, 1)),
     4: ((8, 2**18, 1, 1), (8, _ANY, 2, 4), (16, _ANY, 1, 1)),

@@ -286,7 +286,7 @@ template <int COUNT, int OPERATION, bool D_SIGNED, bool A_SIGNED, bool B_SIGNED,
     return SUM ? sum : words;
 }
 
-// Saturates two integers to BITS bits, and puts them below the lower bits of a third.
+// Saturates two integers to BITS bits, and places them in the low bits, below the low bits of a third integer.
 template <int BITS, bool SIGNED> inline unsigned long long pack_sat(s32 a, s32 b, u32 c) {
     constexpr int top = (1 << (SIGNED ? BITS - 1 : BITS)) - 1, low = SIGNED ? -top - 1 : 0;
     constexpr u32 mask = (1u << BITS) - 1;

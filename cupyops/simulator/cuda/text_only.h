@@ -17,7 +17,7 @@
 #undef __CUDA_ARCH_LIST__
 #define __CUDA_ARCH_LIST__ 900
 #define __CUDACC_RTC__ 1
-// The other macros of NVRTC, but for __CUDACC_DEVICE_ATOMIC_BUILTINS__, whose functions the simulator does not have.
+// The other macros of NVRTC, except __CUDACC_DEVICE_ATOMIC_BUILTINS__, whose functions the simulator does not have.
 #undef __EXCEPTIONS
 #define __EXCEPTIONS 1
 #undef __cpp_exceptions

@@ -11,7 +11,7 @@ struct Arrivals {
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 // The word holds the missing arrivals (8 bits), the arrivals of a phase (8 bits), the phase (1 bit) and the missing bytes (32
-// bits). A thread that reads the end of a phase is ordered behind all writes before the arrivals of that phase.
+// bits). A thread that reads the end of a phase is ordered after all writes before the arrivals of that phase.
 __device__ inline void arrival_change(Arrivals* a, int arrived, int bytes) {
     __threadfence();
     unsigned long long expected = 0, found = atomicAdd(&a->word, 0ull);

@@ -157,7 +157,7 @@ CUPYOPS_UNCHECKED void products_commit() {
     all.begun[t] = false;
 }
 // The last of the 128 threads to arrive performs the products, so it alone reads the operands. The barrier at the end
-// orders all 128 threads behind these reads.
+// orders all 128 threads after these reads.
 CUPYOPS_UNCHECKED void products_wait(unsigned pending) {
     Products& all = products();
     if (++all.waiting == 128) {

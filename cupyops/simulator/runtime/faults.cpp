@@ -120,7 +120,7 @@ int cupyops_printf(const char* format, ...) {
 void cupyops_smashed() {
     CupyopsFault& fault = begin_fault(CUPYOPS_UNDEFINED);
     fault.frame_count = walk(*machine.current, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)), fault.frames);
-    append(fault, "out of bounds: the function has written behind a local array");
+    append(fault, "out of bounds: the function has written past a local array");
     raise_fault(fault);
 }
 }

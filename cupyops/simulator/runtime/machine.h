@@ -17,8 +17,8 @@ constexpr unsigned MAX_THREADS = 1024;
 constexpr size_t STATIC_BYTES = 256 * 1024, DYNAMIC_BYTES = 256 * 1024, ARENA_BYTES = STATIC_BYTES + DYNAMIC_BYTES;
 constexpr size_t STACK_BYTES = 256 * 1024;
 
-// A vector clock: a clock for each thread of a group, for each group with a known clock, by group number. A thread is
-// ordered after the accesses of another thread up to the other thread's clock. Threads that passed a barrier together
+// A vector clock: a clock for each thread of a group, for each group with a known clock, by group number. The accesses of
+// another thread up to its clock happened before this thread's next access. Threads that passed a barrier together
 // have equal vector clocks, so they share one copy.
 struct GroupClocks {
     unsigned group;

@@ -197,7 +197,7 @@ def channels_last(args: Arguments) -> Arguments | None:
 
 
 def restrided(args: Arguments, generator: torch.Generator) -> Arguments:
-    """Copies each tensor into random memory: dimensions in another order, steps of 1 to 3, and elements before and behind."""
+    """Copies each tensor into random memory: dimensions in another order, steps of 1 to 3, and elements before and after."""
 
     def change(x: Tensor) -> Tensor:
         order = torch.randperm(x.dim(), generator=generator).tolist()

@@ -82,7 +82,7 @@ def misaligned(subject: Subject) -> str:
     """Tensors whose address is not a multiple of 16 bytes give the results of aligned copies."""
     tried = 0
     for dtype, args in subject.each:
-        _alike(subject, f"{dtype}, one element behind a multiple of 16 bytes", misaligned_all(args))
+        _alike(subject, f"{dtype}, one element after a multiple of 16 bytes", misaligned_all(args))
         tried += 1
     return subject.told(tried, "samples")
 

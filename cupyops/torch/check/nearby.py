@@ -55,8 +55,8 @@ def _wide(args: Arguments, change: Callable[[Tensor], Tensor] = lambda x: x) -> 
 def holds(subject: Subject, what: str, args: Arguments, *, gradients: bool = True) -> None:
     """Raises unless the operator's results at these arguments equal the reference's, in its dtype or in float64.
 
-    A derivative that has a step at the arguments may have any value within the step, as PyTorch's derivatives of
-    abs and clamp and those of a kernel may differ at a kink. Elements that the reference itself computes with a large
+    At a kink, such as that of abs at 0, a derivative may have any value between those on both sides, since PyTorch
+    and a kernel may choose different ones. Elements that the reference itself computes with a large
     error in the dtype are not compared.
 
     Raises:

@@ -117,7 +117,7 @@ def _changes(subject: Subject, args: Arguments) -> Iterator[Changed]:
 
     yield "called again", args, nullcontext()
     yield "in other memory", each(torch.clone), nullcontext()
-    yield "one element behind an aligned address", each(_behind), nullcontext()
+    yield "one element after an aligned address", each(_behind), nullcontext()
     yield (
         "with other values",
         tuple(_same_strides(x, y) for x, y in zip(args, moved_on(args, 7), strict=True)),
@@ -229,4 +229,4 @@ def _like(args: Arguments) -> Iterator[tuple[str, Arguments]]:
     args = each(torch.clone)  # dense
     yield "the same values", args
     yield "other values", moved_on(args, 7)
-    yield "one element behind an aligned address", each(_behind)
+    yield "one element after an aligned address", each(_behind)

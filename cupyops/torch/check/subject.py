@@ -445,9 +445,9 @@ def _others(value: Any) -> list[Any]:
 
 
 def _words_of(function: Any) -> list[str]:
-    """Returns the words that the code of a reference has as constants: one may be a choice of an argument that is a text.
+    """Returns the string constants in the code of a reference: one of them may be a value of an argument that is a string.
 
-    The names of its functions' arguments are not constants, and texts that are not names are docstrings and messages.
+    Names of arguments are left out, and so are strings that are not identifiers, such as docstrings and messages.
     """
     found, met = list[Any](getattr(getattr(function, "__code__", None), "co_consts", ())), list[str]()
     while found:

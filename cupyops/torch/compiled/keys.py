@@ -34,7 +34,7 @@ __all__ = ["code_of", "prepare"]
 # Dynamo imports the module before it traces. Inductor hashes an object of the class, and AOTAutograd one of a subclass.
 _MODULE, _HASHED = "torch._inductor.codecache", "FxGraphHashDetails"
 _TAG = " cupyops "
-# The folders of the package with the operators' bodies, references and gradients, and with what traces and lowers them.
+# The folders of the package that define operators (bodies, references, gradients), or trace and lower them.
 _ROOMS = "ops", "programs", "torch/compiled", "torch/core", "torch/ops", "torch/programs"
 
 
@@ -52,7 +52,7 @@ def code_of(namespace: str, name: str, version: object) -> str:
         ValueError: the version is neither a text nor None.
     """
     if version is not None and not isinstance(version, str):
-        raise ValueError(expected(name, "version", "be a text or None", repr(version)))
+        raise ValueError(expected(name, "version", "be a string or None", repr(version)))
     return f"{_hash_of_code()} {version}" if namespace == "cupyops" or version is not None else secrets.token_hex()
 
 

@@ -60,8 +60,8 @@ class Recomputation:
         inputs, results: the names of the operator's inputs and results.
 
     Raises:
-        ValueError: a parameter has another name; or the function reads no other result and not all inputs, so that the
-            graph might have dropped an input which the operator needs.
+        ValueError: a parameter is not named for an input or a result; or the function reads neither another result nor all
+            inputs: the graph may then have dropped an input that the operator needs.
     """
 
     def __init__(self, where: str, function: Callable[..., Any], inputs: Sequence[str], results: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ one call of another operator, with the same arguments, and reads nothing else. T
 (``CompositeImplicitAutograd`` in PyTorch's dispatcher): its implementation is the general dispatch. It runs when AOTAutograd
 traces Dynamo's graph, and AOTAutograd's graph has the operations that it calls.
 
-AOTAutograd keeps traced graphs on disk, by Dynamo's graph. That graph does not contain the implementation, so the name
+AOTAutograd caches traced graphs on disk, with Dynamo's graph as the key. That graph does not contain the implementation, so the name
 of the overload identifies it. For a shipped operator it is a hash of this package's code. An operator of other code has
 a new name in each process, since no hash covers the functions that its reference or its backward calls: AOTAutograd
 traces its gradient again in another process, unless its author gives it a version. If its reference may be in the

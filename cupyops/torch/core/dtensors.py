@@ -7,7 +7,7 @@ propagation is asked once for each choice of placements, shapes, dtypes and othe
 move is left to DTensor, except that a whole tensor may become the summand of each rank.
 
 An ``autograd.Function`` encloses the call. Its backward is the operator's, and the operators in the backward are called
-on DTensors in the same way. The Function saves DTensors, so that a gradient has a gradient.
+on DTensors in the same way. The Function saves DTensors, so that gradients can be differentiated.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -143,7 +143,7 @@ def _check_place(parsed: Any, text: str) -> None:
     """Raises ValueError if ``torch.ops`` has something else in the place of the operator, ``torch.ops.mylib.scale``."""
     namespace, _, name = parsed.name.partition("::")
     if parsed.overload_name:
-        raise ValueError(expected("Operator", "schema", "name an operator, and no overload of one", repr(text)))
+        raise ValueError(expected("Operator", "schema", "name an operator without an overload", repr(text)))
     for owner, word, kind in (
         (torch.ops, namespace, torch._ops._OpNamespace),
         (getattr(torch.ops, namespace), name, torch._ops.OpOverloadPacket),
@@ -279,7 +279,7 @@ def gradient_of(
             return tuple(found[i] for i in taken)
 
         primals = [given[x] for x in wanted]
-        # In forward mode, a graph of the gradient back to pullback's tensors would make the tangents require grad.
+        # In forward mode, recording the gradient's own graph would make the tangents require grad.
         differentiated = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
         with torch.set_grad_enabled(differentiated):
             found = pullback(forward, primals, [given[f"grad_{schema.results[i]}"] for i in taken]) if wanted else ()

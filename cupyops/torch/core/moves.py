@@ -2,7 +2,7 @@
 
 DTensor computes the same by several autograd nodes for each tensor, whose Python takes the host longer than the kernels of
 a layer take the GPU. Here a tensor that moves between the ranks is one node, and so is a parameter that becomes its local
-tensor. Each node's backward is a node of the same kind, so that a gradient has a gradient.
+tensor. Each node's backward is a node of the same kind, so that gradients can be differentiated.
 """
 
 from collections.abc import Callable

@@ -483,7 +483,7 @@ class Operator:
             except RuntimeError as error:
                 cause = error
         raise RuntimeError(
-            f"{self.name}: no nested tensors of the layout torch.strided: make them with layout=torch.jagged, or pad them by "
+            f"{self.name}: nested tensors of the layout torch.strided are not supported: make them with layout=torch.jagged, or pad them by "
             "x.to_padded_tensor(0.0)"
         ) from cause
 

@@ -1,7 +1,7 @@
 """Rewrites the graph that Dynamo traces: an addition and a norm, a linear layer and GELU, or an activation and a product of
 elements become one call.
 
-The graph has PyTorch's functions before autograd. The gradient of a call is therefore the gradient of the operator, and
+The graph contains the calls of PyTorch's functions, without their gradients. The gradient of a call is therefore the gradient of the operator, and
 the backward needs no rewriting.
 """
 

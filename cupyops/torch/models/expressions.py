@@ -63,7 +63,7 @@ def owner_of(function: FunctionType) -> str | None:
 
 
 class Expressions:
-    """Knows what the names and attributes of a method hold, and keeps the changes of its expressions."""
+    """Records the values of a method's names and attributes, and returns the calls that compute its expressions."""
 
     def __init__(
         self,

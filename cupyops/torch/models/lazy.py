@@ -82,7 +82,7 @@ class _Head:
         if self._versions() != self.versions:
             raise RuntimeError(
                 "the head of the model or its argument has changed since the model was called, and these logits have not been "
-                "computed before: optimize(model, lazy_logits=True) has logits computed when they are read, in training "
+                "computed before: optimize(model, lazy_logits=True) computes logits when they are read, in training "
                 "mode. Read them before the optimizer's step, call the model in eval mode, or leave lazy_logits out"
             )
 

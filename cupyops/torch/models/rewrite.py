@@ -140,8 +140,8 @@ def rewritten(
     lazy: bool = False,
     head: bool = False,
 ) -> tuple[FunctionType, list[Change]]:
-    """Returns a method with calls replaced, and the changes, and what was left with the reason; the method itself if there are
-    no changes.
+    """Returns the method with replaced calls, or the method itself if none is replaced; and the changes, with the reasons for
+    what was left as it is.
 
     Args:
         function: the method.
@@ -150,7 +150,7 @@ def rewritten(
             weight and bias, ``"head"`` for a module that returns the result of a linear layer, ``"function"`` for a function
             that computes GELU, and the name of the gated unit for SiLU and ReLU.
         parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
-        fuse: whether calls that stand beside each other become one.
+        fuse: whether neighbouring calls become one.
         lazy: whether a linear layer whose result a loss reads returns :class:`.lazy.LazyLogits`.
         head: whether a loss reads the result of the method.
 

@@ -38,7 +38,7 @@ def own_rotary(name: str, function: Any) -> Callable[..., Any] | str | None:
 
     Args:
         name: the name by which a model calls the function. An object whose name does not mention it is not asked.
-        function: the function. Hugging Face's ``kernels`` makes a module without state of it, whose ``forward`` calls it.
+        function: the function. Hugging Face's ``kernels`` replaces it by a stateless module that calls it in its ``forward``.
     """
     if "rot" not in name.lower():
         return None

@@ -39,8 +39,8 @@ def is_small(x: Tensor) -> bool:
     A compiled model calls the operators for any size: the compiled code spends less of the host's time on a call, and a
     condition on the size would be a guard that compiles the model again.
 
-    A call in the capture of a CUDA graph is computed as the eager calls before the capture are. The operator's first
-    call loads a kernel, which CUDA forbids during a capture. Eager calls on as few elements have not loaded the kernel.
+    A call in the capture of a CUDA graph is computed as the eager calls before the capture were. PyTorch computed those, so
+    the kernel is not loaded, and CUDA forbids loading it during a capture.
     """
     return not is_traced() and x.numel() < LEAST_ELEMENTS and x.is_cuda
 

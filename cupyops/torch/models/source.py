@@ -59,7 +59,7 @@ def _read(function: FunctionType) -> ast.FunctionDef:
     except (OSError, TypeError, SyntaxError, IndexError) as error:
         raise UnreadableError("it has no source") from error
     if not isinstance(tree, ast.FunctionDef):
-        raise UnreadableError("it is no plain function")
+        raise UnreadableError("it is not a plain function")
     tree.decorator_list = []  # decorators ran when the class was made; redecorated() keeps what they returned
     for node in ast.walk(tree):
         for name in (getattr(node, "id", ""), getattr(node, "attr", "")):
@@ -72,7 +72,7 @@ def _read(function: FunctionType) -> ast.FunctionDef:
 
 
 def _same(a: CodeType, b: CodeType) -> bool:
-    """Returns whether two codes do the same."""
+    """Returns whether two code objects are equal, apart from their places in the source."""
     if (a.co_code, a.co_names, a.co_varnames, a.co_freevars) != (b.co_code, b.co_names, b.co_varnames, b.co_freevars):
         return False
     if len(a.co_consts) != len(b.co_consts):

@@ -66,7 +66,7 @@ def run_and_compare(model: nn.Module, args: tuple[Any, ...], program: Any, file:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises a different exception type for each status code
         raise ExportError(
-            f"export_onnx: onnxruntime refuses the file: {_first_line(error)}; check=False writes it all the same"
+            f"export_onnx: onnxruntime refuses the file: {_first_line(error)}; check=False writes it anyway"
         ) from error
     errors: dict[str, float] = {}
     shapes = []
@@ -128,7 +128,7 @@ def _difference(name: str, got: Tensor, wanted: Tensor, tolerance: tuple[float, 
     if largest > allowed:
         raise ExportError(
             f"export_onnx: output {name!r} differs from PyTorch's by {largest:.3g} {where}, "
-            f"where {allowed:.3g} is allowed; check=False writes the file all the same"
+            f"where {allowed:.3g} is allowed; check=False writes the file anyway"
         )
     return largest
 

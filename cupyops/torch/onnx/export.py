@@ -79,7 +79,7 @@ def export_onnx(
     if model.training:
         raise ValueError(expected("export_onnx", "model", "be in evaluation mode: call model.eval()", "training mode"))
     if not path.parent.is_dir():
-        raise FileNotFoundError(expected("export_onnx", "path", "lie in a folder that exists", str(path)))
+        raise FileNotFoundError(expected("export_onnx", "path", "be in a folder that exists", str(path)))
     if path.is_dir():
         raise IsADirectoryError(expected("export_onnx", "path", "name a file", f"the folder {path}"))
     args = tuple(args) if isinstance(args, (tuple, list)) else (args,)

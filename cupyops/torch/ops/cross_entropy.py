@@ -47,9 +47,9 @@ def cross_entropy(
         x: logits (C), (B, C) or (B, C, ...), float16, bfloat16, float32 or float64. With more than two dimensions, x is
             copied so that the classes are the last dimension.
         target: class probabilities, floating, of x's shape; their loss is Σ_c w[c]·q[c]·(log Σ e^x - x[c]) with
-            q = (1 - ε)·target + ε/C, and ``"mean"`` divides by the number of rows. Or class indices, int64, of x's shape
-            without the classes, or uint8 for x of one or two dimensions; beside x of shape (C) also (1), without label
-            smoothing. A target that is neither a class nor
+            q = (1 - ε)·target + ε/C, and ``"mean"`` divides by the number of rows. Or class indices, of x's shape
+            without the classes: int64, or uint8 for x of one or two dimensions. For x of shape (C), the shape (1) is
+            accepted, too, without label smoothing. A target that is neither a class nor
             ``ignore_index`` gives a loss of NaN on a GPU; on a CPU it raises an error.
         weight: a weight for each class, (C), of x's dtype, or float32 with 16-bit x; or None. It has no gradient.
         ignore_index: a target whose rows have loss 0 and gradient 0.

@@ -90,9 +90,9 @@ def losses_of_shards(
 
 
 class _Shards(torch.autograd.Function):
-    """The losses of the classes of all ranks, by this rank's rows of the weight. With ``scale`` the forward computes the
-    gradients, too, and the backward multiplies them; a gradient for each loss is known in the backward, which computes the
-    logits again."""
+    """The losses over the classes of all ranks, computed with this rank's rows of the weight. With ``scale`` the forward
+    also computes the gradients, and the backward scales them. Without it, each loss has a gradient of its own, which is
+    known in the backward alone: the backward then computes the logits again."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:

@@ -157,7 +157,7 @@ def check_options(where: str, options: Mapping[str, object]) -> None:
     for name in options:
         if name == "dtypes":
             raise TypeError(
-                f"{where}: there is no option `dtypes`: a program is of all floating dtypes, and a call's tensors select one"
+                f"{where}: there is no option `dtypes`: a program accepts all floating dtypes, and a call's tensors select one"
             )
         if name not in known:
             raise TypeError(f"{where}: there is no option `{name}`{nearest(name, known)}; there are {', '.join(known)}")

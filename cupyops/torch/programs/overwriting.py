@@ -26,7 +26,7 @@ def overwriting(operator: Written, array: str) -> Operator:
     The program's kernel runs with the input and the result at one address.
 
     Args:
-        operator: a row program. The program of the backward, or of an operator without one, reads the input, reduces nothing,
+        operator: a row program. Its backward's program, or its own if it has no backward, reads the input, reduces nothing,
             and has one result.
         array: the input, which has a value for each element.
     """

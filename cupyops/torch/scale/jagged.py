@@ -43,7 +43,7 @@ def dispatch_rule(name: str, rule: Rule, defaults: Sequence[Any], tensors: int) 
         if places is None:
             shapes = ", ".join(str(tuple(x.shape)) for x in args[:tensors] if x is not None)
             raise RuntimeError(
-                f"{name}: no jagged tensors of shapes {shapes}: the result is not computed sequence by sequence"
+                f"{name}: jagged tensors of shapes {shapes} are not supported: the result is not computed sequence by sequence"
             )
         rows = first._values.shape[first._ragged_idx - 1]
 

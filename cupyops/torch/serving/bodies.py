@@ -35,7 +35,7 @@ def replace_operators(module: fx.GraphModule, launches: Launches) -> None:
             if wrapped := [op for x in node.args if (op := operator_of(x)) is not None]:
                 launches.operator = wrapped[0].qualified_name
                 raise launches.refuse(
-                    "the program calls it by a higher-order operator, as run_decompositions leaves it"
+                    "the program calls it through a higher-order operator, as after run_decompositions"
                 )
         graph_module.recompile()
 

@@ -91,8 +91,8 @@ def package(
 def _standard_library(settings: Mapping[str, Any]) -> list[str]:
     """Returns the name by which the linker finds the shared C++ library, which PyTorch uses.
 
-    A compiler without the library's link ``libstdc++.so`` takes the static library. A package then has a library of its own, of which
-    some names are bound to PyTorch's. In a process of Python, its first use of a locale ends with a segmentation fault or
+    A compiler without the library's link ``libstdc++.so`` takes the static library. A package then contains a second C++ library, some of whose
+    symbols are bound to PyTorch's. In a Python process, its first use of a locale ends with a segmentation fault or
     ``std::bad_cast``.
 
     Args:

@@ -39,7 +39,7 @@ struct ArgMin {
     }
 };
 
-// The bits of a number, as an unsigned number of the same order and back.
+// The bits of a number as an unsigned number that compares in the same order, and the way back.
 template <typename T> struct Traits {
     typedef std::conditional_t<sizeof(T) == 1, unsigned char, std::conditional_t<sizeof(T) == 2, unsigned short, std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>>> UnsignedBits;
     static constexpr UnsignedBits HIGH_BIT = UnsignedBits(UnsignedBits(1) << (8 * sizeof(T) - 1));

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pygments import lexers
+from pygments.lexers import c_cpp, python
 from pygments.lexers.c_like import CudaLexer
 from pygments.lexers.python import PythonLexer
 from pygments.token import String
@@ -43,10 +44,18 @@ def _coloured(literal: list[tuple[int, Any, str]]) -> Tokens:
     yield begin + found.start(4), String.Double, found[4]
 
 
+class CudaAsCpp(CudaLexer):  # type: ignore[misc]
+    """Lexes C++ as CUDA C++."""
+
+    name = "C++"
+
+
 def register() -> None:
     """Makes Pygments take these lexers for blocks of Python, and of C++, which is CUDA on this site.
 
-    Pygments finds other lexers only by the entry points of an installed package, so this fills its cache.
+    Pygments finds other lexers only by the entry points of an installed package. The lexers therefore take the place of Pygments'
+    own in their modules, which Pygments loads again when it looks for a language that it does not know.
     """
-    for name, lexer in (("Python", CudaInPython), ("C++", CudaLexer)):
-        lexers._lexer_cache[name] = lexer
+    for module, known, lexer in ((python, "PythonLexer", CudaInPython), (c_cpp, "CppLexer", CudaAsCpp)):
+        setattr(module, known, lexer)
+        lexers._load_lexers(module.__name__)

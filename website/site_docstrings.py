@@ -26,7 +26,7 @@ def as_markdown(text: str) -> str:
     text = re.sub(r"^::$", "", text, flags=re.MULTILINE)
     text = re.sub(r"::$", ":", text, flags=re.MULTILINE)
     text = re.sub(r"^Example:$", "Examples:", text, flags=re.MULTILINE)
-    # A doctest that stands among paragraphs would be three nested quotations.
+    # A doctest between paragraphs would be three nested quotations.
     return re.sub(
         r"((?:^(?:>>>|\.\.\.).*\n?(?:^(?!\s*$|>>>|\.\.\.).*\n?)*)+)", r"```pycon\n\1\n```\n", text, flags=re.MULTILINE
     )

@@ -107,8 +107,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Leads links out of docs/ to those pages, shows a notebook's cell in the place of ``<!-- cell: FILE HEADING -->``, and
-    below a link that ``<!-- text -->`` follows the text of the file."""
+    """Directs links to files outside docs/ to those pages. A notebook's cell takes the place of ``<!-- cell: FILE HEADING -->``,
+    and after a link with ``<!-- text -->`` the file itself is shown."""
     here = PurePosixPath(page.file.src_uri)
 
     def rewritten(match: re.Match[str]) -> str:
