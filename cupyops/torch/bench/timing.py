@@ -281,7 +281,7 @@ def samples_in_turn(timers: Mapping[str, Timer], rounds: int) -> dict[str, list[
     gc.disable()
     try:
         for i in range(rounds):
-            for name in reversed(timers) if i % 2 else timers:
+            for name in reversed([*timers]) if i % 2 else [*timers]:
                 values[name].append(timers[name].sample())
     finally:
         if collecting:
