@@ -71,6 +71,7 @@ figures: ## draw the figures of README.md and docs/ from benchmarks/results
 	$(BIN)/python -m benchmarks --ops models --from $(RESULTS)/models-nvidia-h200.json --into docs/benchmarks_models.md --plot docs/plots/models.svg
 	$(BIN)/python -m benchmarks --ops models --from $(RESULTS)/models-nvidia-h200.json --table short --into docs/models.md
 	$(BIN)/python -m benchmarks.models.more --from $(RESULTS)/more-nvidia-h200.json --into docs/benchmarks_models.md
+	$(BIN)/python -m benchmarks.graphs --from $(RESULTS)/graphs-nvidia-h200.json --into docs/benchmarks_models.md
 	$(BIN)/python -m benchmarks --ops scale --from $(RESULTS)/scale-nvidia-h200.json --into docs/scale.md
 
 record: ## run the tests and compute-sanitizer on a GPU, and record the runs

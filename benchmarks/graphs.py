@@ -4,6 +4,7 @@ Each graph is a function of a namespace of operations, PyTorch's or ours, and of
 and as a training step (forward and gradients of all inputs):
 
     python -m benchmarks.graphs --out FILE [--graphs NAME ...] [--small]
+    python -m benchmarks.graphs --from FILE [--into PAGE]
 
 The times are medians of interleaved rounds with a cold L2 cache, on a GPU. ``SEEN`` names the graphs that have been looked at while
 the choice was written, the others judge it.
@@ -31,6 +32,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import autograd_bridge as ours
+
+from . import results_file
+from .table import between
 
 __all__ = ["GRAPHS", "SEEN"]
 
@@ -295,9 +299,26 @@ def peak_of(call: Callable[[], Any]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", required=True, type=Path, help="the file of the results")
+def markdown(document: dict[str, Any]) -> str:
+    """Returns the table of a document: microseconds, the choice as a part of the faster of the two others, and memory."""
+    cells = {(r["graph"], r["trains"], r["variant"]): r for r in document["rows"]}
+    lines = [["graph", "", "PyTorch", "kernels", "chosen", "time", "MiB"], ["---"] * 7]
+    for trains, name in itertools.product((False, True), GRAPHS):
+        rows = [cells.get((name, trains, v), {}) for v in VARIANTS]
+        if all("us" in r for r in rows):
+            us, peaks = [r["us"] for r in rows], [str(r["peak"] >> 20) for r in rows]
+            kind = "training" if trains else "inference"
+            part = f"{us[2] / min(us[:2]):.2f}"
+            lines.append([f"`{name}`", kind, *(f"{x:.1f}" for x in us), part, ", ".join(peaks)])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Returns 0; 1 if a graph could not be measured."""
+    parser = argparse.ArgumentParser("python -m benchmarks.graphs", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, help="the file of the results")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="with --from: write the table into this page")
     parser.add_argument("--graphs", nargs="*", default=list(GRAPHS), choices=list(GRAPHS))
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--dtype", default="bfloat16")
@@ -305,11 +326,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1800.0, help="after which the results so far are written")
     parser.add_argument("--small", action="store_true", help="small tensors")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
+    if given.source is not None:
+        text = markdown(json.loads(given.source.read_text(encoding="utf-8")))
+        if given.into is None:
+            print(text, end="")
+        else:
+            given.into.write_text(between(given.into.read_text(encoding="utf-8"), text, "graphs"), encoding="utf-8")
+        return 0
+    if given.out is None:
+        parser.error("--out or --from is needed")
     device, dtype = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, given.dtype)
     if given.one:
         one(given.one, given.out, device, dtype, given.small, given.rounds, given.variants)
-        return
+        return 0
+    document: dict[str, Any] = {"environment": results_file.environment() if device == "cuda" else {}}
     end = time.time() + given.seconds
     with tempfile.TemporaryDirectory() as folder:
         passed = ["--out", folder, "--dtype", given.dtype, "--rounds", str(given.rounds), *["--small"] * given.small]
@@ -320,23 +351,12 @@ def main() -> None:
                 process.wait(max(0.0, end - time.time()))
             except subprocess.TimeoutExpired:
                 process.kill()
-        rows = [row for path in sorted(Path(folder).glob("*.json")) for row in json.loads(path.read_text())]
-    given.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    table(rows)
-
-
-def table(rows: Sequence[dict[str, Any]]) -> None:
-    """Prints the microseconds of each variant."""
-    for trains in (False, True):
-        for name in GRAPHS:
-            found = {r["variant"]: r for r in rows if r["graph"] == name and r["trains"] == trains}
-            if found:
-                cells = (
-                    f"{v} {r.get('us', 0):8.1f} {r.get('peak', 0) >> 20:5d}M {r['differs']:.0e}"
-                    for v, r in found.items()
-                )
-                print(f"{name:24}{'train' if trains else 'infer'}  ", " | ".join(cells), flush=True)
+        document["rows"] = [row for path in sorted(Path(folder).glob("*.json")) for row in json.loads(path.read_text())]
+    given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print(markdown(document), end="")
+    measured = {row["graph"] for row in document["rows"] if row["trains"]}
+    return 0 if measured == set(given.graphs) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,6 +3,7 @@
 import multiprocessing
 from pathlib import Path
 
+import pytest
 from torch._inductor.runtime import benchmarking
 
 from benchmarks import graphs
@@ -27,3 +28,11 @@ def test_a_measurement_inside_a_measurement_has_the_gpu_already(tmp_path: Path) 
     ended = process.exitcode
     process.kill()
     assert ended == 0
+
+
+def test_the_table_of_the_file_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(__file__).parents[2]
+    assert graphs.main(["--from", str(root / "benchmarks/results/graphs-nvidia-h200.json")]) == 0
+    table = capsys.readouterr().out
+    assert table.count("| `") == 2 * len(graphs.GRAPHS)
+    assert table in (root / "docs/benchmarks_models.md").read_text(encoding="utf-8")

@@ -52,6 +52,19 @@ def test_operators_beside_others_become_their_references_operations() -> None:
     torch.testing.assert_close(torch.compile(norm_gelu_add)(x, weight), norm_gelu_add(x, weight), rtol=2e-2, atol=2e-2)
 
 
+def test_the_operations_of_a_reference_are_matched_with_those_beside_them() -> None:
+    """Inductor scales the distance to the maximum, where a softmax of scaled elements is in its own operations."""
+
+    def scaled(softmax: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x: softmax(x * 0.5, -1) * 2 + x
+
+    def loops(function: Callable[..., Any]) -> list[str]:
+        _, (code,) = codes_of(lambda: torch.compile(function, fullgraph=True)(operands(torch.float32)[0]))
+        return [line.strip() for line in code.splitlines() if line.strip().startswith("auto tmp")]
+
+    assert loops(scaled(bridge.softmax)) == loops(scaled(torch.softmax))
+
+
 def test_an_operator_alone_stays_a_kernel() -> None:
     """Its reference reads and writes as many bytes."""
     assert calls_of(lambda x: bridge.softmax(x, -1), operands()[0]) == [["cupyops::softmax"]]

@@ -81,15 +81,29 @@ def _passes() -> Any:
     return getattr(passes, "__wrapped__", passes)
 
 
+def _match(module: GraphModule) -> None:
+    """Applies the patterns that Inductor looks for in the graph of forward and backward, where the operators were calls.
+
+    One of them multiplies the distance to the maximum in place of each element, for a softmax of scaled elements.
+    """
+    from torch._inductor import config
+    from torch._inductor.fx_passes import joint_graph
+
+    for patterns in joint_graph.pass_patterns if config.pattern_matcher else []:
+        patterns.apply(module.graph)
+
+
 def choose(module: GraphModule) -> None:
     """Replaces operators of a graph by the operations of their references, where that takes less time."""
     if switched("CUPYOPS_CHOICES", "on") == "off" or simulator._setting.now.on:
         return
     known: dict[str, GraphModule | None] = {}
     steps = {node: found for node in module.graph.nodes if (found := _steps_of(node, known)) is not None}
-    for region in regions(module.graph, steps.keys()):
-        for i in _chosen(region):
-            _replace(module, region.operators[i], steps[region.operators[i]])
+    replaced = [region.operators[i] for region in regions(module.graph, steps.keys()) for i in _chosen(region)]
+    for node in replaced:
+        _replace(module, node, steps[node])
+    if replaced:
+        _match(module)
     if steps:
         module.graph.lint()
         module.recompile()
@@ -288,6 +302,7 @@ class _Trial:
 
         module = self._graph(form)
         with V.set_fake_mode(self._mode):
+            _match(module)
             _passes()(module, is_inference=True)
             graph = GraphLowering(module, example_inputs=self._fakes, is_inference=True)
             with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):

@@ -28,6 +28,7 @@ _NEEDED: dict[str, list[tuple[str, str, str]]] = {
     CHOSEN: [
         ("torch._inductor.compile_fx", "_recursive_post_grad_passes", "gm"),
         ("torch._inductor.decomposition", "select_decomp_table", ""),
+        ("torch._inductor.fx_passes.joint_graph", "pass_patterns", ""),
         ("torch._inductor.graph", "GraphLowering.__init__", "gm example_inputs is_inference"),
         ("torch._inductor.graph", "GraphLowering._update_scheduler", ""),
         ("torch._inductor.graph", "GraphLowering.compile_to_module", ""),
