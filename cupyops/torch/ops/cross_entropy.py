@@ -10,7 +10,7 @@ from torch.nn._reduction import get_enum
 
 from cupyops.errors import expected
 from cupyops.ops.checks import check_floating
-from cupyops.torch.core.dispatch import forward_mode, grad_enabled, is_compiling, transforms_active
+from cupyops.torch.core.conditions import forward_mode, grad_enabled, is_compiling, transforms_active
 from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, symbolic_call
 
 from .cross_entropy_programs import OF_INDICES, OF_PROBABILITIES, OVER, softcapped
