@@ -45,7 +45,18 @@ def forward(x: Any, approximate: str = "none") -> Any:
     library = LIBRARIES[type(x)]
     if not library.is_contiguous(x):
         x = dense(x)
-    y, n = library.empty_like(x), library.size(x)
+    y = library.empty_like(x)
+    _launch(kernel, library, x, y, approximate)
+    return y
+
+
+def forward_in_place(x: Any, approximate: str) -> None:
+    """Writes y over x, which is contiguous. A thread reads an element before it writes it, and no other thread does."""
+    _launch(_form(FORWARD, approximate), LIBRARIES[type(x)], x, x, approximate)
+
+
+def _launch(kernel: Kernel, library: Any, x: Any, y: Any, approximate: str) -> None:
+    n = library.size(x)
     if type(n) is int and n >= MANY and approximate == "none" and library.dtype_name(x) == "float64":
         kernel = FORWARD_OF_MANY
     try:
@@ -53,7 +64,6 @@ def forward(x: Any, approximate: str = "none") -> Any:
     except TypeError:
         check(x, approximate)  # raises with a message that names the operator; the launch's message names the kernel
         raise
-    return y
 
 
 def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
@@ -69,11 +79,23 @@ def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
         x, grad_y = dense(x), dense(grad_y)
         if library.strides(x) != library.strides(grad_y):
             x, grad_y = library.contiguous(x), library.contiguous(grad_y)
-    grad_x, n = library.empty_like(x), library.size(x)
+    grad_x = library.empty_like(x)
+    _launch_backward(kernel, library, grad_y, x, grad_x, approximate)
+    return grad_x
+
+
+def backward_in_place(grad_y: Any, x: Any, approximate: str) -> None:
+    """Writes the gradient over grad_y, which is contiguous."""
+    library = LIBRARIES[type(x)]
+    check(x, approximate, grad_y)
+    _launch_backward(_form(BACKWARD, approximate), library, grad_y, library.contiguous(x), grad_y, approximate)
+
+
+def _launch_backward(kernel: Kernel, library: Any, grad_y: Any, x: Any, grad_x: Any, approximate: str) -> None:
+    n = library.size(x)
     if type(n) is int and n >= MANY and approximate == "none" and library.dtype_name(x) == "float64":
         kernel = BACKWARD_OF_MANY
     kernel.launch_vouched(grad_y, x, grad_x, n)
-    return grad_x
 
 
 def _form(kernels: dict[str, Kernel], approximate: str) -> Kernel:

@@ -72,12 +72,12 @@ def test_an_operator_alone_stays_a_kernel() -> None:
 
 def test_the_switch_keeps_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYOPS_CHOICES", "0")
-    assert calls_of(norm_gelu_add, *operands()) == [["cupyops::rms_norm", "cupyops::gelu"]]
+    assert calls_of(norm_gelu_add, *operands()) == [["cupyops::rms_norm", "cupyops::gelu_"]]
 
 
 def test_in_float32_gelu_stays_a_kernel() -> None:
     """PyTorch's form cancels for negative x."""
-    assert calls_of(lambda x: bridge.gelu(x + 1) * 2, operands(torch.float32)[0]) == [["cupyops::gelu"]]
+    assert calls_of(lambda x: bridge.gelu(x + 1) * 2, operands(torch.float32)[0]) == [["cupyops::gelu_"]]
     assert calls_of(lambda x: bridge.gelu(x + 1) * 2, operands(torch.bfloat16)[0]) == [[]]
 
 
@@ -194,7 +194,7 @@ def test_a_region_that_fails_keeps_its_kernels(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(choices._Trial, "_bytes", fail)
     with pytest.warns(UserWarning, match=r"no choice for cupyops::rms_norm, cupyops::gelu .* RuntimeError: no codegen"):
         found = calls_of(norm_gelu_add, *operands())
-    assert found == [["cupyops::rms_norm", "cupyops::gelu"]]
+    assert found == [["cupyops::rms_norm", "cupyops::gelu_"]]
 
 
 # Regions --------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import autograd_bridge as bridge
 import cupyops
-from cupyops.torch import Operator
+from cupyops.torch import Operator, elementwise
 from cupyops.torch.ops.linear_gelu import _gelu_bias_backward
 
 from .test_compiled import CUDA, code_of, codes_of, lines_of
@@ -52,6 +52,30 @@ SINE = Operator("tests::oversine(Tensor x) -> Tensor", torch.sin, reference=torc
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     torch.compiler.reset()
+
+
+CUBED = elementwise("y = x * x * x + z", backward="grad_x = grad_y * 3 * x * x", name="tests::overcubed")
+
+
+def test_an_elementwise_program_writes_over_its_first_input() -> None:
+    x, z, w = torch.randn(4, 8), torch.randn(8), torch.randn(8, 8)
+    graph = torch.compile(lambda x, z: bridge.gelu(CUBED(x @ w, z) @ w))
+    _, (code,) = codes_of(lambda: graph(x, z))
+    calls = [line.split("'")[1] for line in lines_of(code, "= cupyops_direct(")]
+    assert calls == ["tests::overcubed_", "cupyops::gelu_"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_programs_in_place_have_the_bits_of_those_that_allocate(dtype: torch.dtype) -> None:
+    with cupyops.simulate():
+        for shape, other in (((3, 40), (3, 40)), ((3, 40), (40,)), ((70,), (1,)), ((0, 4), (4,))):
+            x, z = torch.randn(shape, dtype=dtype), torch.randn(other, dtype=dtype)
+            wanted, found = CUBED(x, z), x.clone()
+            assert CUBED.inplace is not None
+            assert CUBED.inplace(found, z) is None
+            assert torch.equal(found, wanted)
+        with pytest.raises(ValueError, match=r"overcubed_: `x` must have the shape and dtype of the result, \(3, 4\)"):
+            CUBED.inplace(torch.zeros(4), torch.zeros(3, 4))
 
 
 def chain(x: Tensor, w: Tensor) -> Any:

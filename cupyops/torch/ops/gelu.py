@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cupyops.ops.gelu import backward as gelu_backward_body
+from cupyops.ops.gelu import backward_in_place, forward_in_place
 from cupyops.ops.gelu import check as check_gelu
 from cupyops.ops.gelu import forward as gelu_body
 from cupyops.torch.core.composite import node_of
@@ -76,6 +77,7 @@ gelu_backward_operator = Operator(
     "cupyops::gelu_backward(Tensor grad_y, Tensor x, str approximate) -> Tensor",
     gelu_backward_body,
     reference=gelu_backward_reference,
+    inplace=backward_in_place,
     elementwise=True,
     compiled="auto",
     repeats=True,
@@ -86,6 +88,7 @@ gelu_operator = Operator(
     backward=gelu_backward_operator,
     jvp=gelu_jvp,
     reference=gelu_reference,
+    inplace=forward_in_place,
     elementwise=True,
     onnx=gelu_onnx,
     compiled="auto",

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from cupyops.arrays import check_devices, is_dense
-from cupyops.errors import nearest
+from cupyops.errors import expected, nearest
 from cupyops.programs.elementwise import Program, alike_kernel, strided_kernel, text_of
 from cupyops.programs.expressions import Statement, check_operations, inputs_of, parse, results_of
 from cupyops.tiling.broadcasting import spread, strided_loop
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator, declared
-from cupyops.torch.core.tensors import TorchLibrary
+from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary
 
 from .reference import elementwise_reference
 
@@ -121,6 +121,7 @@ def elementwise(
         gradient = Operator(
             text,
             body_of(program_back, texts[1], wants=len(wrt) > 1),
+            inplace=None if len(wrt) > 1 else body_of(program_back, texts[1], in_place=True),
             elementwise=True,
             reference=_whole(gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt), len(reads))
             or elementwise_reference(program_back, promoted),
@@ -130,6 +131,7 @@ def elementwise(
     made = Written(
         schema,
         body_of(forward, texts[0]),
+        inplace=body_of(forward, texts[0], in_place=True),
         backward=gradient,
         wrt=wrt,
         elementwise=True,
@@ -258,26 +260,44 @@ def _whole(gradient: Callable[..., Any] | None, count: int) -> Callable[..., Any
 _library = TorchLibrary()
 
 
-def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[..., Any]:
+def body_of(program: Program, text: str, *, wants: bool = False, in_place: bool = False) -> Callable[..., Any]:
     """Returns the operator's body, a function of the tensors, the numbers and, with ``wants``, a bool for each result.
 
     Args:
         program: the program of the forward or the backward.
         text: the CUDA C++ text of the program.
         wants: whether the body takes a bool for each result. A result whose bool is False is an empty tensor.
+        in_place: whether the body writes the first result over the first tensor, and returns the others. A thread reads
+            an element of each tensor before it writes that of the results, and no other thread reads or writes the
+            element, so that no order of loads and stores that ``__restrict__`` permits changes a value.
     """
     alike = alike_kernel(program, text)
     count, numbers, made = len(program.inputs), len(program.scalars), len(program.results)
     strided = functools.cache(lambda *cut: strided_kernel(program, text, *cut))
 
     def allocate(like: Tensor, dtype: torch.dtype, shape: Sequence[int] | None, wanted: Sequence[bool]) -> list[Any]:
+        if in_place:
+            check_place(like, dtype, shape)
+            return [like, *allocate_all(like, dtype, shape, wanted[1:])]
+        return allocate_all(like, dtype, shape, wanted)
+
+    def allocate_all(
+        like: Tensor, dtype: torch.dtype, shape: Sequence[int] | None, wanted: Sequence[bool]
+    ) -> list[Any]:
         if shape is None:
             return [torch.empty_like(like, dtype=dtype) if w else None for w in wanted]
         return [like.new_empty(shape, dtype=dtype) if w else None for w in wanted]
 
+    def check_place(x: Tensor, dtype: torch.dtype, shape: Sequence[int] | None) -> None:
+        if x.dtype is not dtype or (shape is not None and x.shape != torch.Size(shape)):
+            wanted = f"have the shape and dtype of the result, {tuple(shape or x.shape)} {DTYPE_NAMES[dtype]}"
+            raise ValueError(
+                expected(f"{program.name}_", program.inputs[0], wanted, f"{tuple(x.shape)} {DTYPE_NAMES[x.dtype]}")
+            )
+
     def results_of_call(outs: Sequence[Any], like: Tensor, dtype: torch.dtype) -> Any:
-        filled = tuple(like.new_empty(0, dtype=dtype) if out is None else out for out in outs)
-        return filled if made > 1 else filled[0]
+        filled = tuple(like.new_empty(0, dtype=dtype) if out is None else out for out in outs[in_place:])
+        return filled if len(filled) > 1 else filled[0] if filled else None
 
     def body(*args: Any) -> Any:
         tensors = args[:count]
