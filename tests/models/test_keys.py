@@ -17,7 +17,7 @@ from torch._inductor.utils import fresh_cache
 import autograd_bridge as bridge
 from cupyops.torch import Operator
 from cupyops.torch.compiled import keys, private
-from cupyops.torch.core import dispatch
+from cupyops.torch.core import conditions
 from cupyops.torch.core.operator import _DECLARED
 from tests.support import HANG, ROOT
 
@@ -110,7 +110,7 @@ def test_an_edited_gradient_reaches_the_graph(
     run: Callable[[Operator], Run], compiled_as: str | Run, autocast_in_key: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AOTAutograd traces the gradient of a reference. Dynamo's graph has none."""
-    monkeypatch.setattr(dispatch, "_AUTOCAST_IN_KEY", autocast_in_key)
+    monkeypatch.setattr(conditions, "_AUTOCAST_IN_KEY", autocast_in_key)
     x = torch.arange(8.0, requires_grad=True)
     with fresh_cache():
         for factor, version, hits in ((2, None, 0), (3, None, 0), (4, "1", 0), (4, "1", 1), (5, "2", 0)):

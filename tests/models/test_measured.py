@@ -1,5 +1,6 @@
 """optimize(step=): of the kinds of change, those stay that save time in the model's own step."""
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -65,8 +66,8 @@ class Clock:
         steps: how many steps it has seen.
     """
 
-    def __init__(self, costs: dict[str, float], noise: float = 0.0) -> None:
-        self.costs, self.noise, self.now, self.steps = costs, noise, 0, 0
+    def __init__(self, costs: dict[str, float], noise: float = 0.0, drift: float = 0.0) -> None:
+        self.costs, self.noise, self.drift, self.now, self.steps = costs, noise, drift, 0, 0
 
     def step(self, model: nn.Module) -> Callable[[], None]:
         def run() -> None:
@@ -77,7 +78,7 @@ class Clock:
                 for cls, kind in KINDS.items()
                 if isinstance(m, cls) and is_optimised(type(m))
             }
-            wave = self.noise * ((self.steps * 7919) % 101 / 50 - 1)
+            wave = self.noise * ((self.steps * 7919) % 101 / 50 - 1) + self.drift * math.sin(self.steps / 160)
             self.now += round(1e6 * (10 + wave + sum(self.costs.get(kind, 0.0) for kind in has)))
 
         return run
@@ -86,8 +87,10 @@ class Clock:
         return self.now
 
 
-def optimized(costs: dict[str, float], monkeypatch: pytest.MonkeyPatch, noise: float = 0.0) -> tuple[nn.Module, Any]:
-    model, clock = nn.Sequential(Block(), Block()), Clock(costs, noise)
+def optimized(
+    costs: dict[str, float], monkeypatch: pytest.MonkeyPatch, noise: float = 0.0, drift: float = 0.0
+) -> tuple[nn.Module, Any]:
+    model, clock = nn.Sequential(Block(), Block()), Clock(costs, noise, drift)
     monkeypatch.setattr(measured, "time", SimpleNamespace(perf_counter_ns=clock.perf_counter_ns))
     return model, optimize(model, step=clock.step(model))
 
@@ -137,6 +140,11 @@ def test_what_saves_nothing_goes(costs: dict[str, float], monkeypatch: pytest.Mo
 def test_a_gain_below_the_noise_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept(optimized({"rms_norm": -0.02}, monkeypatch, noise=2.0)[0]) == set()
     assert kept(optimized({"rms_norm": -4.0}, monkeypatch, noise=2.0)[0]) == {"rms_norm"}
+
+
+def test_a_machine_that_becomes_slower_and_faster_again_hides_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept(optimized({"rms_norm": -0.3}, monkeypatch, drift=3.0)[0]) == {"rms_norm"}
+    assert kept(optimized({}, monkeypatch, drift=3.0)[0]) == set()
 
 
 def test_undo_after_a_measured_choice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from autograd_bridge import Linear, LinearGELU, linear, linear_backward, linear_gelu, linear_gelu_backward
 from cupyops.ops.linear import config as linear_config
-from cupyops.torch.core.dispatch import cast
+from cupyops.torch.core.autocast import cast
 from tests.operators.test_linear import BOTH, operands, with_gradients
 from tests.support import alike
 

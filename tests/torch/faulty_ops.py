@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cupyops import Kernel, Threads
 from cupyops.torch import Operator
-from cupyops.torch.core.dispatch import dispatch_modes, is_compiling, transforms_active
+from cupyops.torch.core.conditions import dispatch_modes, is_compiling, transforms_active
 
 TEXT = r"""
 // y = x + factor·x·w, so grad_x = grad_y·(1 + factor·w) and grad_w = grad_y·factor·x

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cupyops.torch import Operator
-from cupyops.torch.core.dispatch import transforms_active
+from cupyops.torch.core.conditions import transforms_active
 
 from .faulty_ops import Body, _numbers, body
 

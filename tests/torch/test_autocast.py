@@ -10,7 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 import cupyops
 from cupyops.torch import Operator, check_op
-from cupyops.torch.core.dispatch import any_autocast, call_source, in_plain_backward, write_call
+from cupyops.torch.core.conditions import any_autocast, in_plain_backward
+from cupyops.torch.core.dispatch import call_source, write_call
 from cupyops.torch.core.gradients import without_autocast
 
 

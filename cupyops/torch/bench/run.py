@@ -14,9 +14,10 @@ from cupyops.compile.compiler import binary_for, target_for
 from cupyops.errors import expected
 from cupyops.launch import recording as launches
 from cupyops.torch.check.compare import error_in_eps, least_allowed
+from cupyops.torch.check.failures import first_words
 from cupyops.torch.check.inputs import Arguments, fresh, tensors_in
 from cupyops.torch.check.run import operator_of, samples_of
-from cupyops.torch.check.subject import Subject, first_words
+from cupyops.torch.check.subject import Subject
 
 from .report import BenchReport, BenchRow, KernelFacts
 from .timing import (

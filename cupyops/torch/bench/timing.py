@@ -26,6 +26,7 @@ __all__ = [
     "l2_bytes",
     "memory_bandwidth",
     "rotation",
+    "samples_in_turn",
     "spread",
 ]
 
@@ -269,18 +270,23 @@ def repeatable_backward() -> AbstractContextManager[Any]:
 
 
 def interleave(timers: Mapping[str, Timer], rounds: int) -> dict[str, Spread]:
-    """Samples all timers in turn, A B C A B C, so that drift of clocks and temperature affects all equally."""
+    """Samples all timers in turn, and returns the spread of each one's samples (:func:`samples_in_turn`)."""
+    return {name: spread(samples) for name, samples in samples_in_turn(timers, rounds).items()}
+
+
+def samples_in_turn(timers: Mapping[str, Timer], rounds: int) -> dict[str, list[float]]:
+    """Samples all timers in turn, A B C C B A, so that drift of clocks and temperature affects all equally."""
     values: dict[str, list[float]] = {name: [] for name in timers}
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for _ in range(rounds):
-            for name, timer in timers.items():
-                values[name].append(timer.sample())
+        for i in range(rounds):
+            for name in reversed([*timers]) if i % 2 else [*timers]:
+                values[name].append(timers[name].sample())
     finally:
         if collecting:
             gc.enable()
-    return {name: spread(samples) for name, samples in values.items()}
+    return values
 
 
 def copy_bandwidth(device: torch.device, nbytes: int = 2**32, rounds: int = 15) -> tuple[Spread, int]:

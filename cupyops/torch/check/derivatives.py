@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .failures import first_words, quiet, refuses_gradient
 from .inputs import Arguments, fresh, lead_of
 from .methods import METHODS, Method, Problem, has_forward_mode, nested_autograd
 from .registry import Fault, Skip, check
-from .subject import Subject, first_words, quiet, refuses_gradient
+from .subject import Subject
 
 __all__ = ["derivatives", "transforms"]
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from .compare import assert_close
+from .failures import first_words, quiet, refuses_gradient
 from .inputs import Arguments, fresh
 from .registry import Fault, Skip, check
-from .subject import Subject, first_words, quiet, refuses_gradient
+from .subject import Subject
 
 __all__ = ["gradcheck", "gradgradcheck", "subsets"]
 

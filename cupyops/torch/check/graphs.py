@@ -10,9 +10,10 @@ from torch import Tensor
 from cupyops import simulator
 
 from .compare import assert_close
+from .failures import first_words, quiet
 from .inputs import Arguments, fresh, lead_of, tensors_in
 from .registry import Fault, Skip, check
-from .subject import Subject, first_words, quiet
+from .subject import Subject
 
 __all__ = ["compile_dynamic", "compile_static", "compiled_around", "export", "fails"]
 

@@ -1,6 +1,7 @@
 """Makes arguments from a sample: the values in another dtype or layout, another number of rows, or other values."""
 
 from collections.abc import Callable, Iterator, Mapping
+from types import CodeType
 from typing import Any
 
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor
 
 __all__ = [
     *("WAYS", "Arguments", "converted", "doubled", "expanded", "form_of", "fresh", "laid_out", "lead_of"),
-    *("misaligned_all", "moved_on", "tensors_in", "to_device", "transposed", "with_rows", "with_sizes"),
+    *("misaligned_all", "moved_on", "near_numbers", "other_values", "tensors_in", "to_device", "transposed"),
+    *("with_rows", "with_sizes", "words_of"),
 ]
 
 Arguments = tuple[Any, ...]
@@ -213,3 +215,42 @@ def restrided(args: Arguments, generator: torch.Generator) -> Arguments:
 def misaligned_all(args: Arguments) -> Arguments:
     """Returns the sample with each tensor's first element one element after a multiple of 16 bytes."""
     return _each(args, _misaligned)
+
+
+def near_numbers(value: float) -> list[Any]:
+    """Returns other numbers of the same type, of which an operator may accept one."""
+    if isinstance(value, bool):
+        return [not value]
+    return [value + 1, value - 1] if isinstance(value, int) else [2 * value or 0.5, value / 2 or -0.5]
+
+
+def other_values(value: Any) -> list[Any]:
+    """Returns other values for a number or a list of numbers: of the other sign, 0, below 1, above 1, and close to
+    it."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value - 1, -value, 0, 1, 2 * value]
+    if isinstance(value, float):
+        return [-value, 2 * value, value * (1 + 2.0**-6), 0.0, 0.375, 1.0, 2.5, -1.25, 100.0, 1e-3]
+    if isinstance(value, (list, tuple)) and value and all(isinstance(x, (int, float)) for x in value):
+        first, last = other_values(value[0])[:1], other_values(value[-1])[:1]
+        return [[*value[::-1]], [*first, *value[1:]], [*value[:-1], *last], [type(x)(0) for x in value], [*value[:-1]]]
+    return []
+
+
+def words_of(function: Any) -> list[str]:
+    """Returns the words that the code of a reference has as constants: one may be a choice of an argument that is a text.
+
+    The names of its functions' arguments are not constants, and texts that are not names are docstrings and messages.
+    """
+    found, met = list[Any](getattr(getattr(function, "__code__", None), "co_consts", ())), list[str]()
+    while found:
+        one = found.pop(0)
+        if isinstance(one, (tuple, frozenset)):
+            found += sorted(one, key=repr)
+        elif isinstance(one, CodeType):
+            found += one.co_consts
+        elif isinstance(one, str) and one.isidentifier():
+            met.append(one)
+    return [*dict.fromkeys(met)]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .compare import assert_close
+from .failures import first_words
 from .inputs import (
     WAYS,
     Arguments,
@@ -27,7 +28,7 @@ from .inputs import (
 )
 from .nearby import Refused, filled, holds
 from .registry import KERNEL_BACKENDS, Fault, Skip, check
-from .subject import Subject, first_words
+from .subject import Subject
 from .values import target
 
 __all__ = ["dimensions", "empties", "gradient_strides", "inputs_kept", "misaligned", "sizes", "strides"]

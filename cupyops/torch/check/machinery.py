@@ -9,10 +9,11 @@ from torch import Tensor
 from cupyops.torch.core.results import WrongResults
 
 from .compare import assert_close
+from .failures import first_cause, first_words, quiet
 from .graphs import compiled_around, fails
 from .inputs import Arguments, fresh, moved_on, tensors_in
 from .registry import Fault, Skip, check
-from .subject import Subject, first_cause, first_words, quiet
+from .subject import Subject
 from .values import target
 
 __all__ = [

@@ -10,9 +10,10 @@ from torch import Tensor
 from cupyops.errors import LaunchError
 
 from .compare import least_allowed
+from .failures import does_not_compile, first_words
 from .inputs import Arguments, fresh
 from .registry import Fault
-from .subject import Subject, does_not_compile, first_words
+from .subject import Subject
 
 __all__ = ["Refused", "filled", "holds"]
 

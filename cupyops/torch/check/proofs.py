@@ -9,10 +9,11 @@ from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.launch import recording as launches
 from cupyops.launch.kernel import Kernel
 
+from .failures import first_words
 from .inputs import fresh, to_device
 from .registry import KERNEL_BACKENDS, Fault, Skip, check
 from .running import few_rows
-from .subject import Subject, first_words
+from .subject import Subject
 
 __all__ = ["bounds"]
 

@@ -57,12 +57,13 @@ from . import (
 from . import (
     varied as check_varied,
 )
+from .failures import MEND_THE_TEXT, does_not_compile, first_words
 from .randomness import randomness
 from .registry import BACKENDS, Check, Fault, Skip
 from .repeats import declares_repeats
 from .report import CheckFailed, Report, Row, line
 from .repro import Checked
-from .subject import MEND_THE_TEXT, Subject, does_not_compile, first_words
+from .subject import Subject
 
 __all__ = ["CHECKS", "CheckFailed", "Report", "Row", "check_op", "checks_for", "operator_of", "samples_of"]
 

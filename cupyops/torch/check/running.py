@@ -19,9 +19,10 @@ from cupyops.launch import debug
 from cupyops.launch import recording as launches
 
 from .compare import assert_close, assert_same_bits
+from .failures import MEND_THE_TEXT, first_words
 from .inputs import Arguments, fresh, lead_of, misaligned_all, moved_on, to_device, with_rows
 from .registry import KERNEL_BACKENDS, Fault, Skip, check
-from .subject import MEND_THE_TEXT, Subject, first_words
+from .subject import Subject
 
 __all__ = [
     *(

@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .compare import assert_close
+from .failures import first_words, quiet
 from .inputs import Arguments, fresh, tensors_in
 from .methods import has_forward_mode
 from .registry import Fault, Skip, check
-from .subject import Subject, first_words, quiet
+from .subject import Subject
 
 __all__ = ["checkpointing", "flops", "jvp", "nested"]
 

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from .compare import Results, assert_close
+from .failures import first_words, quiet
 from .inputs import Arguments, fresh, lead_of, tensors_in
 from .pieces import joined, pieces_of
 from .registry import Fault, Skip, check
-from .subject import Subject, first_words, quiet
+from .subject import Subject
 
 __all__ = ["fsdp", "sharding", "tensor_parallel"]
 

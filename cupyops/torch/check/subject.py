@@ -2,32 +2,35 @@
 
 import contextlib
 import re
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cupyops import simulator
-from cupyops.compile.compiler import first_error
 from cupyops.dtypes import FLOATS
-from cupyops.errors import CompileError, LaunchError
+from cupyops.errors import LaunchError
 from cupyops.sharing import computed_once
 from cupyops.torch.core.operator import Operator
 
-from .inputs import Arguments, converted, fresh, lead_of, tensors_in, to_device, with_rows
+from .failures import does_not_compile, first_words, refuses_gradient
+from .inputs import (
+    Arguments,
+    converted,
+    fresh,
+    lead_of,
+    near_numbers,
+    other_values,
+    tensors_in,
+    to_device,
+    with_rows,
+    words_of,
+)
 from .registry import Skip
 
-__all__ = [
-    *("MEND_THE_TEXT", "Subject", "Variant", "does_not_compile", "first_cause", "first_words", "quiet"),
-    "refuses_gradient",
-]
-
-# The advice of every check for an operator with a kernel that does not compile.
-MEND_THE_TEXT = "Mend the kernel's text at the first error. Later errors are often consequences of the first."
+__all__ = ["Subject", "Variant"]
 
 # The name of a dtype, and a sample in this dtype.
 Variant = tuple[str, Arguments]
@@ -130,7 +133,7 @@ class Subject:
             found.append(fresh(usual))
         for i, value in defaults.items():
             if all(args[i] == value for args in self.samples):
-                others = ((*first[:i], other, *first[i + 1 :]) for other in _near(value))
+                others = ((*first[:i], other, *first[i + 1 :]) for other in near_numbers(value))
                 found += [fresh(args) for args in others if self._takes(args)][:1]
         return found
 
@@ -153,7 +156,7 @@ class Subject:
         default = [argument.default_value] if argument.has_default_value() else []
         found = [None] * optional + [v for v in (*others, *default) if not isinstance(v, Tensor)]
         found += [like] if value is None and like is not None else []
-        found += self._words(place) if kind.kind() == "StringType" else _others(like)
+        found += self._words(place) if kind.kind() == "StringType" else other_values(like)
         chosen: list[Any] = []
         for v in found:
             # 1, 1.0 and True are equal, and so are 0.0 and -0.0: these are not other values.
@@ -163,7 +166,7 @@ class Subject:
 
     def _words(self, place: int) -> list[str]:
         """Returns words that may be choices of a text: constants of the reference's code, and of its message for no word."""
-        found = _words_of(self.op.reference)
+        found = words_of(self.op.reference)
         args = fresh(self.samples[0])
         try:
             self.outputs((*args[:place], "?", *args[place + 1 :]), self.reference)
@@ -422,112 +425,5 @@ class Subject:
         return {name: random(name, y) for name, y in outputs.items()}
 
 
-def _near(value: float) -> list[Any]:
-    """Returns other numbers of the same type, of which an operator may accept one."""
-    if isinstance(value, bool):
-        return [not value]
-    return [value + 1, value - 1] if isinstance(value, int) else [2 * value or 0.5, value / 2 or -0.5]
-
-
-def _others(value: Any) -> list[Any]:
-    """Returns other values for a number or a list of numbers: of the other sign, 0, below 1, above 1, and close to
-    it."""
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, int):
-        return [value + 1, value - 1, -value, 0, 1, 2 * value]
-    if isinstance(value, float):
-        return [-value, 2 * value, value * (1 + 2.0**-6), 0.0, 0.375, 1.0, 2.5, -1.25, 100.0, 1e-3]
-    if isinstance(value, (list, tuple)) and value and all(isinstance(x, (int, float)) for x in value):
-        first, last = _others(value[0])[:1], _others(value[-1])[:1]
-        return [[*value[::-1]], [*first, *value[1:]], [*value[:-1], *last], [type(x)(0) for x in value], [*value[:-1]]]
-    return []
-
-
-def _words_of(function: Any) -> list[str]:
-    """Returns the string constants in the code of a reference: one of them may be a value of an argument that is a string.
-
-    Names of arguments are left out, and so are strings that are not identifiers, such as docstrings and messages.
-    """
-    found, met = list[Any](getattr(getattr(function, "__code__", None), "co_consts", ())), list[str]()
-    while found:
-        one = found.pop(0)
-        if isinstance(one, (tuple, frozenset)):
-            found += sorted(one, key=repr)
-        elif isinstance(one, CodeType):
-            found += one.co_consts
-        elif isinstance(one, str) and one.isidentifier():
-            met.append(one)
-    return [*dict.fromkeys(met)]
-
-
 def _numbered(outputs: Sequence[Tensor]) -> dict[str, Tensor]:
     return {"output": outputs[0]} if len(outputs) == 1 else {f"output {i}": y for i, y in enumerate(outputs)}
-
-
-def refuses_gradient(error: BaseException) -> bool:
-    """Returns whether an error is a deliberate refusal of a (further) derivative, by an operator or by PyTorch."""
-    return any(words in str(error) for words in ("has no gradient", "once_differentiable"))
-
-
-def first_words(error: BaseException) -> str:
-    """Returns type and first line of the error's first cause.
-
-    For a compile error, returns the compiler's first error with the source lines around it.
-    """
-    cause = first_cause(error)
-    if isinstance(cause, CompileError):
-        return f"{type(cause).__name__}: {first_error(str(cause))}"
-    words = str(cause).strip().splitlines()
-    return f"{type(cause).__name__}: {words[0] if words else ''}"
-
-
-def first_cause(error: BaseException) -> BaseException:
-    """Returns the error in which a chain of exceptions began.
-
-    This is the error that this package or the operator's author raised, without the exceptions that PyTorch and the
-    author's handlers raised from it.
-    """
-    met = [error]
-    while (below := met[-1].__cause__ or met[-1].__context__) is not None and below not in met:
-        met.append(below)
-    if compiled := next((e for e in met if isinstance(e, CompileError)), None):
-        return compiled
-    told = [error]
-    for wrapped in met[1:]:
-        # Dynamo raises its exceptions from None: the exception that it caught is the context. In an author's code, a
-        # context that is not a cause is unrelated: the handler of one error failed with another error.
-        if _is_ours(told[-1]) or not (_of_pytorch(told[-1]) or wrapped is told[-1].__cause__):
-            break
-        told.append(wrapped)
-    # An exception raised inside PyTorch explains less than the exception that PyTorch raises from it.
-    return next((e for e in reversed(told) if not _of_pytorch(e) and _raised_in(e) != "torch"), error)
-
-
-def does_not_compile(error: BaseException) -> bool:
-    """Returns whether the first cause of an error is a compile error."""
-    return isinstance(first_cause(error), CompileError)
-
-
-def _is_ours(error: BaseException) -> bool:
-    return not _of_pytorch(error) and _raised_in(error) == "cupyops"
-
-
-def _of_pytorch(error: BaseException) -> bool:
-    return type(error).__module__.partition(".")[0] == "torch"
-
-
-def _raised_in(error: BaseException) -> str:
-    """Returns the top-level package whose code raised the error."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    return str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Suppresses warnings, which come from PyTorch and not from the operator."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from .dispatch import alone, cast_all, fast_function, grad_enabled, transforms_active
+from .autocast import cast_all
+from .conditions import alone, grad_enabled, transforms_active
+from .dispatch import fast_function
 from .gradients import Gradient, without_autocast
 from .tensors import PLAIN_TENSORS
 

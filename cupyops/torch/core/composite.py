@@ -140,5 +140,5 @@ def shipped(name: str) -> Any:
 
 def node_of(call: Callable[..., Any]) -> Any:
     """Returns the composite operator of a generated dispatch. Other code that Dynamo traces calls it where
-    :func:`.dispatch.in_graph` is true, and leaves the dispatch out."""
+    :func:`.conditions.in_graph` is true, and leaves the dispatch out."""
     return call.__globals__["composite"]

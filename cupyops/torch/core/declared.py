@@ -65,7 +65,7 @@ def recorded(
         schema, arguments, wrt, shared: as for :func:`declared`.
         scope: the globals of the functions: ``body_``, the operator's body; ``gradient_`` and ``call_``, body and call
             of the gradient's operator; and ``plain_``, which is
-            :func:`cupyops.torch.core.dispatch.in_plain_backward`.
+            :func:`cupyops.torch.core.conditions.in_plain_backward`.
     """
     parts = _Parts.of(schema, arguments, wrt, shared)
     lines = [

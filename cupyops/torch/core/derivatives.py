@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .conditions import in_plain_backward
 from .declared import declared, recorded
-from .dispatch import fast_function, function_of, in_plain_backward, once
+from .dispatch import fast_function, function_of, once
 from .gradients import Gradient, Schema, of_reference, refused, without_autocast
 from .implementations import counted, simulated
 

@@ -9,245 +9,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
-from torch import Tensor, compiler
-from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from cupyops import simulator
 from cupyops.codegen import free_names, write
-from cupyops.errors import expected
 
-from .tensors import DTYPE_NAMES, NoStorageError
-
-__all__ = [
-    "alone",
-    "any_autocast",
-    "autocast_dtypes",
-    "call_source",
-    "cast",
-    "cast_all",
-    "casts_source",
-    "dispatch_modes",
-    "fast_function",
-    "forward_mode",
-    "function_of",
-    "grad_enabled",
-    "has_nested",
-    "has_tangent",
-    "in_graph",
-    "in_plain_backward",
-    "is_compiling",
-    "is_scripted",
-    "is_traced",
-    "no_autocast",
-    "once",
-    "policies_of",
-    "rows_of",
-    "rows_of_traced",
-    "selective",
-    "transforms_active",
-    "write_call",
-]
-
-transforms_active = torch._C._are_functorch_transforms_active
-dispatch_modes = torch._C._len_torch_dispatch_stack
-grad_enabled = torch.is_grad_enabled
-# Dynamo replaces calls of this function by True. A call takes a third of the time of torch.compiler.is_compiling, which
-# also returns True during an export; an exported tensor is not a plain tensor.
-is_traced = torch.compiler.is_dynamo_compiling
-# The state of torch.jit.trace, or None. It records PyTorch's operations, and would not record a launch.
-is_scripted = torch._C._get_tracing_state
-# Whether autocast is on for any type of device, and the context in which it is off for all of them. Every call of a body
-# or a backward asks. torch.is_autocast_enabled takes twice as long for one type of device.
-any_autocast = torch._C._is_any_autocast_enabled
-no_autocast = torch._C._DisableAutocast
-
-# Autocast converts these dtypes.
-_CONVERTED = frozenset(d for d in DTYPE_NAMES if d.is_floating_point and d is not torch.float64)
-# The modes of selective checkpoints. A version of PyTorch without these private classes calls the registered operator.
-_SELECTIVE = tuple(
-    getattr(torch.utils.checkpoint, name)
-    for name in ("_CachingTorchDispatchMode", "_CachedTorchDispatchMode")
-    if hasattr(torch.utils.checkpoint, name)
+from .autocast import cast
+from .conditions import (
+    any_autocast,
+    dispatch_modes,
+    grad_enabled,
+    has_nested,
+    in_graph,
+    is_scripted,
+    is_traced,
+    no_autocast,
+    transforms_active,
 )
-# Whether the key of AOTAutograd's cache on disk has the dtype of autocast. Older versions have whether autocast is on.
-_AUTOCAST_IN_KEY = torch.__version__ >= (2, 13)  # type: ignore[operator]
-# What torch.compile traces in place of plain tensors.
-_TRACED = (FakeTensor, FunctionalTensor)
-_mode_at = torch._C._get_dispatch_stack_at
-_einsum = torch._C._VariableFunctions.einsum  # type: ignore[attr-defined]
+from .tensors import NoStorageError
 
-
-def is_compiling() -> bool:
-    """Returns whether Dynamo, AOTAutograd or an export traces a graph.
-
-    In PyTorch 2.11, ``torch.compiler.is_compiling`` returns False while AOTAutograd traces the backward.
-    """
-    return torch.compiler.is_compiling() or TracingContext.try_get() is not None
-
-
-def in_graph() -> bool:
-    """Returns whether Dynamo traces a call for ``torch.compile`` that may become one node of its graph (:mod:`.composite`).
-
-    The implementation of the node does not find forward mode, of whose level Dynamo keeps its own record. A graph of an
-    export keeps the operator itself. A program may compile a graph and simulate later, so that Dynamo guards the choice.
-    """
-    return (
-        is_traced()
-        and forward_ad._current_level < 0
-        and not (compiler._is_exporting_flag or simulator._setting.now.on)
-        and (_AUTOCAST_IN_KEY or not (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")))
-    )
-
-
-def rows_of_traced(x: Any) -> Tensor | None:
-    """Returns :func:`rows_of` while torch.compile traces a model; None for other tensors and calls."""
-    return rows_of(x) if type(x) in _TRACED and is_compiling() and not compiler._is_exporting_flag else None
-
-
-def rows_of(x: Tensor) -> Tensor | None:
-    """Returns a tensor (A, B, C, K) as rows (A·B·C, K), and None for tensors of other dimensions.
-
-    In a graph with convolutions, Inductor gives each tensor of four dimensions that a backward reads the order of
-    channels-last memory. Operands and results of an operator on rows would be transposed twice. Rows stay as they are.
-    """
-    return x.flatten(0, 2) if x.dim() == 4 else None
-
-
-def forward_mode() -> bool:
-    """Returns whether ``torch.func.jvp`` or ``torch.autograd.forward_ad`` is active (forward-mode differentiation)."""
-    return forward_ad._current_level >= 0
-
-
-def has_tangent(args: Sequence[Any]) -> bool:
-    """Returns whether one of the tensors carries a tangent of forward-mode differentiation.
-
-    Returns True if PyTorch raises an error instead of returning the tangent, as it does while a graph is traced.
-    """
-    try:
-        return any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in args)
-    except RuntimeError:
-        return True
-
-
-def has_nested(args: Sequence[Any]) -> bool:
-    """Returns whether one of the arguments is a nested tensor of the layout ``torch.strided``. It is a plain tensor by its
-    type, and has no shape."""
-    return any(isinstance(x, Tensor) and x.is_nested and x.layout is torch.strided for x in args)
-
-
-def in_plain_backward(grad: Tensor) -> bool:
-    """Returns whether the backward of a Function may call a body, in place of the operator around the body.
-
-    The backward may call the body if the gradient is a plain tensor and nothing observes or records the call: no
-    gradient of the gradient, no tracing, no transform, no dispatch mode, no forward mode. The saved tensors are plain,
-    since the generated dispatch has checked them. Under autocast the operator is called, which disables it, and on a CPU
-    the operator, which decides whether kernels are simulated.
-
-    Args:
-        grad: the gradient of a result.
-    """
-    return (
-        type(grad) is Tensor
-        and not (
-            grad_enabled() or is_traced() or is_scripted() or transforms_active() or dispatch_modes() or any_autocast()
-        )
-        and forward_ad._current_level < 0
-        and grad.is_cuda
-        and not grad.is_neg()
-    )
-
-
-def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns a tensor on a GPU in the dtype that autocast requires.
-
-    Autocast caches the copies of parameters: float32 leaves that require grad. An ATen operator that autocast converts
-    has access to the cache, and a Python function has not. ``einsum`` of one operand is such an operator: it returns a
-    view of its operand, here of the cached copy. If PyTorch does not convert the operand, this function does.
-
-    A copy that was cached under ``no_grad`` has no gradient. The function returns another copy if autograd records.
-    """
-    given = x.dtype
-    if given not in _CONVERTED:
-        return x
-    if given is torch.float32 and x.requires_grad and x.is_leaf:
-        found: Tensor = _einsum("...->...", (x,))
-        if found.dtype is dtype and (found.requires_grad or not grad_enabled()):
-            return found
-    return x.to(dtype)
-
-
-def policies_of(autocast: str | Mapping[str, str | None] | None) -> dict[str, str]:
-    """Returns the policies of autocast by the type of device, without those that convert nothing.
-
-    Raises:
-        ValueError: a policy is none of None, "float32" and "lower".
-    """
-    policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
-    if not {None, "float32", "lower"}.issuperset(policies.values()):
-        raise ValueError(expected("Operator", "autocast", "be None, 'float32' or 'lower'", repr(autocast)))
-    return {device: policy for device, policy in policies.items() if policy is not None}
-
-
-def selective() -> bool:
-    """Returns whether the function of a selective checkpoint runs, in the forward or again in the backward."""
-    return any(isinstance(mode, _SELECTIVE) for mode in _get_current_dispatch_mode_stack())
-
-
-def alone() -> bool:
-    """Returns whether the mode of a selective checkpoint is the only mode.
-
-    A call may then hide operations on plain tensors from the policy, by ``torch._C._DisableTorchDispatch``: views, and
-    autocast's copies of parameters. They cost little to compute again, and the policy takes more host time than a view.
-    """
-    return dispatch_modes() == 1 and isinstance(_mode_at(0), _SELECTIVE)
-
-
-def autocast_dtypes(policies: Mapping[str, str]) -> dict[str, torch.dtype]:
-    """Returns the dtypes to which autocast converts tensors, by the type of device, where autocast is enabled.
-
-    Args:
-        policies: the policy, ``"float32"`` or ``"lower"``, by the type of device.
-    """
-    return {
-        device: torch.float32 if policy == "float32" else torch.get_autocast_dtype(device)
-        for device, policy in policies.items()
-        if torch.is_autocast_enabled(device)
-    }
-
-
-def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies: Mapping[str, str]) -> tuple[Any, ...]:
-    """Returns the arguments of a call, with the tensors converted that autocast converts. The general dispatch calls
-    this.
-
-    Args:
-        args: the arguments.
-        tensors: positions and names of the tensors.
-        policies: the policy, ``"float32"`` or ``"lower"``, by the type of device.
-    """
-    dtypes = autocast_dtypes(policies)
-    if not dtypes:
-        return args
-    converted = list(args)
-    hidden = not is_traced() and alone()  # Dynamo cannot trace the number of modes
-    for i, _ in tensors:
-        x = args[i]
-        wanted = None if x is None else dtypes.get(x.device.type)
-        # A call of `to` that converts nothing is left out: it takes host time.
-        if wanted is None or x.dtype is wanted or not x.is_floating_point() or x.dtype is torch.float64:
-            continue
-        if hidden and type(x) is Parameter:
-            with torch._C._DisableTorchDispatch():
-                converted[i] = x.to(wanted)
-        else:
-            converted[i] = x.to(wanted)
-    return tuple(converted)
-
+__all__ = ["call_source", "casts_source", "fast_function", "function_of", "once", "write_call"]
 
 # The globals of a generated dispatch, beside the functions that it calls for its operator.
 _SCOPE: dict[str, Any] = {

@@ -22,17 +22,9 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from cupyops.torch.scale.distributed import dtensor, propagated, summands
 from cupyops.torch.scale.sharding import Rule
 
-from .dispatch import (
-    alone,
-    autocast_dtypes,
-    dispatch_modes,
-    fast_function,
-    function_of,
-    grad_enabled,
-    is_compiling,
-    selective,
-    transforms_active,
-)
+from .autocast import autocast_dtypes
+from .conditions import alone, dispatch_modes, grad_enabled, is_compiling, selective, transforms_active
+from .dispatch import fast_function, function_of
 from .gradients import Gradient
 
 __all__ = ["on_dtensors"]
@@ -172,7 +164,7 @@ def _wrapped(kind: Any, local: Any, spec: Any) -> Any:
 
 
 def _hidden(local: Any) -> AbstractContextManager[Any]:
-    """Hides operations on a plain local tensor from the policy of a checkpoint, as :func:`.dispatch.alone` describes
+    """Hides operations on a plain local tensor from the policy of a checkpoint, as :func:`.conditions.alone` describes
     it."""
     plain = type(local) is torch.Tensor and dispatch_modes() and alone()
     return torch._C._DisableTorchDispatch() if plain else _NOTHING

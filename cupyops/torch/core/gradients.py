@@ -19,7 +19,7 @@ from torch import Tensor
 from cupyops.codegen import free_names
 from cupyops.errors import expected, nearest
 
-from .dispatch import any_autocast, is_traced, no_autocast
+from .conditions import any_autocast, is_traced, no_autocast
 from .tensors import alive
 
 __all__ = [

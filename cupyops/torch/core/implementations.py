@@ -13,7 +13,7 @@ import torch
 
 from cupyops import simulator
 
-from .dispatch import forward_mode, has_tangent, is_compiling
+from .conditions import forward_mode, has_tangent, is_compiling
 from .gradients import Context, Gradient, Schema, without_autocast
 from .layouts import on_fakes, with_strides_of
 from .tangents import Tangents

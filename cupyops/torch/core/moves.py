@@ -13,7 +13,8 @@ from torch import Tensor
 
 from cupyops.torch.scale.distributed import dtensor
 
-from .dispatch import function_of, grad_enabled
+from .conditions import grad_enabled
+from .dispatch import function_of
 
 __all__ = ["Group", "gathered", "is_pending", "local_parameter", "scattered", "shared", "summed"]
 

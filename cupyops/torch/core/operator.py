@@ -53,28 +53,24 @@ from cupyops.torch.scale import sharding as scale
 from cupyops.torch.scale.declared import Scale
 from cupyops.torch.scale.distributed import correct_dtypes
 
+from .autocast import cast_all, policies_of
 from .checkpoints import checkpointed, of_plain_tensors
 from .composite import Composites
-from .derivatives import counting, derivatives_of
-from .dispatch import (
+from .conditions import (
     any_autocast,
-    call_source,
-    cast_all,
-    casts_source,
     dispatch_modes,
     forward_mode,
-    function_of,
     grad_enabled,
     has_nested,
     is_compiling,
     is_scripted,
     is_traced,
     no_autocast,
-    policies_of,
     selective,
     transforms_active,
-    write_call,
 )
+from .derivatives import counting, derivatives_of
+from .dispatch import call_source, casts_source, function_of, write_call
 from .dtensors import on_dtensors
 from .gradients import Backward, Schema, without_autocast
 from .implementations import completed, detaching, on_cpu, transformable

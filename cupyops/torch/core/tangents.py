@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from cupyops import simulator
 from cupyops.errors import nearest
 
-from .dispatch import dispatch_modes, forward_mode, has_tangent, is_compiling, transforms_active
+from .conditions import dispatch_modes, forward_mode, has_tangent, is_compiling, transforms_active
 from .gradients import Schema, named_for_its_arguments, of_the_first, pullback, type_of
 from .tensors import PLAIN_TENSORS
 

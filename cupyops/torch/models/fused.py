@@ -14,7 +14,7 @@ from torch import Tensor, is_autocast_enabled, nn
 from torch.nn import Linear, Parameter
 
 from cupyops.torch.compiled.frames import inlined_only
-from cupyops.torch.core.dispatch import in_graph
+from cupyops.torch.core.conditions import in_graph
 from cupyops.torch.ops.add_layer_norm import add_layer_norm, add_layer_norm_node
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
 from cupyops.torch.ops.fused_operations import FUSED

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, is_autocast_enabled
 
 from cupyops.torch.compiled.frames import inlined_only
-from cupyops.torch.core.dispatch import in_graph
+from cupyops.torch.core.conditions import in_graph
 from cupyops.torch.ops.adaptive import adaptive_layer_norm, add_adaptive_layer_norm, gated_add
 from cupyops.torch.ops.fused_operations import FUSED
 

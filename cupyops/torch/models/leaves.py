@@ -30,7 +30,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from cupyops.codegen import write
 from cupyops.ops.linear.odd import has_odd_rows
 from cupyops.torch.compiled.frames import inlined_only
-from cupyops.torch.core.dispatch import in_graph
+from cupyops.torch.core.conditions import in_graph
 from cupyops.torch.ops.gated import GATES
 from cupyops.torch.ops.gelu import gelu, gelu_node
 from cupyops.torch.ops.layer_norm import layer_norm, layer_norm_node
@@ -84,7 +84,7 @@ class _Kind(NamedTuple):
         small: what is computed for few elements (:mod:`.small`), an expression of ``self`` and ``x``; if empty, all
             calls are calls of the operator.
         few: whether the elements are few, an expression of ``self`` and ``x``.
-        node: the call while Dynamo traces (:func:`cupyops.torch.core.dispatch.in_graph`), an expression of ``self`` and
+        node: the call while Dynamo traces (:func:`cupyops.torch.core.conditions.in_graph`), an expression of ``self`` and
             ``x``; if empty, that of the operator.
         plain: whether the operator computes plain tensors, and not DTensors alone.
         in_pieces: whether the class gets a ``__call__``, which computes a sharded module (:mod:`.parallel`).

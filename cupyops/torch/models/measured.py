@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cupyops.torch.bench.timing import Spread, interleave, settle, synchronize
+from cupyops.torch.bench.timing import samples_in_turn, settle, spread, synchronize
 
 __all__ = ["TOGETHER", "Measured", "measured"]
 
@@ -19,7 +19,7 @@ __all__ = ["TOGETHER", "Measured", "measured"]
 TOGETHER = "together"
 
 # A pass measures each state this often at least and at most, and tries to end within these seconds.
-LEAST_SAMPLES, MOST_SAMPLES, SECONDS_OF_A_PASS = 7, 31, 8.0
+LEAST_SAMPLES, MOST_SAMPLES, SECONDS_OF_A_PASS = 7, 31, 4.0
 # A sample takes at least this long, so that the clock and the two waits for the GPU are small beside it.
 SAMPLE_SECONDS = 0.02
 
@@ -33,8 +33,8 @@ class Measured:
     Attributes:
         kind: the operators that the changed modules call.
         before: milliseconds of a step without the change.
-        after: milliseconds with it.
-        noise: milliseconds by which the two may differ by chance: twice the standard error of their difference.
+        after: milliseconds with it: ``before`` less the median of the differences between samples of one turn.
+        noise: milliseconds by which the two may differ by chance: twice the standard error of that median.
         kept: whether the change saves more than the noise, and stays.
     """
 
@@ -81,18 +81,18 @@ def measured(
             timers[names].calibrate()
         return timers[names]
 
-    def spreads(states: Sequence[frozenset[str]]) -> list[Spread]:
+    def samples(states: Sequence[frozenset[str]]) -> list[list[float]]:
         chosen = {str(i): timer(state) for i, state in enumerate(states)}
         seconds = sum(one.seconds for one in chosen.values())
-        samples = round(SECONDS_OF_A_PASS / max(seconds, 1e-6))
-        rounds = _agreed(min(MOST_SAMPLES, max(LEAST_SAMPLES, samples)))
-        return list(_agreed(interleave(chosen, rounds)).values())
+        fitting = round(SECONDS_OF_A_PASS / max(seconds, 1e-6))
+        rounds = _agreed(min(MOST_SAMPLES, max(LEAST_SAMPLES, fitting)))
+        return list(_agreed(samples_in_turn(chosen, rounds)).values())
 
     with _restored(model):
         while kept:
             every = frozenset(kept)
             names = [*kept]
-            whole, *without = spreads([every, *(every - {name} for name in names)])
+            whole, *without = samples([every, *(every - {name} for name in names)])
             results = [_compared(name, one, whole) for name, one in zip(names, without, strict=True)]
             worst = min(results, key=lambda one: one.before - one.after - one.noise)
             if worst.kept:
@@ -101,7 +101,7 @@ def measured(
             found.append(worst)
             del kept[worst.kind]
         if kept:
-            none, whole = spreads([frozenset(), frozenset(kept)])
+            none, whole = samples([frozenset(), frozenset(kept)])
             found.append(_compared(TOGETHER, none, whole))
             if not found[-1].kept:
                 kept = {}
@@ -109,12 +109,13 @@ def measured(
     return tuple(found)
 
 
-def _compared(kind: str, before: Spread, after: Spread) -> Measured:
+def _compared(kind: str, before: Sequence[float], after: Sequence[float]) -> Measured:
+    # A machine that slows down for some turns slows both samples of a turn down, and leaves their difference as it is.
+    saved = spread([b - a for b, a in zip(before, after, strict=True)])
     # The standard error of a median is 1.25 times that of a mean; 2.56 standard deviations lie between the two percentiles.
-    errors = (1.25 * (s.p90 - s.p10) / 2.56 / math.sqrt(s.samples) for s in (before, after))
-    noise = 2 * math.hypot(*errors)
-    kept = before.median - after.median > noise
-    return Measured(kind, before.median / 1e3, after.median / 1e3, noise / 1e3, kept)
+    noise = 2 * 1.25 * (saved.p90 - saved.p10) / 2.56 / math.sqrt(saved.samples)
+    whole = spread(before).median
+    return Measured(kind, whole / 1e3, (whole - saved.median) / 1e3, noise / 1e3, saved.median > noise)
 
 
 def _devices(model: nn.Module) -> list[torch.device]:

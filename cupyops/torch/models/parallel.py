@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as nn_module
 
-from cupyops.torch.core.dispatch import dispatch_modes, is_scripted, is_traced, transforms_active
+from cupyops.torch.core.conditions import dispatch_modes, is_scripted, is_traced, transforms_active
 from cupyops.torch.core.moves import Group, gathered, is_pending, local_parameter, scattered, shared, summed
 from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear import linear

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cupyops.torch.compiled.frames import inlined_only
-from cupyops.torch.core.dispatch import in_graph
+from cupyops.torch.core.conditions import in_graph
 from cupyops.torch.ops.gelu import gelu, gelu_node
 from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.rms_norm import rms_norm

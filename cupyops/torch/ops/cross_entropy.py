@@ -10,7 +10,7 @@ from torch.nn._reduction import get_enum
 
 from cupyops.errors import expected
 from cupyops.ops.checks import check_floating
-from cupyops.torch.core.dispatch import forward_mode, grad_enabled, is_compiling, transforms_active
+from cupyops.torch.core.conditions import forward_mode, grad_enabled, is_compiling, transforms_active
 from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, symbolic_call
 
 from .cross_entropy_programs import OF_INDICES, OF_PROBABILITIES, OVER, softcapped
@@ -33,6 +33,7 @@ def cross_entropy(
     *,
     softcap: float | None = None,
     inplace_backward: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Computes the cross entropy of logits and class indices; a drop-in for ``torch.nn.functional.cross_entropy``.
 
@@ -62,9 +63,11 @@ def cross_entropy(
             at a time. Autograd then refuses every later backward that reads the logits, and a second
             run of this backward. In a compiled graph, under transforms of ``torch.func``, for tensor subclasses and
             beside class probabilities, the gradient has memory of its own.
+        dtype: that of the result; None stands for x's. With float32, the loss of 16-bit logits has the bits of the loss of
+            ``x.float()`` up to the order of its sums, and the memory for float32 logits is not needed.
 
     Returns:
-        A new tensor of x's dtype: a number, or for ``"none"`` a loss for each target.
+        A new tensor of ``dtype``: a number, or for ``"none"`` a loss for each target.
 
     Raises:
         TypeError: x is not a floating tensor, target is not int64 or uint8, or ``ignore_index`` is not an integer.
@@ -83,7 +86,9 @@ def cross_entropy(
     if not isinstance(x, Tensor) or not isinstance(target, Tensor) or not isinstance(weight, Tensor | None):
         arguments = (x, target, weight, ignore_index, reduction, label_smoothing)
         if (
-            proxy := symbolic_call(cross_entropy, arguments, softcap=softcap, inplace_backward=inplace_backward)
+            proxy := symbolic_call(
+                cross_entropy, arguments, softcap=softcap, inplace_backward=inplace_backward, dtype=dtype
+            )
         ) is not None:
             return proxy
         given = {"x": x, "target": target, "weight": weight}
@@ -95,13 +100,14 @@ def cross_entropy(
         label_smoothing = 0.0  # as PyTorch takes it
     if x.dim() and not x.shape[min(1, x.dim() - 1)]:  # no class: no kernel has rows without elements
         options = {"ignore_index": ignore_index, "reduction": reduction, "label_smoothing": label_smoothing}
-        return F.cross_entropy(x, target, weight, **options)  # type: ignore[arg-type]
+        loss: Tensor = F.cross_entropy(x, target, weight, **options)  # type: ignore[arg-type]
+        return loss if dtype is None else loss.to(dtype)
     if softcap is not None:
         if not softcap > 0:
             raise ValueError(expected("cross_entropy", "softcap", "be a positive number or None", softcap))
         x = softcapped(x, float(softcap))
     if target.shape == x.shape:
-        return _with_probabilities(x, target, weight, reduction, label_smoothing)
+        return _with_probabilities(x, target, weight, reduction, label_smoothing, dtype)
     if target.dtype is torch.uint8:
         target = target.long()
     if x.dim() == 1:
@@ -124,11 +130,17 @@ def cross_entropy(
         loss = loss.sum()
     if reduction == "mean":
         loss = loss / (target != ignore_index).sum() if share is None else loss / share.detach().sum()
-    return loss if x.is_cuda and torch.is_autocast_enabled("cuda") else loss.to(x.dtype)
+    return _rounded(loss, x, dtype or x.dtype)
 
 
-def _with_probabilities(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
-    dtype = torch.promote_types(x.dtype, target.dtype)
+def _rounded(loss: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    return loss if x.is_cuda and torch.is_autocast_enabled("cuda") else loss.to(dtype)
+
+
+def _with_probabilities(
+    x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float, dtype: torch.dtype | None
+) -> Tensor:
+    dtype = dtype or torch.promote_types(x.dtype, target.dtype)
     if x.dim() > 2:
         x, target = x.movedim(1, -1), target.movedim(1, -1)
     if weight is None:
@@ -140,7 +152,7 @@ def _with_probabilities(x: Tensor, target: Tensor, weight: Tensor | None, reduct
         loss = loss.sum()
         if reduction == "mean":
             loss = loss / rows if rows else loss * float("nan")
-    return loss if x.is_cuda and torch.is_autocast_enabled("cuda") else loss.to(dtype)
+    return _rounded(loss, x, dtype)
 
 
 def _overwrites(x: Tensor, rows: Tensor) -> bool:

@@ -156,6 +156,7 @@ _cross_entropy = row_reduce(
     reference=_reference,
     onnx=_onnx,
     ahead=_LENGTHS,
+    compiled="auto",
 )
 _cross_entropy_smoothed = row_reduce(
     """
@@ -182,6 +183,7 @@ _cross_entropy_smoothed = row_reduce(
     reference=_reference_smoothed,
     onnx=_onnx_smoothed,
     ahead=_LENGTHS,
+    compiled="auto",
 )
 _cross_entropy_weighted = row_reduce(
     """

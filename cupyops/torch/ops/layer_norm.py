@@ -17,7 +17,7 @@ from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.ops.layer_norm.checks import check as check_layer_norm
 from cupyops.ops.layer_norm.checks import check_backward as check_layer_norm_backward
 from cupyops.torch.core.composite import node_of
-from cupyops.torch.core.dispatch import (
+from cupyops.torch.core.conditions import (
     dispatch_modes,
     forward_mode,
     grad_enabled,

@@ -14,7 +14,7 @@ from cupyops.ops.linear.body import by_library as linear_by_library
 from cupyops.ops.linear.body import forward as linear_body
 from cupyops.ops.linear.odd import Odd, is_odd
 from cupyops.ops.linear.products import check_gradients, check_product
-from cupyops.torch.core.dispatch import alone, in_plain_backward
+from cupyops.torch.core.conditions import alone, in_plain_backward
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, NoStorageError, weight_and_bias
 from cupyops.torch.scale.sharding import Split

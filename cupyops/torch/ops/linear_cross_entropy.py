@@ -8,7 +8,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cupyops.errors import expected
 from cupyops.launch.untraced import untraced
-from cupyops.torch.core.dispatch import autocast_dtypes, forward_mode, grad_enabled, is_compiling, transforms_active
+from cupyops.torch.core.autocast import autocast_dtypes
+from cupyops.torch.core.conditions import forward_mode, grad_enabled, is_compiling, transforms_active
 from cupyops.torch.core.tensors import PLAIN_TENSORS, symbolic_call, wide_dtype
 from cupyops.torch.scale.distributed import is_dtensor
 

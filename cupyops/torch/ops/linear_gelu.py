@@ -16,7 +16,7 @@ from cupyops.ops.linear.fused_gelu import forward as linear_gelu_body
 from cupyops.ops.linear.odd import is_odd
 from cupyops.ops.linear.products import check_product
 from cupyops.torch.core.composite import node_of
-from cupyops.torch.core.dispatch import in_plain_backward, is_compiling, rows_of_traced
+from cupyops.torch.core.conditions import in_plain_backward, is_compiling, rows_of_traced
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, NoStorageError, weight_and_bias
 from cupyops.torch.scale.sharding import Split

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.torch.core.dispatch import forward_mode, is_scripted, is_traced, transforms_active
+from cupyops.torch.core.conditions import forward_mode, is_scripted, is_traced, transforms_active
 from cupyops.torch.core.gradients import pullback
 from cupyops.torch.core.tensors import wide_dtype
 
