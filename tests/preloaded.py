@@ -78,6 +78,7 @@ def _serve() -> dict[str, Any] | None:
     for name in IMPORTED:
         __import__(name)
     gc.freeze()  # a collection in a child would copy the memory of what is imported
+    gc.set_threshold(20_000, 20, 20)  # as in tests/conftest.py: collections would take a tenth of a child's time
     tasks = Path("/proc/self/task")
     assert not tasks.exists() or len(list(tasks.iterdir())) == 1, "a child has no thread but the one that forks"
     for line in iter(sys.stdin.readline, ""):

@@ -50,6 +50,7 @@ def build(
     optimize: bool,
     sources: dict[str, str],
     counted: bool = False,
+    launched: bool = True,
     standard: str = "",
     check: Callable[[], object] = bool,
 ) -> Path:
@@ -65,6 +66,7 @@ def build(
         sources: the kernel's sources by file name, written beside the library for a debugger.
         counted: whether the compiler inserts calls of the counters at every memory access and every basic block,
             in place of all checks.
+        launched: whether the text has kernels; a text of questions alone has none.
         standard: an option that chooses another version of C++ than C++17, ``-std=c++20``.
         check: is called during a compilation, in a thread of its own, and may raise a CompileError.
 
@@ -119,8 +121,10 @@ def build(
             checked_meanwhile.result()
         # The loader takes a function from the first library that has it: the counters come before the runtime.
         counters = [counter_path()] if counted else []
-        linker, linked = linker_of(tool, [folder / name for name in objects], *counters, runtime_path())
-        run(linker, ["-shared", *objects, "-o", "kernel.so", *linked], folder)
+        modules = [str(module_path())] if launched else []
+        inputs = [*objects, *modules]
+        linker, linked = linker_of(tool, [folder / name for name in inputs], *counters, runtime_path())
+        run(linker, ["-shared", *inputs, "-o", "kernel.so", *linked], folder)
         for name in objects:
             (folder / name).unlink()
 
@@ -237,7 +241,7 @@ def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[
         path = _cached(key, product, make, root, needed=False)
         header = ("-include", str(path.with_suffix(""))) if gcc else ("-include-pch", str(path))
         # A compiler defines its own macros again when it reads a precompiled header.
-        found = (*header, "-include", macros.UNDEFINED)
+        found = (*header, "-include", macros.OF_COMPILER)
     except (CompileError, OSError):  # OSError: for example a full disk
         found = _AS_TEXT
     _headers[place] = found
@@ -379,7 +383,7 @@ def _own_sources() -> str:
     """Returns a hash of the simulator's headers, of what writes headers, and of the runtime's sources."""
     files = [HERE / "macros.py"] + sorted(
         p
-        for folder in ("cuda", "runtime", "counting", "include")
+        for folder in ("cuda", "module", "runtime", "counting", "include")
         for p in (HERE / folder).rglob("*")
         if p.suffix in (".h", ".cuh", ".cpp")
     )
@@ -426,6 +430,19 @@ def _counter_of(tool: Compiler, root: Path) -> Path:
     return _library(tool, root, "counting", [str(_runtime_of(tool, root))])
 
 
+@cache
+def _module_of(tool: Compiler, root: Path) -> Path:
+    """Returns the path of the object that is linked into the library of each kernel."""
+    flags = ("-std=c++14", "-O1", "-fPIC", "-fno-omit-frame-pointer", "-w")
+    source = str(HERE / "module" / "module.cpp")
+
+    def make(folder: Path, final: Path) -> None:
+        run(tool, [*flags, "-c", source, "-o", "module.o"], folder)
+
+    key = _hash(["module", _FORMAT, flags, tool.command, tool.version, _own_sources()])
+    return _cached(key, "module.o", make, root)
+
+
 def _library(tool: Compiler, root: Path, name: str, linked: list[str]) -> Path:
     """Returns the path of the library of the sources in a folder, ``runtime`` or ``counting``."""
     sources = sorted((HERE / name).glob("*.cpp"))
@@ -450,6 +467,11 @@ def _library(tool: Compiler, root: Path, name: str, linked: list[str]) -> Path:
 def runtime_path() -> Path:
     """Returns the path of the runtime's library; the first call compiles the library."""
     return _kept(_runtime_of)
+
+
+def module_path() -> Path:
+    """Returns the path of the object of ``module/``, which is linked into each kernel's library; the first call compiles it."""
+    return _kept(_module_of)
 
 
 def counter_path() -> Path:

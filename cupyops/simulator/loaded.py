@@ -25,7 +25,7 @@ __all__ = ["HostCode", "answers_of", "load"]
 # Functions that a compiled kernel may take from the process besides those of the math library: the runtime's, and those
 # that the compiler calls.
 _OF_RUNTIME = ("cupyops_", "__tsan_", "__ubsan_", "__sanitizer_cov_")
-_OWN = {"cupyops_module", "threadIdx", "blockIdx", "blockDim", "gridDim"}
+_OWN = {"cupyops_module", "cupyops_kernels", "cupyops_variables", "threadIdx", "blockIdx", "blockDim", "gridDim"}
 _ANSWERED = re.compile(rb"_ZN15CupyopsAnsweredILi(\d+)E\w+E4toldE")
 _OF_COMPILER = re.compile(
     r"_ITM_\w+|_Unwind_Resume|__gmon_start__|__cxa_finalize|mem(?:cpy|move|set|cmp)|_Z(?:TVN10__cxxabiv1|dlPv)\w*|__gxx_personality_v0|__(?:aarch64|stack_chk_guard|tls_get_addr|dso_handle)\w*"

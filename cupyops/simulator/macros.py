@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["LISTING", "UNDEFINED", "write"]
+__all__ = ["LISTING", "OF_COMPILER", "UNDEFINED", "write"]
 
 # The options with which a compiler prints all macros in the order of their definitions, and the files that define them.
 LISTING = ("-dD", "-E")
 UNDEFINED = "cupyops_undefined.h"  # the header that undefines the macros
+# The header that undefines the macros that the compiler defines again when it reads a precompiled header.
+OF_COMPILER = "cupyops_undefined_again.h"
 _LINE = re.compile(r'^#(?: \d+ "(?P<file>[^"\n]*)"|define (?P<name>\w+)(?P<rest>.*)|undef (?P<gone>\w+))', re.MULTILINE)
 # Macros of the compiler and of its headers that NVRTC has, too. It was asked for all macros of g++ 12 and clang 22. For
 # the last names, NVRTC gets a macro from the prelude of a text that uses them; the host's library has functions or
@@ -60,15 +62,27 @@ def _of_host(listing: str, own: Path) -> dict[str, str]:
     return found
 
 
+def _of_compiler(listing: str, own: Path) -> set[str]:
+    """Returns the names that the compiler and its preamble define: those that the listing has before the simulator's headers."""
+    found: set[str] = set()
+    for line in _LINE.finditer(listing):
+        if (line["file"] or "").startswith(str(own)):
+            break
+        found.add(line["name"] or "")
+    return found
+
+
 def write(listing: str, own: Path, folder: Path, write_file: Callable[[Path, str], None]) -> None:
     """Writes the headers into a folder. A text may define such a macro itself: its definition is kept while a header of a library is
     read."""
     macros = _of_host(listing, own)
+    of_compiler = [*filter(_of_compiler(listing, own).__contains__, macros)]
     shown = "".join(f'#pragma push_macro("{n}")\n#undef {n}\n#define {n}{rest}\n' for n, rest in macros.items())
     restored = "".join(f'#pragma pop_macro("{name}")\n' for name in macros)
     state = "#undef CUPYOPS_OF_LIBRARY\n#define CUPYOPS_OF_LIBRARY"
     # Compilers do not list __COUNTER__, and no header of a library needs it.
-    write_file(folder / UNDEFINED, "".join(f"#undef {name}\n" for name in [*macros, "__COUNTER__"]))
+    for header, names in ((UNDEFINED, macros), (OF_COMPILER, of_compiler)):
+        write_file(folder / header, "".join(f"#undef {name}\n" for name in [*names, "__COUNTER__"]))
     write_file(folder / "cupyops_of_library.h", f"#if !CUPYOPS_OF_LIBRARY\n{shown}{state} 1\n#endif\n")
     write_file(
         folder / "cupyops_of_text.h",

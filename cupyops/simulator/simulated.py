@@ -307,7 +307,7 @@ def answers(source: str, what: str, options: Sequence[str]) -> tuple[str, ...]:
     """Returns the compiler's answers to the questions of a source, see :meth:`cupyops.arrays.Host.answers`."""
     text = translate(source, (), what)
     try:
-        path = _built(text, source, options, checked=False, watched=False, optimize=False, sources={})
+        path = _built(text, source, options, checked=False, watched=False, optimize=False, sources={}, launched=False)
     except CompileError as error:
         raise CompileError(f"{what} does not compile: {error}") from None
     return answers_of(path.read_bytes(), len(asked_in(source)))

@@ -319,38 +319,19 @@ template <int CupyopsI, class CupyopsT> const char CupyopsAnswered<CupyopsI, Cup
 
 
 def _entry(text: str, kernels: Sequence[str]) -> str:
-    """Returns the C++ of the entry functions, of the module description, which the runtime reads, and of the table of the
-    text's device variables."""
+    """Returns the C++ of the entry functions and of the tables of ``module/module.h``: of the kernels, and of the text's device
+    variables. Tables without instructions compile in less time than functions that return the same."""
     expressions = [expression for _, expression in named_kernels(text)] or kernels
     named = enumerate(zip(kernels, expressions, strict=True))
-    entries = "".join(_kernel(scan(text), kernel, expression, number) for number, (kernel, expression) in named)
+    made = [_kernel(scan(text), kernel, expression, number) for number, (kernel, expression) in named]
+    entries = "".join(entry for entry, _ in made)
     heap = _HEAP if _NEW.search(scan(text).bare) else ""
     table = "".join(f'{{"{name}", (void*)&{name}, sizeof({name})}}, ' for name in variables(text))
-    # The text sees the indices as constants (device.h), and the runtime sets them: the definitions have names of their own
-    # for the compiler, which would else take their first values for the constants.
     return f"""
 #undef __asm__
 #line 1 "cupyops/simulator/entry"
-{heap}{entries}extern "C" {{
-__attribute__((visibility("hidden"))) void __stack_chk_fail() {{ cupyops_smashed(); __builtin_trap(); }}
-__attribute__((visibility("hidden"))) void __cxa_pure_virtual() {{ cupyops_misuse("calls a pure virtual function"); }}
-__attribute__((visibility("hidden"))) void __cxa_throw_bad_array_new_length() {{
-    cupyops_misuse("makes an array of a negative number of elements by new");
-}}
-__attribute__((visibility("hidden"))) uint3 cupyops_thread_index __asm__("threadIdx"), cupyops_block_index __asm__("blockIdx");
-__attribute__((visibility("hidden"))) dim3 cupyops_block_dim __asm__("blockDim"), cupyops_grid_dim __asm__("gridDim");
-__attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{
-    nullptr, &cupyops_thread_index, &cupyops_block_index, &cupyops_block_dim, &cupyops_grid_dim, nullptr, 0, {{1, 1, 1}}, 0, 0, 0, {{}}}};
-__attribute__((visibility("default"))) CupyopsModule* cupyops_get_module(unsigned cupyops_number) {{
-    static void (*const cupyops_choices[])() = {{{", ".join(f"cupyops_choose_{i}" for i in range(len(kernels)))}}};
-    cupyops_choices[cupyops_number]();
-    return &cupyops_module;
-}}
-__attribute__((visibility("default"))) const CupyopsVariable* cupyops_get_variables() {{
-    static const CupyopsVariable cupyops_variables[] = {{{table}{{nullptr, nullptr, 0}}}};
-    return cupyops_variables;
-}}
-}}
+{heap}{entries}const CupyopsEntry cupyops_kernels[] = {{{", ".join(described for _, described in made)}}};
+const CupyopsVariable cupyops_variables[] = {{{table}{{nullptr, nullptr, 0}}}};
 """
 
 
@@ -362,8 +343,8 @@ def _for_class(template: str) -> str:
     return ",".join(split(part, "=")[0][1] if i < last else part for i, part in enumerate(parameters))
 
 
-def _kernel(code: Code, kernel: str, expression: str, number: int) -> str:
-    """Returns the C++ of the entry function of a kernel, and of the function that makes it the module's kernel.
+def _kernel(code: Code, kernel: str, expression: str, number: int) -> tuple[str, str]:
+    """Returns the C++ of the entry function of a kernel, and that of the kernel's line in the table of kernels.
 
     Args:
         code: the text.
@@ -391,9 +372,7 @@ def _kernel(code: Code, kernel: str, expression: str, number: int) -> str:
     _, opening, arguments = expression.partition("<")
     scope = "".join(f"{n}::" for n in function.scope)
     value = f"{scope}CupyopsAttributesOfKernel{number}{opening}{arguments}().value"
-    return f"""{holder}
-static void cupyops_entry_{number}(void** arguments) {{ cupyops_call(&{expression}, arguments); }}
-static void cupyops_choose_{number}() {{
-    cupyops_choose(cupyops_module, cupyops_entry_{number}, CupyopsParameters<decltype({expression})>(), {value});
-}}
-"""
+    call = f"CUPYOPS_ENTRY void cupyops_entry_{number}(void** arguments) {{ cupyops_call(&{expression}, arguments); }}"
+    return f"{holder}\n{call}\n", (
+        f"cupyops_kernel(cupyops_entry_{number}, CupyopsParameters<decltype({expression})>(), {value})"
+    )

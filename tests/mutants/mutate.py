@@ -44,6 +44,7 @@ TESTS = (
     "tests/operators/test_{stem}.py",
     "tests/cases/{stem}.py",
     "tests/simulator/test_simulator_use.py",
+    "tests/simulator/test_simulator_cache.py",
     "tests/operators/test_operators.py",
     "tests/operators/test_check_op.py",
 )

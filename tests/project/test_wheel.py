@@ -104,6 +104,7 @@ def test_wheel_holds_all_of_the_library_and_nothing_else(wheel: Path) -> None:
     assert {"cupyops/py.typed", "kernels_cu/gelu.cu", "kernels_cu/shared/scalar.cuh"} <= names
     assert {
         "cupyops/simulator/cuda/device.h",
+        "cupyops/simulator/module/module.cpp",
         "cupyops/simulator/runtime/scheduler.cpp",
         "cupyops/simulator/counting/counter.cpp",
         "cupyops/simulator/hardware/bulk.cuh",

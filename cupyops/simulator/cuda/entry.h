@@ -1,5 +1,15 @@
 // Calls the kernel with the arguments of a driver-style array of argument pointers.
 #pragma once
+#include "../module/module.h"
+
+// The functions from a pointer of arguments to the call of a kernel are inlined into one: most of a short kernel's compilation would
+// be theirs.
+#if defined(__clang__)
+#define CUPYOPS_ENTRY static __attribute__((unused, disable_sanitizer_instrumentation, no_sanitize("undefined")))
+#else
+#define CUPYOPS_ENTRY static __attribute__((unused, no_sanitize("thread", "undefined")))
+#endif
+#define CUPYOPS_OF_ENTRY CUPYOPS_ENTRY __attribute__((always_inline)) inline
 
 template <int... I> struct CupyopsNumbers {};
 template <int N, int... I> struct CupyopsCount : CupyopsCount<N - 1, N - 1, I...> {};
@@ -8,7 +18,7 @@ template <int... I> struct CupyopsCount<0, I...> { typedef CupyopsNumbers<I...> 
 // Copies the argument first: the argument buffer has the alignment of numbers, and a struct may need a larger one.
 template <typename A> struct CupyopsArgument {
     typedef A passed;
-    CUPYOPS_UNCHECKED A of(const void* p) {
+    CUPYOPS_OF_ENTRY A of(const void* p) {
         alignas(A) char bytes[sizeof(A)];
         __builtin_memcpy(bytes, p, sizeof(A));
         return *reinterpret_cast<A*>(bytes);
@@ -17,13 +27,13 @@ template <typename A> struct CupyopsArgument {
 // A reference is passed as the address of its object.
 template <typename A> struct CupyopsArgument<A&> {
     typedef A* passed;
-    CUPYOPS_UNCHECKED A& of(const void* p) { return *CupyopsArgument<A*>::of(p); }
+    CUPYOPS_OF_ENTRY A& of(const void* p) { return *CupyopsArgument<A*>::of(p); }
 };
-template <typename... A, int... I> CUPYOPS_UNCHECKED void cupyops_apply(void (*kernel)(A...), void** arguments, CupyopsNumbers<I...>) {
+template <typename... A, int... I> CUPYOPS_OF_ENTRY void cupyops_apply(void (*kernel)(A...), void** arguments, CupyopsNumbers<I...>) {
     kernel(CupyopsArgument<A>::of(arguments[I])...);
     CUPYOPS_ENDED();
 }
-template <typename... A> CUPYOPS_UNCHECKED void cupyops_call(void (*kernel)(A...), void** arguments) {
+template <typename... A> CUPYOPS_OF_ENTRY void cupyops_call(void (*kernel)(A...), void** arguments) {
     cupyops_apply(kernel, arguments, typename CupyopsCount<sizeof...(A)>::type());
 }
 template <typename F> struct CupyopsParameters;
@@ -49,8 +59,6 @@ struct CupyopsAttributes {
     constexpr CupyopsAttributes operator+(CupyopsRegisters) const { return *this; }
     constexpr CupyopsAttributes operator+(const char*) const { return *this; }  // of `extern "C"`
 };
-// Makes a kernel the one that a module launches.
-template <typename P> static void cupyops_choose(CupyopsModule& module, void (*entry)(void**), P, CupyopsAttributes given) {
-    module.entry = entry, module.parameter_bytes = P::bytes, module.parameters = P::count;
-    module.cluster[0] = given.x, module.cluster[1] = given.y, module.cluster[2] = given.z, module.max_threads = given.threads;
+template <typename P> constexpr CupyopsEntry cupyops_kernel(void (*entry)(void**), P, CupyopsAttributes given) {
+    return {entry, P::bytes, P::count, {given.x, given.y, given.z}, given.threads};
 }
