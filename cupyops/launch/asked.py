@@ -30,14 +30,20 @@ from .definitions import declarations, undecided
 from .elements import of_bytes, without_data
 from .parameter import OPEN, Parameter
 from .scanned import Scanned
-from .typenames import Element, complex_of, data_members, dtype_of, library_type, taken_apart
+from .typenames import Element, complex_of, data_members, dtype_of, library_type, taken_apart, without_attributes
 
 __all__ = ["Asked", "answered", "without_body"]
 
 _DEPTH = 8  # classes within one another
 _AXES = ("x", "y", "z", "w")  # the members of CUDA's vectors
-# A question sees public members alone.
+# A question may name private data. Access specifiers do not change the layout of a class, so they are removed, and a class is declared
+# as a struct, whose members and bases are public.
 _PRIVATE = re.compile(r"\b(?:private|protected)\b|\bclass\b(?=[^;(){}<>=,]*[{:])")
+_ACCESS = re.compile(r"\b(?:private|protected)\b")
+_CLASS = re.compile(
+    r"(?<!enum )(?<![<,])(?<![<,] )\bclass\b"
+    r"(?=(?:(?!\bclass\b)[^;(){}=]|\([^();{}]*\)(?=\s*(?!const\b|noexcept\b|override\b)[A-Za-z_]))*\{)"
+)
 _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|unknown type name '(\w+)'"
     r"|'(\w+)' (?:was not declared|has not been declared|does not name a type)"
@@ -60,7 +66,8 @@ class Asked:
         self._source, self._types = source, types
         names, self._repeated = data_members((source.text, *source.included().values()))
         self._members = list(dict.fromkeys((*names, *(_AXES if names else ()))))
-        self._private = any(map(_PRIVATE.search, (source.text, *source.headers.values())))
+        texts = (source.text, *source.headers.values())
+        self._edited = bool(self._members) and any(map(_PRIVATE.search, texts))
         self._fields: dict[tuple[int, tuple[str, ...]], tuple[Field, ...]] = {}
         self.parameters = self._told(positions if self._members else ())
 
@@ -69,6 +76,11 @@ class Asked:
         places: list[tuple[int, tuple[str, ...]]] = [(position, ()) for position in positions]
         try:
             first, *answers = self._answers([ask.parameters_of(), *self._questions(places)])
+            if self._edited and places:
+                # The access of the members of a base decides whether members of a class lie in the padding at its end.
+                (unedited,) = self._answers([ask.parameters_of()], edited=False)
+                if _extents(unedited) != _extents(first):
+                    return ask.parameters_in(unedited)
             while places:
                 count = len(answers) // len(places)
                 for i, place in enumerate(places):
@@ -84,7 +96,7 @@ class Asked:
             if not positions:
                 raise
             self._fields = {}  # for example, a member whose address cannot be taken
-            (first,) = self._answers([ask.parameters_of()])
+            (first,) = self._answers([ask.parameters_of()], edited=False)
         if not first:
             raise CompileError(
                 f"{self._source.name}: the names of the types of its parameters are too long to be demangled (1,024 characters): "
@@ -102,9 +114,9 @@ class Asked:
     def _record(self, path: tuple[str, ...], position: int, of: ParameterType | Field) -> Any:
         """Returns the dtype of the class of a parameter or of a member, or None."""
         if fields := self._fields.get((position, path), ()):
-            # Members of different access, or of a class and its bases.
-            if of.kind == "m" and (self._private or not self._repeated.isdisjoint(f.name for f in fields)):
-                return None  # it may have a member that is not seen
+            # Members of a class and of its bases: one may have the name of another, which is not seen.
+            if of.kind == "m" and not self._repeated.isdisjoint(f.name for f in fields):
+                return None
             return _record_of(fields, of.size, lambda f: self._record((*path, f.name), position, f))
         if not path:
             return None
@@ -114,14 +126,19 @@ class Asked:
             return None  # the class has no name
         return _of_library(ask.arguments_in(told)[0]) if told else None
 
-    def _answers(self, questions: Sequence[str]) -> tuple[str, ...]:
-        """Returns the answers to questions, which are types in C++."""
-        source = self._source
-        content = [source.identity, sorted(self._types.items()), [*questions], self._members]
+    def _answers(self, questions: Sequence[str], edited: bool = True) -> tuple[str, ...]:
+        """Returns the answers to questions.
+
+        Args:
+            questions: types in C++.
+            edited: the questions are about a text whose classes have no private data.
+        """
+        source, edited = self._source, edited and self._edited
+        content = [source.identity, sorted(self._types.items()), [*questions], self._members, edited]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
         found = bundle.answers(key)
         if found is None:
-            asking = partial(self._asking, questions)
+            asking = partial(self._asking, questions, edited)
             try:
                 nvrtc()
             except MissingDependencyError as missing:
@@ -140,10 +157,22 @@ class Asked:
                 f"a C++ compiler for the simulator"
             ) from missing
 
-    def _asking(self, questions: Sequence[str], twins: Mapping[str, str] | None = None) -> str:
+    def _asking(self, questions: Sequence[str], edited: bool, twins: Mapping[str, str] | None = None) -> str:
         """Returns the source of questions: the final text without the body of the kernel, and the questions."""
         text, address = self._source.declaration(self._types, twins)
-        return text + ask.asking([address], questions, self._members)
+        return (_public(text) if edited else text) + ask.asking([address], questions, self._members)
+
+
+def _extents(answer: str) -> list[tuple[str, int, int]]:
+    return [(p.spelling, p.size, p.alignment) for p in ask.parameters_in(answer)] if answer else []
+
+
+def _public(text: str) -> str:
+    """Returns a text whose classes have no private data. Lines keep their numbers."""
+    text = _ACCESS.sub("public", text)
+    found = [match.span() for match in _CLASS.finditer(without_attributes(scan(text).bare))]
+    pieces = zip([0, *(end for _, end in found)], [*(start for start, _ in found), len(text)], strict=True)
+    return "struct".join(text[start:end] for start, end in pieces)
 
 
 def _element(position: int, path: Sequence[str]) -> str:

@@ -274,7 +274,7 @@ def test_assert_and_trap_raise_with_the_line() -> None:
 @pytest.mark.parametrize(
     ("debug", "limit", "words"),
     [
-        (True, 3, "The GPU printed: stops.cu:2: "),
+        (True, 3, "The GPU has printed the failed assert to stderr. The process has lost the GPU"),
         (True, 5, "The process has lost the GPU: restart the process"),
         (False, 3, "The GPU has printed the failed assert to stderr. The process has lost the GPU"),
     ],

@@ -68,8 +68,8 @@ CONSTRUCTS = (
     (
         "macros with parameters are not followed",
         _MACROS,
-        "for name, (of, text) in functions.items()}",
-        "for name, (of, text) in ()}",
+        'if tokens[opening : opening + 1] == ["("]:',
+        "if tokens[opening : opening + 1] == []:",
     ),
     (
         "fields of a struct lie one behind the other",
@@ -93,15 +93,15 @@ CONSTRUCTS = (
     (
         "a header counts as included behind a condition of the architecture",
         _SPLICING,
-        "inner = set(seen) if undecided else seen",
-        "inner = seen",
+        "set(seen) if undecided else seen, around",
+        "seen, around",
     ),
     ("#pragma once is lost behind such a condition", _SPLICING, "self._guarded.add(name)", "pass"),
     (
         "a header without a guard is included once",
         _SPLICING,
-        "if _is_guarded(code):",
-        "if not _is_guarded(code):",
+        "not _is_guarded(self.known[name])",
+        "_is_guarded(self.known[name])",
     ),
     (
         "a header of a library of the host is read where a project has it",
@@ -184,10 +184,10 @@ CONSTRUCTS = (
         "return text, headers",
     ),
     (
-        "constants of classes stay const",
-        "cupyops/compile/file_scope.py",
-        "if code.scope(match.start()) is None and _in_class(",
-        "if code.scope(match.start()) is not None and _in_class(",
+        "constants that NVRTC names stay const",
+        "cupyops/compile/folded.py",
+        '_MARKED = "constexpr const"',
+        '_MARKED = "const"',
     ),
     ("conditions ask for nvcc's macro itself", _SOURCE, "word.sub(other, condition[0])", "condition[0]"),
 )

@@ -1,1 +1,2 @@
+#pragma once
 constexpr float OF_TWO = 2;
