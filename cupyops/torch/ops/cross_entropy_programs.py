@@ -156,7 +156,6 @@ _cross_entropy = row_reduce(
     reference=_reference,
     onnx=_onnx,
     ahead=_LENGTHS,
-    compiled="auto",
 )
 _cross_entropy_smoothed = row_reduce(
     """
@@ -183,7 +182,6 @@ _cross_entropy_smoothed = row_reduce(
     reference=_reference_smoothed,
     onnx=_onnx_smoothed,
     ahead=_LENGTHS,
-    compiled="auto",
 )
 _cross_entropy_weighted = row_reduce(
     """
