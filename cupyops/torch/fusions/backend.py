@@ -14,14 +14,12 @@ from cupyops.errors import expected
 from cupyops.torch import ops
 from cupyops.torch.compiled.graphs import before_gradients
 
-from .losses import fuse_losses
 from .norms import fuse_own_norms
 from .rewrite import CALLED, FUSIONS, Site, rewrite
 
 __all__ = ["Fusions"]
 
 before_gradients(fuse_own_norms)
-before_gradients(fuse_losses)
 
 
 class Fusions:
@@ -34,8 +32,7 @@ class Fusions:
     (``F.linear``, or ``torch.addmm`` with a view of its result), and GELU of the product, as ``F.gelu`` or spelled out in
     elementary operations. ``swiglu``, ``geglu``, ``reglu``: SiLU, GELU or ReLU of a tensor, times a tensor of the same shape.
     ``adaptive_layer_norm``: a layer norm without weight, and a scale and a shift with a row for each sample;
-    ``add_adaptive_layer_norm``: a product with such a gate, a sum, and the former. ``cross_entropy``: ``F.cross_entropy`` of
-    logits in 16 bits, or of such logits converted to float32. Each place becomes one call of the
+    ``add_adaptive_layer_norm``: a product with such a gate, a sum, and the former. Each place becomes one call of the
     operator of the same name, with the operator's gradient.
     A second norm of a sum becomes ``layer_norm`` or ``rms_norm``. Inductor compiles the changed graph.
 

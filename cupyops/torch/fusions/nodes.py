@@ -2,14 +2,13 @@
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from operator import getitem
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from cupyops.torch.ops.fused_operations import FUSED
 
@@ -26,7 +25,6 @@ __all__ = [
     "operands_of",
     "replace",
     "replace_both",
-    "rewrite_each",
     "writes",
 ]
 
@@ -36,18 +34,6 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 class Refused(Exception):
     """The operations must stay apart. The argument is the reason."""
-
-
-def rewrite_each(module: GraphModule, replaces: Callable[[Node], bool]) -> None:
-    """Calls a function that replaces a node or not, for each node of the graphs of a module."""
-    for part in (m for m in module.modules() if isinstance(m, GraphModule)):
-        found = False
-        for node in list(part.graph.nodes):
-            with suppress(Refused):
-                found |= replaces(node)
-        if found:
-            part.graph.lint()
-            part.recompile()
 
 
 def ask(name: str, *operands: Any) -> None:

@@ -1,6 +1,7 @@
 """Finds an addition and a layer norm or an RMS norm of the sum in a graph."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from operator import getitem
 from typing import Any
 
@@ -12,7 +13,7 @@ from cupyops.torch.ops.add_rms_norm import add_rms_norm
 from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.rms_norm import rms_norm
 
-from .nodes import LAYER_NORMS, RMS_NORMS, Refused, arguments, ask, fakes_of, replace, replace_both, rewrite_each
+from .nodes import LAYER_NORMS, RMS_NORMS, Refused, arguments, ask, fakes_of, replace, replace_both
 from .spelled import ADDITIONS
 
 __all__ = ["fuse_add_layer_norm", "fuse_add_rms_norm", "fuse_own_norms"]
@@ -82,7 +83,14 @@ def fuse_own_norms(module: GraphModule, devices: Collection[str] = ("cuda",)) ->
 
     `optimize` replaces a norm in one module, and the addition before it may be in another module or after a branch.
     """
-    rewrite_each(module, lambda node: _own_norm(node, _OWN_NORMS, devices))
+    for part in (m for m in module.modules() if isinstance(m, GraphModule)):
+        found = False
+        for node in list(part.graph.nodes):
+            with suppress(Refused):
+                found |= _own_norm(node, _OWN_NORMS, devices)
+        if found:
+            part.graph.lint()
+            part.recompile()
 
 
 def _own_norm(norm: Node, names: Collection[str], devices: Collection[str]) -> bool:

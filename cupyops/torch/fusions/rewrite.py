@@ -16,7 +16,6 @@ from torch.fx import GraphModule, Node
 from cupyops.torch.ops.adaptive import adaptive_layer_norm, add_adaptive_layer_norm
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
-from cupyops.torch.ops.cross_entropy import cross_entropy
 from cupyops.torch.ops.fused_operations import FUSED
 from cupyops.torch.ops.gated import geglu, reglu, swiglu
 from cupyops.torch.ops.layer_norm import layer_norm
@@ -25,7 +24,6 @@ from cupyops.torch.ops.rms_norm import rms_norm
 
 from .gates import UNITS, fuse_gated
 from .linear_layers import fuse_linear_gelu
-from .losses import fuse_cross_entropy
 from .modulation import fuse_adaptive_layer_norm, fuse_add_adaptive_layer_norm
 from .nodes import Refused
 from .norms import fuse_add_layer_norm, fuse_add_rms_norm
@@ -35,7 +33,7 @@ __all__ = ["CALLED", "FUSIONS", "Site", "rewrite"]
 # The functions that a rewritten graph calls.
 CALLED = (
     *(adaptive_layer_norm, add_adaptive_layer_norm, add_layer_norm, add_rms_norm),
-    *(swiglu, geglu, reglu, layer_norm, rms_norm, linear_gelu, cross_entropy),
+    *(swiglu, geglu, reglu, layer_norm, rms_norm, linear_gelu),
 )
 
 
@@ -48,7 +46,6 @@ _FINDERS: dict[str, Callable[[Node, Collection[str]], bool]] = {
     "add_layer_norm": fuse_add_layer_norm,
     "add_rms_norm": fuse_add_rms_norm,
     "linear_gelu": fuse_linear_gelu,
-    "cross_entropy": fuse_cross_entropy,
 }
 
 

@@ -33,7 +33,6 @@ def cross_entropy(
     *,
     softcap: float | None = None,
     inplace_backward: bool = False,
-    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Computes the cross entropy of logits and class indices; a drop-in for ``torch.nn.functional.cross_entropy``.
 
@@ -63,11 +62,9 @@ def cross_entropy(
             at a time. Autograd then refuses every later backward that reads the logits, and a second
             run of this backward. In a compiled graph, under transforms of ``torch.func``, for tensor subclasses and
             beside class probabilities, the gradient has memory of its own.
-        dtype: that of the result; None stands for x's. With float32, the loss of 16-bit logits has the bits of the loss of
-            ``x.float()`` up to the order of its sums, and the memory for float32 logits is not needed.
 
     Returns:
-        A new tensor of ``dtype``: a number, or for ``"none"`` a loss for each target.
+        A new tensor of x's dtype: a number, or for ``"none"`` a loss for each target.
 
     Raises:
         TypeError: x is not a floating tensor, target is not int64 or uint8, or ``ignore_index`` is not an integer.
@@ -86,9 +83,7 @@ def cross_entropy(
     if not isinstance(x, Tensor) or not isinstance(target, Tensor) or not isinstance(weight, Tensor | None):
         arguments = (x, target, weight, ignore_index, reduction, label_smoothing)
         if (
-            proxy := symbolic_call(
-                cross_entropy, arguments, softcap=softcap, inplace_backward=inplace_backward, dtype=dtype
-            )
+            proxy := symbolic_call(cross_entropy, arguments, softcap=softcap, inplace_backward=inplace_backward)
         ) is not None:
             return proxy
         given = {"x": x, "target": target, "weight": weight}
@@ -100,14 +95,13 @@ def cross_entropy(
         label_smoothing = 0.0  # as PyTorch takes it
     if x.dim() and not x.shape[min(1, x.dim() - 1)]:  # no class: no kernel has rows without elements
         options = {"ignore_index": ignore_index, "reduction": reduction, "label_smoothing": label_smoothing}
-        loss: Tensor = F.cross_entropy(x, target, weight, **options)  # type: ignore[arg-type]
-        return loss if dtype is None else loss.to(dtype)
+        return F.cross_entropy(x, target, weight, **options)  # type: ignore[arg-type]
     if softcap is not None:
         if not softcap > 0:
             raise ValueError(expected("cross_entropy", "softcap", "be a positive number or None", softcap))
         x = softcapped(x, float(softcap))
     if target.shape == x.shape:
-        return _with_probabilities(x, target, weight, reduction, label_smoothing, dtype)
+        return _with_probabilities(x, target, weight, reduction, label_smoothing)
     if target.dtype is torch.uint8:
         target = target.long()
     if x.dim() == 1:
@@ -130,17 +124,11 @@ def cross_entropy(
         loss = loss.sum()
     if reduction == "mean":
         loss = loss / (target != ignore_index).sum() if share is None else loss / share.detach().sum()
-    return _rounded(loss, x, dtype or x.dtype)
+    return loss if x.is_cuda and torch.is_autocast_enabled("cuda") else loss.to(x.dtype)
 
 
-def _rounded(loss: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-    return loss if x.is_cuda and torch.is_autocast_enabled("cuda") else loss.to(dtype)
-
-
-def _with_probabilities(
-    x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float, dtype: torch.dtype | None
-) -> Tensor:
-    dtype = dtype or torch.promote_types(x.dtype, target.dtype)
+def _with_probabilities(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
+    dtype = torch.promote_types(x.dtype, target.dtype)
     if x.dim() > 2:
         x, target = x.movedim(1, -1), target.movedim(1, -1)
     if weight is None:
@@ -152,7 +140,7 @@ def _with_probabilities(
         loss = loss.sum()
         if reduction == "mean":
             loss = loss / rows if rows else loss * float("nan")
-    return _rounded(loss, x, dtype)
+    return loss if x.is_cuda and torch.is_autocast_enabled("cuda") else loss.to(dtype)
 
 
 def _overwrites(x: Tensor, rows: Tensor) -> bool:

@@ -105,16 +105,6 @@ def _gated_sum_and_modulation(residual: Tensor, x: Tensor, gate: Tensor, scale: 
     return _gated_sum(residual, x, gate) or _modulation(residual, scale, shift, residual.dtype)
 
 
-def _loss_of_rows(x: Tensor, target: Tensor, weight: Tensor | None) -> str:
-    """For ``cross_entropy(x, target, weight)`` of logits x (B, C)."""
-    if x.dim() != 2 or target.dim() != 1 or target.dtype is not torch.int64:
-        return "it is not of rows of logits and class indices"
-    if target.device != x.device:
-        return f"the tensors are on {x.device} and on {target.device}"
-    fits = weight is None or (weight.device == x.device and weight.dtype in (torch.float32, x.dtype))
-    return "" if fits else "its weights have another dtype or are elsewhere"
-
-
 _GATED = "{} of a tensor, and the product with a tensor of the same shape"
 FUSED: dict[str, Fused] = {
     "swiglu": Fused(_GATED.format("SiLU"), _product),
@@ -129,5 +119,4 @@ FUSED: dict[str, Fused] = {
     "add_layer_norm": Fused("a sum of two tensors, and a layer norm of it", _sum_and_norm),
     "add_rms_norm": Fused("a sum of two tensors, and an RMS norm of it", _sum_and_norm),
     "linear_gelu": Fused("a linear layer, and GELU of its result", _product_and_gelu),
-    "cross_entropy": Fused("logits in 16 bits converted to float32, and their cross entropy", _loss_of_rows),
 }
