@@ -91,7 +91,7 @@ def names_host(code: str) -> bool:
 def device_half(
     text: str, headers: Mapping[str, str], defines: Mapping[str, str], options: Sequence[str], names: Iterable[str]
 ) -> dict[str, str] | None:
-    """Returns the code that kernels reach, of a text (under ``""``) and of its headers; None if libclang is not
+    """Returns the part of a text (under ``""``) and of its headers that kernels reach; None if libclang is not
     installed. Lines keep their numbers.
 
     Args:

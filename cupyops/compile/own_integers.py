@@ -28,7 +28,7 @@ def own_integers(code: str, declared: Collection[str], integers: Mapping[str, st
 
 
 def _words(of: str) -> list[str]:
-    """Returns the words of a type in an order in which ``unsigned long int`` and ``long unsigned`` are the same."""
+    """Returns the words of a type, sorted and without those that may be left out: equal for ``unsigned long int`` and ``long unsigned``."""
     words = of.split()
     without = ("int",) if "char" in words else ("int", "signed")
     return sorted(word for word in words if word not in without)

@@ -284,7 +284,7 @@ class Slice(Declarations):
         return "USING_DIRECTIVE" in kinds and (space := _USING.match(code)) is not None and self._has_space(space[1])
 
     def _has_space(self, path: str) -> bool:
-        """Returns whether kernels have a namespace of a ``using`` directive: CUDA's, the user's, and some of libraries."""
+        """Returns whether device code has the namespace that a ``using`` directive names: CUDA's, the user's, and some libraries'."""
         if path in _SPACES_OF_LIBRARIES or foreign_thrust().search(path):
             return path in _SPACES_OF_LIBRARIES
         first = path.partition("::")[0]

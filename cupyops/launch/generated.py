@@ -278,7 +278,7 @@ def open_launch(kernel: Any, arguments: Arguments, variant: Any) -> None:
         variant: the kernel, loaded for these arguments.
     """
     tensors = getattr(arguments.library, "tensor_access", None)
-    # The checked launch finds the arrays of structs by value. The generated launch runs where its first array is.
+    # The checked launch finds the arrays of structs by value. The generated launch runs on the device of its first array.
     records = (p.element.record for p in kernel.signature.objects if p.element.record is not None)
     if tensors is None or kernel.nullable or not arguments.infos or any(map(elements.takes_arrays, records)):
         return

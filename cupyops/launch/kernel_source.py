@@ -215,7 +215,7 @@ class KernelSource:
             asked: whether the compiler is asked for the types that the text leaves open.
 
         Raises:
-            TypeError, ValueError: the declaration fits no call.
+            TypeError, ValueError: no call can match the declaration.
             CompileError: the compiler refuses the text.
         """
         scanned = self.scanned
@@ -268,7 +268,7 @@ def signature_of(text: str, kernel: str) -> Signature:
     are 1 and float32.
 
     Raises:
-        TypeError, ValueError: the declaration fits no call.
+        TypeError, ValueError: no call can match the declaration.
         CompileError: the compiler refuses the text.
     """
     entry = entry_in(text, kernel)

@@ -85,7 +85,7 @@ class ProgramConfig(RowsConfig):
         return self.block // max(32, self.row_threads)
 
     def tile_sizes(self, n: int, slots: Sequence[int]) -> "Sequence[ProgramConfig]":
-        """Returns this config, and one whose tiles have the rows that a team computes at once. The bits of a row stay the same.
+        """Returns this config, and one whose tiles have only as many rows as a team computes at once. The bits of a row stay the same.
 
         Args:
             n: elements of a row.

@@ -62,7 +62,7 @@ def row_launch(
         tiled = next(
             (c for c in config.tile_sizes(n, work.slots) if teams and surely(rows >= c.least_rows(teams))), None
         )
-        # Without tiles, single elements are loaded, of which a block of few threads has few at once.
+        # Without tiles, a thread loads single elements, and a block of few threads has few loads in flight: more threads take a row.
         few, config = few or (teams > 0 and not is_symbol(rows)), tiled or config.untiled()
     if few and not work.sums and not config.stages:
         config = config.few_rows(n, work, DTYPES[DTYPES[dtype].acc].itemsize, driver.capability(device))

@@ -170,7 +170,7 @@ def _pulled_later(order: int) -> Callable[[Problem], Sequence[Tensor]]:
 
 
 def _slopes(p: Problem, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Returns the gradients of the loss by the results."""
+    """Returns the gradients of the loss with respect to the results."""
     return tuple(seed * (y * seed).cos() for y, seed in zip(outputs, p.seeds, strict=True))
 
 

@@ -41,8 +41,8 @@ class Check:
         backends: the backends on which the check runs.
         needs: names of checks. If one of them failed, this check is skipped, because it would report the same fault.
         ground: if this check fails, all later checks on the backend are skipped.
-        compares: what the check compares: results with those of the ``"reference"``, results of two ``"calls"``, or
-            ``""``, nothing that random numbers change.
+        compares: what the check compares: results with those of the ``"reference"``, or results of two ``"calls"``; ``""``
+            if it compares nothing that depends on random numbers.
     """
 
     name: str
