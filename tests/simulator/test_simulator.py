@@ -427,3 +427,17 @@ def test_attributes_by_a_macro_of_the_text() -> None:
         y = np.zeros(4)
         Kernel(text, "k", Rows("M", block=64), dtypes=("float64",), constants={"SIZE": size})(y, 4, 4)
         assert y[3] == (358 if size == 1 else 258 + 358 + 1000)
+
+
+def test_a_cluster_has_three_dimensions() -> None:
+    text = """
+#include <cooperative_groups.h>
+extern "C" __global__ void __cluster_dims__(1, 2, 2) ranks(float* y /* (n) */, long long n) {
+    const auto cluster = cooperative_groups::this_cluster();
+    if (threadIdx.x == 0) y[blockIdx.z * gridDim.y + blockIdx.y] = 10 * cluster.num_blocks() + cluster.block_rank();
+}
+"""
+    y = np.zeros(8, np.float32)
+    with cupyops.simulate():
+        Kernel(text, "ranks")[(1, 2, 4), 32](y, 8)
+    assert y.tolist() == [40, 41, 42, 43] * 2
