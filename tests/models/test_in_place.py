@@ -1,6 +1,8 @@
 """Results that a compiled graph writes over an argument, by ``inplace=``: where it does, where it must not, and the values."""
 
+import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -74,8 +76,35 @@ def test_programs_in_place_have_the_bits_of_those_that_allocate(dtype: torch.dty
             assert CUBED.inplace is not None
             assert CUBED.inplace(found, z) is None
             assert torch.equal(found, wanted)
-        with pytest.raises(ValueError, match=r"overcubed_: `x` must have the shape and dtype of the result, \(3, 4\)"):
-            CUBED.inplace(torch.zeros(4), torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_an_argument_that_cannot_hold_the_result_is_refused_and_kept(simulated: bool) -> None:
+    with cupyops.simulate() if simulated else nullcontext():
+        for x, z in (
+            (torch.ones(4), torch.ones(3, 4)),
+            (torch.ones(3, 4, dtype=torch.float16), torch.ones(3, 4)),
+            (torch.ones(1), torch.ones(0)),
+        ):
+            shape, dtype = str(tuple(torch.broadcast_shapes(x.shape, z.shape))), "float32"
+            words = f"overcubed_: `x` must have the shape and dtype of the result, {shape} {dtype}, got"
+            assert CUBED.inplace is not None
+            with pytest.raises(ValueError, match=re.escape(words)):
+                CUBED.inplace(x, z)
+            assert x.eq(1).all()
+
+
+@pytest.mark.parametrize("second", [Tensor.t, lambda m: m.view(64).view(8, 8), lambda m: m[0]])
+def test_an_argument_beside_a_view_of_it_is_not_written_over(second: Callable[[Tensor], Tensor]) -> None:
+    def run(x: Tensor) -> Tensor:
+        m = x @ w
+        y: Tensor = CUBED(m.view(8, 8), second(m))
+        return y
+
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    found, (code,) = codes_of(lambda: torch.compile(run)(x))
+    assert [line.split("'")[1] for line in lines_of(code, "= cupyops_direct(")] == ["tests::overcubed"]
+    torch.testing.assert_close(found, run(x))
 
 
 def chain(x: Tensor, w: Tensor) -> Any:

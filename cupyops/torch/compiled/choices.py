@@ -82,9 +82,9 @@ def _passes() -> Any:
 
 
 def _match(module: GraphModule) -> None:
-    """Applies the patterns that Inductor looks for in the graph of forward and backward, where the operators were calls.
+    """Applies the patterns of Inductor that saw the operators as calls when it searched the graph of forward and backward.
 
-    One of them multiplies the distance to the maximum in place of each element, for a softmax of scaled elements.
+    For softmax(c·x), one of them subtracts the maximum of x first, and multiplies the difference by c.
     """
     from torch._inductor import config
     from torch._inductor.fx_passes import joint_graph

@@ -8,6 +8,7 @@ import torch
 from cupyops.errors import expected
 
 from .gradients import Schema
+from .tensors import DTYPE_NAMES
 
 __all__ = ["in_place_options"]
 
@@ -52,13 +53,22 @@ def in_place_options(
             x.copy_(copy)
         return found if others else None  # PyTorch's functions in place return their argument
 
-    def of_all(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    def of_all(function: Callable[..., Any] | None, checks: bool = False) -> Callable[..., Any] | None:
         def plain(*args: Any) -> Any:
             found = function(*args)  # type: ignore[misc]
-            first, *rest = found if len(schema.results) > 1 else (found,)
-            args[0].copy_(first)
+            result, *rest = found if len(schema.results) > 1 else (found,)
+            x = args[0]
+            if checks and (x.shape, x.dtype) != (result.shape, result.dtype):
+                wanted = f"have the shape and dtype of the result, {tuple(result.shape)} {DTYPE_NAMES[result.dtype]}"
+                raise ValueError(expected(f"{schema.name}_", first, wanted, f"{tuple(x.shape)} {DTYPE_NAMES[x.dtype]}"))
+            x.copy_(result)
             return tuple(rest) if len(rest) > 1 else rest[0] if rest else None
 
         return None if function is None else plain
 
-    return {"schema": text, "implementation": written, "reference": of_all(reference), "fake": of_all(fake)}
+    return {
+        "schema": text,
+        "implementation": written,
+        "reference": of_all(reference, checks=True),
+        "fake": of_all(fake),
+    }
