@@ -94,11 +94,18 @@ def test_an_argument_that_cannot_hold_the_result_is_refused_and_kept(simulated: 
             assert x.eq(1).all()
 
 
-@pytest.mark.parametrize("second", [Tensor.t, lambda m: m.view(64).view(8, 8), lambda m: m[0]])
-def test_an_argument_beside_a_view_of_it_is_not_written_over(second: Callable[[Tensor], Tensor]) -> None:
+@pytest.mark.parametrize(
+    "operands",
+    [
+        lambda m: (m.view(8, 8), m.t()),
+        lambda m: (m.view(8, 8), m[0]),
+        lambda m: (m.view(64), m[0, :1]),  # each view has one reader
+        lambda m: (m.view(64), m[1:2].view(8)[:1]),
+    ],
+)
+def test_an_argument_beside_a_view_of_its_memory_is_not_written_over(operands: Callable[[Tensor], Any]) -> None:
     def run(x: Tensor) -> Tensor:
-        m = x @ w
-        y: Tensor = CUBED(m.view(8, 8), second(m))
+        y: Tensor = CUBED(*operands(x @ w))
         return y
 
     x, w = torch.randn(8, 8), torch.randn(8, 8)
